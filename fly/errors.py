@@ -1,0 +1,64 @@
+"""The one hierarchy of errors; services/common/status.py maps it to gRPC."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """What is wrong with one field.
+
+    Attributes:
+        field: Dotted path of the field, such as `sampling.temperature`.
+        description: The value found and the limit, such as `is -1.0, must be at least 0`.
+    """
+
+    field: str
+    description: str
+
+
+class FlyServeError(Exception):
+    """Base of everything that a caller may be told."""
+
+
+class InvalidRequest(FlyServeError):
+    """The request breaks a limit; says which field, what was found and what is allowed."""
+
+    def __init__(self, *violations: FieldViolation) -> None:
+        self.violations = violations
+        super().__init__("; ".join(f"{v.field} {v.description}" for v in violations))
+
+    @classmethod
+    def of(cls, field: str, description: str) -> "InvalidRequest":
+        return cls(FieldViolation(field, description))
+
+
+class NotReady(FlyServeError):
+    """No replica can serve this at present; another try may succeed."""
+
+
+class Overloaded(FlyServeError):
+    """Every place is taken.
+
+    Attributes:
+        retry_after_s: Seconds after which another try is sensible.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class Unauthenticated(FlyServeError):
+    """The caller did not prove who it is."""
+
+
+class DeadlineExceeded(FlyServeError):
+    """The caller's deadline has passed."""
+
+
+class ConfigError(FlyServeError):
+    """A configuration names an unknown key, a bad value or a missing file."""
+
+
+class ModelError(FlyServeError):
+    """A model folder cannot be served: missing, incomplete, or of an unsupported architecture."""

@@ -1,0 +1,170 @@
+"""What the tiers tell each other: the domain form of the internal streams."""
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+from fly.tokens import SequenceUpdate
+from fly.types import EntropyEstimator, SamplingParams
+
+
+class Role(StrEnum):
+    """Tier of a service."""
+
+    TARGET = "target"
+    DRAFTER = "drafter"
+    SUB_DRAFTER = "sub_drafter"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a replica serves: the handshake between router and replica.
+
+    Attributes:
+        role: Its tier.
+        model_id: As configured.
+        weight_fingerprint: Hash of the weights; replicas with the same one give the same answers.
+        architecture: transformers architecture; `ngram` for a look-up engine.
+        token_map_hash: Hash of the token-to-id map; empty where the service takes any.
+        vocab_size: Token ids lie below this.
+        context_length: Longest sequence in tokens; 0 is unlimited.
+        dtype: Compute type, `float32` or `bfloat16`.
+        shards: Ranks that share the replica.
+        kv_capacity: KV cache positions in all.
+        version: FlyServe's.
+    """
+
+    role: Role
+    model_id: str
+    weight_fingerprint: str
+    architecture: str
+    token_map_hash: str
+    vocab_size: int
+    context_length: int
+    dtype: str
+    shards: int
+    kv_capacity: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a replica carries: open sequences, sequences that wait, KV positions used and in all."""
+
+    sequences: int = 0
+    queued: int = 0
+    kv_used: int = 0
+    kv_capacity: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Nanoseconds in the queue and in forwards, and the sequences in the largest forward."""
+
+    queue_ns: int = 0
+    forward_ns: int = 0
+    batch_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The first message of a sequence's stream.
+
+    Attributes:
+        prompt_length: Later positions are response.
+        deadline_ms: From now; 0 is none.
+        cache_salt: Prefixes and memories are shared only within one.
+        entropy: The estimator that the rule asks of a target.
+        without_sub_drafter: A drafter leaves its sub-drafter out.
+    """
+
+    request_id: str
+    prompt_length: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    deadline_ms: int = 0
+    cache_salt: str = ""
+    entropy: EntropyEstimator = EntropyEstimator.TOP_K
+    without_sub_drafter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The last message of a stream."""
+
+
+class StaleReason(Enum):
+    """Why a step could not be applied."""
+
+    BEYOND_STATE = "beyond_state"
+    WRONG_HASH = "wrong_hash"
+    EVICTED = "evicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The server does not know the kept tokens: replay from `keep = 0` on the same stream."""
+
+    step_id: int
+    reason: StaleReason
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyStep:
+    """Update the sequence, then answer for its last `num_drafts + 1` positions."""
+
+    update: SequenceUpdate
+    num_drafts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The target's word after the token before the first draft, then after each draft.
+
+    Attributes:
+        choices: Token that the target itself takes; `num_drafts + 1` of them.
+        entropies: In the estimator's unit; as many.
+        excluded_drafts: Indices of drafts that the sampling filters exclude.
+    """
+
+    step_id: int
+    choices: tuple[int, ...]
+    entropies: tuple[float, ...]
+    excluded_drafts: frozenset[int] = frozenset()
+    times: StepTimes = StepTimes()
+    load: Load = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """Update the sequence, then draft after it.
+
+    Attributes:
+        max_tokens: Longest draft; 0 only updates.
+        end_at_stop: End the draft behind a stop token (only where no rule looks beyond it).
+    """
+
+    update: SequenceUpdate
+    max_tokens: int
+    end_at_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A proposal and how it was made.
+
+    Attributes:
+        tokens: May be fewer than asked for, or none.
+        forwards: Of the drafter's model.
+        supplied: Tokens that the sub-drafter supplied.
+        match_length: Suffix that a look-up engine matched; 0 for a model.
+        confidence: Estimated probability that the first token is accepted; 1 where there is no estimate.
+    """
+
+    step_id: int
+    tokens: tuple[int, ...]
+    forwards: int = 0
+    supplied: int = 0
+    match_length: int = 0
+    confidence: float = 1.0
+    times: StepTimes = StepTimes()
+    load: Load = Load()

@@ -1,0 +1,67 @@
+"""What every response reports of how it was made (DESIGN 4.5)."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fly.types import Decision, Refusal, Verdict
+
+_DRAFTED = frozenset({Verdict.EXACT, Verdict.RESCUED})
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts and times of one response; times in seconds.
+
+    Attributes:
+        rounds: Verifications, with and without a draft.
+        drafted: Draft tokens verified.
+        emitted: Tokens emitted.
+        accepted: Emitted drafts, rescued ones included.
+        rescued: Emitted drafts that differ from the target's choice.
+        refusals: First refused mismatch of each round, by reason.
+        drafter_forwards: Forwards of the drafter's model.
+        sub_drafter_tokens: Draft tokens that the sub-drafter supplied.
+        draft_s: Spent drafting, less the wire.
+        verify_s: Spent verifying, less the wire.
+        wire_s: On the wire, and in queues.
+        wire_bytes: Sent to and received from the services.
+        replays: Times that the sequence was told anew from its start.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    emitted: int = 0
+    accepted: int = 0
+    rescued: int = 0
+    refusals: Counter[Refusal] = field(default_factory=Counter)
+    drafter_forwards: int = 0
+    sub_drafter_tokens: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    wire_s: float = 0.0
+    wire_bytes: int = 0
+    replays: int = 0
+    time_to_first_token_s: float = 0.0
+    total_s: float = 0.0
+    seed: int = 0
+    draft_rounds: int = 0
+    draft_round_tokens: int = 0
+
+    @property
+    def tau(self) -> float:
+        """Tokens emitted in rounds with a draft, per such round; 0 without one."""
+        return self.draft_round_tokens / self.draft_rounds if self.draft_rounds else 0.0
+
+    def count_round(self, num_drafts: int, decision: Decision) -> None:
+        """Adds one verification and what was decided of it."""
+        verdicts = Counter(decided.verdict for decided in decision.decided)
+        self.rounds += 1
+        self.drafted += num_drafts
+        self.emitted += len(decision.decided)
+        self.accepted += sum(verdicts[verdict] for verdict in _DRAFTED)
+        self.rescued += verdicts[Verdict.RESCUED]
+        if decision.refusal is not None:
+            self.refusals[decision.refusal] += 1
+        if num_drafts:
+            self.draft_rounds += 1
+            self.draft_round_tokens += len(decision.decided)

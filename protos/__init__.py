@@ -1,0 +1,1 @@
+"""The wire contract: protobuf definitions with their generated stubs beside them."""

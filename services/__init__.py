@@ -1,0 +1,1 @@
+"""The services that speculate together, and what they share."""

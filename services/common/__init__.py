@@ -1,0 +1,1 @@
+"""Plumbing that every process shares: config, codec, errors on the wire, host, channels."""

@@ -1,0 +1,1 @@
+"""Model execution: loading, ragged attention, KV arena, head, batching, and a simulated engine."""

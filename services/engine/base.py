@@ -1,0 +1,95 @@
+"""What the engine is made of: work for one forward, its scores, the runner that computes them."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from fly.messages import ModelInfo
+from fly.types import EntropyEstimator, SamplingParams
+
+Slot = int
+"""A sequence's place in the runner's KV memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one sequence wants of the next forward.
+
+    Attributes:
+        slot: The sequence's place in KV memory.
+        start: Position of the first of `tokens`; KV from there on is overwritten (rollback by length).
+        tokens: Token ids to compute, at least one.
+        num_outputs: Positions at the end of `tokens` that the head answers for, 0 while prefilling.
+        sampling: How the head chooses.
+        prompt_length: Positions from here on are response (penalties, min_tokens).
+        history: Token ids of the whole sequence, `tokens` included, for penalties; not to be changed.
+        drafts: The token that follows each output position, -1 where none does; to tell excluded drafts.
+        entropy: The estimator.
+    """
+
+    slot: Slot
+    start: int
+    tokens: Sequence[int]
+    num_outputs: int
+    sampling: SamplingParams
+    prompt_length: int
+    history: Sequence[int]
+    drafts: Sequence[int] = ()
+    entropy: EntropyEstimator = EntropyEstimator.TOP_K
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The head's answer for one sequence's output positions, in order.
+
+    Attributes:
+        choices: Token that the model takes after each position.
+        entropies: Of its distribution there, in the estimator's unit.
+        excluded: The sampling filters exclude the draft that follows there.
+    """
+
+    choices: tuple[int, ...]
+    entropies: tuple[float, ...]
+    excluded: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardReport:
+    """One forward of the engine.
+
+    Attributes:
+        forward_ns: Nanoseconds.
+        batch_size: Sequences in it.
+        num_tokens: Token rows in it.
+    """
+
+    forward_ns: int
+    batch_size: int
+    num_tokens: int
+
+
+class Runner(Protocol):
+    """Executes forwards of one model; called by one thread at a time."""
+
+    info: ModelInfo
+
+    def forward(self, batch: Sequence[Work]) -> list[Scores]:
+        """Computes all work of the batch in one forward.
+
+        Returns:
+            Scores per work, in the same order.
+        """
+
+    def allocate(self, num_tokens: int) -> Slot | None:
+        """A slot with room for `num_tokens`; None while memory is full."""
+
+    def free(self, slot: Slot) -> None:
+        """Gives the slot back."""
+
+
+T = TypeVar("T")
+Job = Generator[Work, Scores, T]
+"""A sequence's errand at the engine: yields work, is sent its scores, returns its result.
+
+The engine advances all jobs together, one forward per turn, so a verification (one turn) and a draft (many
+turns) share forwards. A job never blocks."""
