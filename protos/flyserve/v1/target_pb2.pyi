@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.flyserve.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _EntropyEstimator:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EntropyEstimatorEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EntropyEstimator.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENTROPY_ESTIMATOR_UNSPECIFIED: _EntropyEstimator.ValueType  # 0
+    """top_k."""
+    ENTROPY_ESTIMATOR_TOP_K: _EntropyEstimator.ValueType  # 1
+    """Over the three largest probabilities of the full softmax, in nats, not renormalised."""
+    ENTROPY_ESTIMATOR_NORMALIZED: _EntropyEstimator.ValueType  # 2
+    """Over the whole vocabulary, divided by ln |V|."""
+
+class EntropyEstimator(_EntropyEstimator, metaclass=_EntropyEstimatorEnumTypeWrapper):
+    """How the target's uncertainty is measured."""
+
+ENTROPY_ESTIMATOR_UNSPECIFIED: EntropyEstimator.ValueType  # 0
+"""top_k."""
+ENTROPY_ESTIMATOR_TOP_K: EntropyEstimator.ValueType  # 1
+"""Over the three largest probabilities of the full softmax, in nats, not renormalised."""
+ENTROPY_ESTIMATOR_NORMALIZED: EntropyEstimator.ValueType  # 2
+"""Over the whole vocabulary, divided by ln |V|."""
+Global___EntropyEstimator: _TypeAlias = EntropyEstimator  # noqa: Y015
+
 @_typing.final
 class VerifyRequest(_message.Message):
     """One message of a sequence's life."""
@@ -29,7 +54,7 @@ class VerifyRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def open(self) -> _common_pb2.Open:
+    def open(self) -> Global___VerifyOpen:
         """First message."""
 
     @_builtins.property
@@ -43,7 +68,7 @@ class VerifyRequest(_message.Message):
     def __init__(
         self,
         *,
-        open: _common_pb2.Open | None = ...,
+        open: Global___VerifyOpen | None = ...,
         step: Global___VerifyStep | None = ...,
         close: _common_pb2.Close | None = ...,
     ) -> None: ...
@@ -56,6 +81,34 @@ class VerifyRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
+
+@_typing.final
+class VerifyOpen(_message.Message):
+    """Opens a sequence at a target."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    ENTROPY_FIELD_NUMBER: _builtins.int
+    entropy: Global___EntropyEstimator.ValueType
+    """The estimator that the rule asks for."""
+    @_builtins.property
+    def open(self) -> _common_pb2.Open:
+        """What every stream carries."""
+
+    def __init__(
+        self,
+        *,
+        open: _common_pb2.Open | None = ...,
+        entropy: Global___EntropyEstimator.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["open", b"open"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entropy", b"entropy", "open", b"open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyOpen: _TypeAlias = VerifyOpen  # noqa: Y015
 
 @_typing.final
 class VerifyStep(_message.Message):
@@ -137,7 +190,7 @@ class Verification(_message.Message):
 
     @_builtins.property
     def entropies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Entropy of the target's distribution at each position, in nats."""
+        """Entropy of the target's distribution at each position, in the estimator's unit."""
 
     @_builtins.property
     def excluded_drafts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -1,0 +1,1 @@
+"""Domain objects to protobuf messages and back, a module per link."""

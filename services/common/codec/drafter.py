@@ -1,0 +1,79 @@
+"""The link between router and drafter, and between drafter and sub-drafter."""
+
+from fly.errors import InvalidRequest
+from fly.messages import Close, Draft, DraftStep, Open, Stale
+from protos.flyserve.v1 import common_pb2, drafter_pb2
+from services.common.codec.shared import (
+    load_from_wire,
+    load_to_wire,
+    open_from_wire,
+    open_to_wire,
+    stale_from_wire,
+    stale_to_wire,
+    times_from_wire,
+    times_to_wire,
+    update_from_wire,
+    update_to_wire,
+)
+
+
+def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.DraftRequest:
+    match message:
+        case Open():
+            opening = drafter_pb2.DraftOpen(
+                open=open_to_wire(message), without_sub_drafter=message.without_sub_drafter
+            )
+            return drafter_pb2.DraftRequest(open=opening)
+        case DraftStep(update, max_tokens, end_at_stop):
+            step = drafter_pb2.DraftStep(
+                update=update_to_wire(update), max_tokens=max_tokens, end_at_stop=end_at_stop
+            )
+            return drafter_pb2.DraftRequest(step=step)
+        case Close():
+            return drafter_pb2.DraftRequest(close=common_pb2.Close())
+
+
+def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep | Close:
+    """Raises InvalidRequest where the message has no kind."""
+    match wire.WhichOneof("kind"):
+        case "open":
+            return open_from_wire(wire.open.open, without_sub_drafter=wire.open.without_sub_drafter)
+        case "step":
+            step = wire.step
+            return DraftStep(update_from_wire(step.update), step.max_tokens, step.end_at_stop)
+        case "close":
+            return Close()
+        case _:
+            raise InvalidRequest.of("kind", "is missing: one of open, step, close")
+
+
+def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
+    if isinstance(message, Stale):
+        return drafter_pb2.DraftResponse(stale=stale_to_wire(message))
+    draft = drafter_pb2.Draft(
+        step_id=message.step_id,
+        tokens=message.tokens,
+        forwards=message.forwards,
+        supplied=message.supplied,
+        match_length=message.match_length,
+        confidence=message.confidence,
+        times=times_to_wire(message.times),
+        load=load_to_wire(message.load),
+    )
+    return drafter_pb2.DraftResponse(draft=draft)
+
+
+def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
+    if wire.HasField("stale"):
+        return stale_from_wire(wire.stale)
+    draft = wire.draft
+    return Draft(
+        step_id=draft.step_id,
+        tokens=tuple(draft.tokens),
+        forwards=draft.forwards,
+        supplied=draft.supplied,
+        match_length=draft.match_length,
+        confidence=draft.confidence,
+        times=times_from_wire(draft.times),
+        load=load_from_wire(draft.load),
+    )

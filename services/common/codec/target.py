@@ -1,0 +1,81 @@
+"""The link between router and target."""
+
+from fly.errors import InvalidRequest
+from fly.messages import Close, Open, Stale, Verification, VerifyStep
+from fly.types import EntropyEstimator
+from protos.flyserve.v1 import common_pb2, target_pb2
+from services.common.codec.shared import (
+    load_from_wire,
+    load_to_wire,
+    open_from_wire,
+    open_to_wire,
+    stale_from_wire,
+    stale_to_wire,
+    times_from_wire,
+    times_to_wire,
+    update_from_wire,
+    update_to_wire,
+)
+
+_ENTROPY = {
+    EntropyEstimator.TOP_K: target_pb2.ENTROPY_ESTIMATOR_TOP_K,
+    EntropyEstimator.NORMALIZED: target_pb2.ENTROPY_ESTIMATOR_NORMALIZED,
+}
+_ENTROPY_BACK = {wire: domain for domain, wire in _ENTROPY.items()} | {
+    target_pb2.ENTROPY_ESTIMATOR_UNSPECIFIED: EntropyEstimator.TOP_K
+}
+
+
+def verify_request_to_wire(message: Open | VerifyStep | Close) -> target_pb2.VerifyRequest:
+    match message:
+        case Open():
+            opening = target_pb2.VerifyOpen(open=open_to_wire(message), entropy=_ENTROPY[message.entropy])
+            return target_pb2.VerifyRequest(open=opening)
+        case VerifyStep(update, num_drafts):
+            step = target_pb2.VerifyStep(update=update_to_wire(update), num_drafts=num_drafts)
+            return target_pb2.VerifyRequest(step=step)
+        case Close():
+            return target_pb2.VerifyRequest(close=common_pb2.Close())
+
+
+def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifyStep | Close:
+    """Raises InvalidRequest where the message has no kind or an unknown estimator."""
+    match wire.WhichOneof("kind"):
+        case "open":
+            if (entropy := _ENTROPY_BACK.get(wire.open.entropy)) is None:
+                raise InvalidRequest.of("open.entropy", f"is {wire.open.entropy}, not a known estimator")
+            return open_from_wire(wire.open.open, entropy=entropy)
+        case "step":
+            return VerifyStep(update_from_wire(wire.step.update), wire.step.num_drafts)
+        case "close":
+            return Close()
+        case _:
+            raise InvalidRequest.of("kind", "is missing: one of open, step, close")
+
+
+def verify_response_to_wire(message: Verification | Stale) -> target_pb2.VerifyResponse:
+    if isinstance(message, Stale):
+        return target_pb2.VerifyResponse(stale=stale_to_wire(message))
+    verification = target_pb2.Verification(
+        step_id=message.step_id,
+        choices=message.choices,
+        entropies=message.entropies,
+        excluded_drafts=sorted(message.excluded_drafts),
+        times=times_to_wire(message.times),
+        load=load_to_wire(message.load),
+    )
+    return target_pb2.VerifyResponse(verification=verification)
+
+
+def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification | Stale:
+    if wire.HasField("stale"):
+        return stale_from_wire(wire.stale)
+    answer = wire.verification
+    return Verification(
+        step_id=answer.step_id,
+        choices=tuple(answer.choices),
+        entropies=tuple(answer.entropies),
+        excluded_drafts=frozenset(answer.excluded_drafts),
+        times=times_from_wire(answer.times),
+        load=load_from_wire(answer.load),
+    )

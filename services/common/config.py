@@ -1,0 +1,81 @@
+"""Configuration: frozen models made from files and flags; unknown keys are errors that name the nearest."""
+
+import difflib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fly.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base of every configuration section."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, strict=False)
+
+
+C = TypeVar("C", bound=Config)
+
+
+def parse(model: type[C], data: Any, source: str) -> C:
+    """Builds a configuration from plain data.
+
+    Args:
+        model: The section.
+        data: Mappings and scalars, as YAML gives them.
+        source: Where it comes from, for messages.
+
+    Raises:
+        ConfigError: In one line: the key, the value found and the limit, for every fault.
+    """
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: must be a mapping of keys, found {type(data).__name__}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = "; ".join(_describe(model, fault) for fault in error.errors())
+        raise ConfigError(f"{source}: {faults}") from None
+
+
+def load_yaml(model: type[C], path: Path) -> C:
+    """Reads a configuration file.
+
+    Raises:
+        ConfigError: The file is missing, is not YAML, or breaks a limit.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    return parse(model, data, str(path))
+
+
+def _describe(model: type[BaseModel], fault: Any) -> str:
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: unknown key{_nearest(model, fault['loc'])}"
+    return f"{key}: is {fault['input']!r}: {fault['msg']}"
+
+
+def _nearest(model: type[BaseModel], location: tuple[Any, ...]) -> str:
+    section: Any = model
+    for part in location[:-1]:
+        section = _section(section, part)
+    keys = list(getattr(section, "model_fields", {}))
+    near = difflib.get_close_matches(str(location[-1]), keys, n=1)
+    return f", did you mean {near[0]!r}?" if near else f", one of {', '.join(sorted(keys))}"
+
+
+def _section(model: Any, part: Any) -> Any:
+    """The configuration class behind a key; an optional section counts as its class."""
+    field = getattr(model, "model_fields", {}).get(part)
+    if field is None:
+        return None
+    candidates = (field.annotation, *getattr(field.annotation, "__args__", ()))
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

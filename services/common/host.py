@@ -1,0 +1,163 @@
+"""The host of every gRPC server: health, reflection, error mapping, signals, drain."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from fly.errors import ConfigError
+from services.common.status import StatusInterceptor
+
+logger = logging.getLogger(__name__)
+
+_OPTIONS: Sequence[tuple[str, Any]] = (
+    # Two servers on one port would share its connections in silence.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One gRPC service of a host.
+
+    Attributes:
+        name: Full name, such as `flyserve.v1.Target`.
+        register: Adds the servicer to a server.
+        close: Frees what the servicer holds; awaited after the server has stopped.
+    """
+
+    name: str
+    register: Callable[[grpc.aio.Server], None]
+    close: Callable[[], Awaitable[None]]
+
+
+class Host:
+    """A gRPC server with its health and reflection services, in the running event loop."""
+
+    def __init__(
+        self,
+        service: Service,
+        address: str = "127.0.0.1:0",
+        credentials: grpc.ServerCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        """Prepares the server; `address` is host:port, and port 0 takes a free one."""
+        self._service = service
+        self._address = address
+        self._credentials = credentials
+        self._health = HealthServicer()
+        self._server = grpc.aio.server(interceptors=(StatusInterceptor(),), options=(*_OPTIONS, *options))
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """host:port that the server listens at; known after `start`."""
+        return f"{self._address.rpartition(':')[0]}:{self.port}"
+
+    async def start(self) -> None:
+        """Binds and serves.
+
+        Raises:
+            ConfigError: The port is in use, or the address cannot be bound.
+        """
+        names = (self._service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self._service.register(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(names, self._server)
+        self.port = self._bind()
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        logger.info("%s listens at %s", self._service.name, self.address)
+
+    async def drain(self, grace_s: float) -> None:
+        """Readiness goes first; running calls may finish within `grace_s`; then everything is freed."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._server.stop(grace_s)
+        await self._service.close()
+
+    def _bind(self) -> int:
+        try:
+            if self._credentials is None:
+                return self._server.add_insecure_port(self._address)
+            return self._server.add_secure_port(self._address, self._credentials)
+        except RuntimeError:
+            raise ConfigError(f"address: {self._address} is in use or cannot be bound") from None
+
+    async def _set_health(self, status: int) -> None:
+        for name in ("", self._service.name):
+            await self._health.set(name, status)
+
+
+async def serve_until_signalled(host: Host, grace_s: float, on_ready: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal ends the grace period."""
+    loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    await host.start()
+    on_ready(host.address)
+    await stop.wait()
+    drain = asyncio.create_task(host.drain(grace_s))
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    if not drain.done():
+        drain.cancel()
+        await host.drain(0.0)
+    hurried.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await drain
+
+
+class HostThread:
+    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on."""
+
+    def __init__(self, build: Callable[[], Awaitable[Host]]) -> None:
+        """Builds the host on its loop and starts it; raises what building raises."""
+        self._loop = _new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="grpc-host", daemon=True)
+        self._thread.start()
+        try:
+            self.host = self._run(self._started(build))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self, grace_s: float) -> None:
+        """Drains the host and ends its thread."""
+        self._run(self.host.drain(grace_s))
+        self._end_loop()
+
+    @staticmethod
+    async def _started(build: Callable[[], Awaitable[Host]]) -> Host:
+        host = await build()
+        await host.start()
+        return host
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()

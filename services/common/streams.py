@@ -1,0 +1,147 @@
+"""The client's side of a sequence's stream: tell the truth by position, replay when the server is stale."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import grpc
+
+from fly.errors import FlyServeError, NotReady
+from fly.messages import Close, Draft, DraftStep, Open, Stale, Verification, VerifyStep
+from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
+from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from services.common.codec.drafter import draft_request_to_wire, draft_response_from_wire
+from services.common.codec.target import verify_request_to_wire, verify_response_from_wire
+from services.common.status import from_rpc_error
+
+Step = TypeVar("Step")
+Answer = TypeVar("Answer", bound=Verification | Draft)
+
+_MAX_REPLAYS_IN_A_ROW = 3
+
+
+class SequenceStream(Generic[Step, Answer]):
+    """One sequence at one server; an async context manager that ends it.
+
+    Attributes:
+        num_bytes: Sent and received.
+        replays: Times that the server had to be told the sequence anew.
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        opening: Open,
+        to_wire: Callable[[Open | Step | Close], Any],
+        from_wire: Callable[[Any], Answer | Stale],
+    ) -> None:
+        self.num_bytes = 0
+        self.replays = 0
+        self._call = call
+        self._opening: Open | None = opening
+        self._to_wire = to_wire
+        self._from_wire = from_wire
+        self._view = PeerView()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self._say_farewell()
+        finally:
+            self._call.cancel()
+
+    async def _step(
+        self,
+        make_step: Callable[[SequenceUpdate], Step],
+        sequence: TokenSequence,
+        drafts: Sequence[int],
+        decided: int,
+    ) -> Answer:
+        """Sends one step, and replays the sequence for as long as the server is stale.
+
+        Raises:
+            NotReady: The stream is broken, or the server stays stale.
+            FlyServeError: What else the server answered.
+        """
+        for _ in range(_MAX_REPLAYS_IN_A_ROW + 1):
+            update = self._view.update(sequence, drafts, decided)
+            answer = await self._exchange(make_step(update))
+            if not isinstance(answer, Stale):
+                return answer
+            self._view.forget()
+            self.replays += 1
+        raise NotReady(f"the server answered stale {_MAX_REPLAYS_IN_A_ROW + 1} times in a row")
+
+    async def _exchange(self, step: Step) -> Answer | Stale:
+        try:
+            if self._opening is not None:
+                opening, self._opening = self._opening, None
+                await self._write(opening)
+            await self._write(step)
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        except asyncio.InvalidStateError:
+            raise await self._ended() from None
+        if response is grpc.aio.EOF:
+            raise await self._ended()
+        self.num_bytes += response.ByteSize()
+        return self._from_wire(response)
+
+    async def _write(self, message: Open | Step | Close) -> None:
+        request = self._to_wire(message)
+        self.num_bytes += request.ByteSize()
+        await self._call.write(request)
+
+    async def _ended(self) -> FlyServeError:
+        return NotReady(f"the server ended the stream: {(await self._call.code()).name}")
+
+    async def _say_farewell(self) -> None:
+        """An explicit close: without it the server must take its client for dead."""
+        if self._opening is None:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._write(Close())
+                await self._call.done_writing()
+                await self._call.read()
+
+
+class TargetStream(SequenceStream[VerifyStep, Verification]):
+    """One sequence at one target replica."""
+
+    def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
+        super().__init__(
+            TargetStub(channel).Verify(), opening, verify_request_to_wire, verify_response_from_wire
+        )
+
+    async def verify(self, sequence: TokenSequence, drafts: Sequence[int], decided: int) -> Verification:
+        """Has `drafts` judged after `sequence`, of which the first `decided` tokens are final."""
+        return await self._step(lambda update: VerifyStep(update, len(drafts)), sequence, drafts, decided)
+
+
+class DrafterStream(SequenceStream[DraftStep, Draft]):
+    """One sequence at one drafter or sub-drafter."""
+
+    def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
+        super().__init__(
+            DrafterStub(channel).Draft(), opening, draft_request_to_wire, draft_response_from_wire
+        )
+
+    async def draft(
+        self, sequence: TokenSequence, decided: int, max_tokens: int, end_at_stop: bool = False
+    ) -> Draft:
+        """Has at most `max_tokens` tokens proposed after `sequence`."""
+
+        def make_step(update: SequenceUpdate) -> DraftStep:
+            return DraftStep(update, max_tokens, end_at_stop)
+
+        draft = await self._step(make_step, sequence, (), decided)
+        self._view.append(draft.tokens)
+        return draft
