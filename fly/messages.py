@@ -168,3 +168,30 @@ class Draft:
     confidence: float = 1.0
     times: StepTimes = StepTimes()
     load: Load = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One service replica.
+
+    Attributes:
+        role: Its tier.
+        address: host:port of its gRPC server.
+        replica: Its name, stable over restarts.
+        generation: Increases each time it is started anew.
+        draining: It takes no new sequences and finishes what it has.
+    """
+
+    role: Role
+    address: str
+    replica: str = ""
+    generation: int = 0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All endpoints at one time; `generation` increases with every change."""
+
+    generation: int = 0
+    endpoints: tuple[Endpoint, ...] = ()

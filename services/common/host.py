@@ -129,6 +129,7 @@ class HostThread:
     def __init__(self, build: Callable[[], Awaitable[Host]]) -> None:
         """Builds the host on its loop and starts it; raises what building raises."""
         self._loop = _new_event_loop()
+        self.host: Host
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpc-host", daemon=True)
         self._thread.start()
         try:
@@ -141,6 +142,15 @@ class HostThread:
         """Drains the host and ends its thread."""
         self._run(self.host.drain(grace_s))
         self._end_loop()
+
+    def is_alive(self, timeout_s: float = 5.0) -> bool:
+        """Whether the event loop answers within `timeout_s`."""
+        answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
+        try:
+            answer.result(timeout_s)
+        except TimeoutError:
+            return False
+        return True
 
     @staticmethod
     async def _started(build: Callable[[], Awaitable[Host]]) -> Host:

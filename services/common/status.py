@@ -1,5 +1,6 @@
 """Errors to gRPC status and back: one mapping, one server interceptor, one function for clients."""
 
+import inspect
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -116,20 +117,16 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
 
 def _guarded(handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
     """The same handler, by its kind, with its errors mapped."""
-    coding = {
-        "request_deserializer": handler.request_deserializer,
-        "response_serializer": handler.response_serializer,
-    }
-    if handler.stream_stream:
-        return grpc.stream_stream_rpc_method_handler(_guard_stream(handler.stream_stream), **coding)
-    if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(_guard_stream(handler.unary_stream), **coding)
-    if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(_guard_unary(handler.unary_unary), **coding)
+    for kind in ("unary_unary", "unary_stream", "stream_stream"):
+        if (method := getattr(handler, kind)) is not None:
+            guard = _guard_generator if inspect.isasyncgenfunction(method) else _guard_coroutine
+            make = getattr(grpc, f"{kind}_rpc_method_handler")
+            made = make(guard(method), handler.request_deserializer, handler.response_serializer)
+            return cast("grpc.RpcMethodHandler[Any, Any]", made)
     return cast("grpc.RpcMethodHandler[Any, Any]", handler)
 
 
-def _guard_unary(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _guard_coroutine(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await method(request, context)
@@ -141,9 +138,11 @@ def _guard_unary(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any,
     return call
 
 
-def _guard_stream(
+def _guard_generator(
     method: Callable[[Any, Any], AsyncIterator[Any]],
 ) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    """For the health and reflection services; our own streams write through their context."""
+
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             async for response in method(request, context):

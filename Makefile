@@ -1,0 +1,46 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+PROTOS := $(wildcard protos/flyserve/v1/*.proto)
+
+# Models are local folders: nothing is looked up in a hub. CPU engines take one thread unless told otherwise.
+export HF_HUB_OFFLINE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint verify protos train clean
+
+help: ## Show this help.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(READY) ## Start the whole system, send it held-out problems, print the comparison, stop it.
+	$(BIN)/flyserve bench
+
+test: $(READY) ## Run all tests.
+	$(BIN)/python -m pytest
+
+test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY) ## Check format, lint, types and the direction of imports.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+verify: lint protos ## Lint, and prove that generated files are up to date.
+	git diff --exit-code -- protos
+
+protos: $(READY) ## Generate the stubs from the protos.
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
+		--mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
+
+train: $(READY) ## Train the demo pair anew (about an hour on two cores).
+	$(BIN)/python -m demo.train
+
+clean: ## Remove the virtual environment and caches.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[engine,ray,dev]'
+	touch $(READY)

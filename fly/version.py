@@ -1,0 +1,3 @@
+"""The version that every process reports."""
+
+VERSION = "0.1.0"

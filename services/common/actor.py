@@ -1,0 +1,46 @@
+"""What the Ray actors of all tiers share; plain classes, made remote by the orchestration."""
+
+from typing import Any, ClassVar
+
+from services.common.host import Host, HostThread
+
+
+class ServiceActor:
+    """Hosts one replica's gRPC server.
+
+    The server starts in the constructor, so an actor that Ray restarted serves again, and reports its new
+    address to the registry.
+    """
+
+    role: ClassVar[str]
+
+    def __init__(self, config: dict[str, Any], replica: str, registry: Any = None) -> None:
+        """Builds and starts the host.
+
+        Args:
+            config: Of the tier.
+            replica: Name of the replica, stable over restarts.
+            registry: Handle of the actor whose `report(role, replica, address)` is told the address.
+
+        Raises:
+            FlyServeError: The configuration or the model cannot be served.
+        """
+        self._thread = HostThread(lambda: self.build(config))
+        if registry is not None:
+            registry.report.remote(self.role, replica, self.address())
+
+    async def build(self, config: dict[str, Any]) -> Host:
+        """The tier's host, not yet started; runs on the host's own event loop."""
+        raise NotImplementedError
+
+    def address(self) -> str:
+        """host:port of the gRPC server."""
+        return self._thread.host.address
+
+    def ping(self) -> bool:
+        """Whether the server's event loop still answers."""
+        return self._thread.is_alive()
+
+    def drain(self, grace_s: float) -> None:
+        """Lets running streams finish within `grace_s`, then frees everything."""
+        self._thread.stop(grace_s)

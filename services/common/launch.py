@@ -1,0 +1,37 @@
+"""What every `python -m services.<tier>` does: one line per error, an address when ready, then drain."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import typer
+
+from fly.errors import FlyServeError
+from services.common.host import Host, serve_until_signalled
+
+EXIT_BAD_INPUT = 2
+
+
+def run_service(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
+    """Serves until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2."""
+    import uvloop
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(build, grace_s))
+    except FlyServeError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the process with one line."""
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(EXIT_BAD_INPUT)
+
+
+async def _serve(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
+    host = await build()
+    await serve_until_signalled(host, grace_s, lambda address: typer.echo(f"ready {address}"))

@@ -1,0 +1,74 @@
+"""The server's side of a sequence's stream: open, step by step, close; its state is always freed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
+
+from fly.errors import DeadlineExceeded, InvalidRequest
+from fly.known import StaleState
+from fly.messages import Close, DraftStep, Open, Stale, VerifyStep
+
+Step = TypeVar("Step", VerifyStep, DraftStep, contravariant=True)
+Answer = TypeVar("Answer", covariant=True)
+Wire = TypeVar("Wire")
+
+IDLE_TTL_S = 600.0
+"""A stream that says nothing for so long is given up: the backstop behind the end of its connection."""
+
+
+class Session(Protocol[Step, Answer]):
+    """One sequence at a service."""
+
+    async def step(self, step: Step) -> Answer:
+        """Applies one step and answers; raises StaleState where the kept tokens are not known."""
+
+
+async def serve_stream(
+    requests: AsyncIterator[Wire],
+    decode: Callable[[Wire], Open | Step | Close],
+    open_session: Callable[[Open], AbstractAsyncContextManager[Session[Step, Answer]]],
+    send: Callable[[Answer | Stale], Awaitable[None]],
+    idle_ttl_s: float = IDLE_TTL_S,
+) -> None:
+    """Answers the steps of one stream, one at a time.
+
+    Ends at `Close`, and as well at the stream's end without it: then the client is gone. Either way the
+    session is left, which frees its state.
+
+    Raises:
+        InvalidRequest: The stream does not begin with an open, or opens twice.
+        DeadlineExceeded: Nothing came for `idle_ttl_s`.
+    """
+    opening = await _next(requests, decode, idle_ttl_s)
+    if opening is None or isinstance(opening, Close):
+        return
+    if not isinstance(opening, Open):
+        raise InvalidRequest.of("kind", "is step, the first message must be open")
+    async with open_session(opening) as session:
+        while (message := await _next(requests, decode, idle_ttl_s)) is not None:
+            if isinstance(message, Close):
+                return
+            if isinstance(message, Open):
+                raise InvalidRequest.of("kind", "is open, but this stream is open already")
+            await send(await _answer(session, message))
+
+
+async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:
+    try:
+        return await session.step(step)
+    except StaleState as stale:
+        return Stale(step.update.step_id, stale.reason)
+
+
+async def _next(
+    requests: AsyncIterator[Wire], decode: Callable[[Wire], Open | Step | Close], idle_ttl_s: float
+) -> Open | Step | Close | None:
+    """The next message; None at the stream's end."""
+    try:
+        async with asyncio.timeout(idle_ttl_s):
+            return decode(await anext(requests))
+    except StopAsyncIteration:
+        return None
+    except TimeoutError:
+        raise DeadlineExceeded(f"the stream was idle for {idle_ttl_s:g} s") from None

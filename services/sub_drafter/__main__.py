@@ -1,0 +1,30 @@
+"""`python -m services.sub_drafter`: a sub-drafter replica without Ray."""
+
+from typing import Annotated
+
+import typer
+
+from fly.errors import ConfigError
+from services.common.config import parse
+from services.common.launch import fail, run_service
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.servicer import create_host
+
+
+def main(
+    engine: Annotated[str, typer.Option(help="How it guesses: ngram.")] = "ngram",
+    address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
+    min_ngram: Annotated[int, typer.Option(help="Shortest suffix that counts as a match.")] = 2,
+    max_ngram: Annotated[int, typer.Option(help="Longest suffix that is looked up.")] = 5,
+) -> None:
+    """Serve guesses by look-up over gRPC."""
+    flags = {"engine": engine, "address": address, "min_ngram": min_ngram, "max_ngram": max_ngram}
+    try:
+        config = parse(SubDrafterConfig, flags, "flags")
+    except ConfigError as error:
+        fail(str(error))
+    run_service(lambda: create_host(config), config.grace_s)
+
+
+if __name__ == "__main__":
+    typer.run(main)

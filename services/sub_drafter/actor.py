@@ -1,0 +1,18 @@
+"""A sub-drafter replica as a Ray actor: thin around the host."""
+
+from typing import Any
+
+from services.common.actor import ServiceActor
+from services.common.config import parse
+from services.common.host import Host
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.servicer import create_host
+
+
+class SubDrafterActor(ServiceActor):
+    """Serves from its constructor on."""
+
+    role = "sub_drafter"
+
+    async def build(self, config: dict[str, Any]) -> Host:
+        return await create_host(parse(SubDrafterConfig, config, "sub_drafter"))

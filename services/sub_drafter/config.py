@@ -1,0 +1,27 @@
+"""Configuration of one sub-drafter replica."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from services.common.config import Config
+
+
+class SubDrafterConfig(Config):
+    """What a sub-drafter replica is and where it listens.
+
+    Attributes:
+        engine: `ngram` continues the latest earlier occurrence of the longest matching suffix.
+        min_ngram: Shortest suffix that counts as a match, in tokens.
+        max_ngram: Longest suffix that is looked up, in tokens.
+        max_tokens: Longest sequence that one stream may hold.
+        address: host:port; port 0 takes a free one.
+        grace_s: How long running streams may go on when the replica is told to stop.
+    """
+
+    engine: Literal["ngram"] = "ngram"
+    min_ngram: int = Field(2, ge=1, le=64)
+    max_ngram: int = Field(5, ge=1, le=64)
+    max_tokens: int = Field(1_048_576, ge=1)
+    address: str = "127.0.0.1:0"
+    grace_s: float = Field(10.0, ge=0)

@@ -1,0 +1,172 @@
+"""The golden cases of the rule, and properties that hold for every rule."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.presets import EXACT, PRESETS
+from fly.rule import count_native, decide
+from fly.types import (
+    Evidence,
+    FlyRule,
+    Position,
+    Refusal,
+    ResponseLimits,
+    RuleState,
+    Verdict,
+)
+
+LIMITS = ResponseLimits(max_new_tokens=1000, ending_ids=frozenset({2}))
+EXTRA = 99
+
+
+def evidence(num_drafts: int, mismatches: set[int], entropy: float = 1.0) -> Evidence:
+    positions = (
+        Position(token=10 + j, choice=50 if j in mismatches else 10 + j, entropy=entropy)
+        for j in range(num_drafts)
+    )
+    return Evidence(tuple(positions), EXTRA, 0.0)
+
+
+def verdicts(rule: FlyRule, num_drafts: int, mismatches: set[int]) -> list[Verdict]:
+    _, decision = decide(rule, RuleState(), evidence(num_drafts, mismatches), LIMITS)
+    return [decided.verdict for decided in decision.decided]
+
+
+@pytest.mark.parametrize("preset", ["official", "vllm", "paper"])
+@pytest.mark.parametrize("mismatch", range(15))
+def test_one_mismatch_of_fifteen_is_rescued_up_to_position_8(preset: str, mismatch: int) -> None:
+    result = verdicts(PRESETS[preset], 15, {mismatch})
+    if mismatch <= 8:
+        expected = [Verdict.EXACT] * 15 + [Verdict.BONUS]
+        expected[mismatch] = Verdict.RESCUED
+    else:
+        expected = [Verdict.EXACT] * mismatch + [Verdict.CORRECTED]
+    assert result == expected
+
+
+@pytest.mark.parametrize("preset", ["official", "vllm", "paper"])
+@pytest.mark.parametrize("distance", range(1, 6))
+def test_of_two_near_mismatches_the_first_is_refused(preset: str, distance: int) -> None:
+    assert verdicts(PRESETS[preset], 15, {1, 1 + distance}) == [Verdict.EXACT, Verdict.CORRECTED]
+
+
+def test_six_apart_is_where_the_presets_differ() -> None:
+    assert verdicts(PRESETS["official"], 15, {1, 7}).count(Verdict.RESCUED) == 2
+    assert verdicts(PRESETS["vllm"], 15, {1, 7}) == [Verdict.EXACT, Verdict.CORRECTED]
+    assert verdicts(PRESETS["paper"], 15, {1, 7}) == [Verdict.EXACT, Verdict.CORRECTED]
+
+
+@pytest.mark.parametrize("preset", ["official", "vllm", "paper"])
+def test_seven_apart_each_stands_on_its_own_window(preset: str) -> None:
+    assert verdicts(PRESETS[preset], 15, {0, 7}).count(Verdict.RESCUED) == 2
+
+
+@pytest.mark.parametrize("num_drafts", range(1, 7))
+def test_official_rescues_nothing_in_short_drafts(num_drafts: int) -> None:
+    assert verdicts(PRESETS["official"], num_drafts, {0}) == [Verdict.CORRECTED]
+
+
+@pytest.mark.parametrize(("num_drafts", "rescued"), [(1, False), (2, True), (4, True), (6, True)])
+def test_vllm_shrinks_its_window_for_short_drafts(num_drafts: int, rescued: bool) -> None:
+    assert (Verdict.RESCUED in verdicts(PRESETS["vllm"], num_drafts, {0})) is rescued
+
+
+@pytest.mark.parametrize("entropy", [0.0, 0.29, math.nan])
+def test_a_sure_target_is_never_overruled(entropy: float) -> None:
+    _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)
+    assert decision.refusal is Refusal.GATE
+    assert decision.decided[-1].token == 50
+
+
+def test_refusals_say_why() -> None:
+    def refusal(rule: FlyRule, given: Evidence) -> Refusal | None:
+        return decide(rule, RuleState(), given, LIMITS)[1].refusal
+
+    rule = PRESETS["vllm"]
+    assert refusal(rule, evidence(15, set())) is None
+    assert refusal(rule, evidence(15, {1, 3})) is Refusal.WINDOW
+    assert refusal(rule, evidence(15, {12})) is Refusal.TAIL
+    assert refusal(EXACT, evidence(15, {1})) is Refusal.EXACT
+    excluded = Evidence((Position(1, 3, 1.0, excluded=True), *evidence(14, set()).positions), EXTRA, 0.0)
+    assert refusal(rule, excluded) is Refusal.GUARD
+
+
+def test_guarded_stops_are_neither_rescued_nor_overruled_nor_reached_across() -> None:
+    rule = replace(PRESETS["official"], guard_stops=True)
+    rest = evidence(15, set()).positions
+    cases = [
+        (Position(2, 5, 1.0), *rest[1:]),  # the draft stops, the target goes on
+        (Position(5, 2, 1.0), *rest[1:]),  # the target stops, the draft goes on
+        (Position(5, 6, 1.0), rest[1], Position(2, 2, 1.0), *rest[3:]),  # a stop inside the window
+    ]
+    for positions in cases:
+        _, decision = decide(rule, RuleState(), Evidence(positions, EXTRA, 0.0), LIMITS)
+        assert decision.refusal is Refusal.GUARD
+        assert [decided.verdict for decided in decision.decided] == [Verdict.CORRECTED]
+
+
+def test_the_first_tokens_of_a_response_are_exact() -> None:
+    rule = replace(PRESETS["official"], strict_prefix_tokens=2)
+    _, early = decide(rule, RuleState(), evidence(15, {1}), LIMITS)
+    _, later = decide(rule, RuleState(num_decided=1), evidence(15, {1}), LIMITS)
+    assert early.refusal is Refusal.GUARD
+    assert later.refusal is None
+
+
+def test_without_a_draft_the_choice_is_plain() -> None:
+    _, decision = decide(PRESETS["official"], RuleState(), Evidence((), EXTRA, 0.5), LIMITS)
+    assert [(d.token, d.verdict) for d in decision.decided] == [(EXTRA, Verdict.PLAIN)]
+
+
+positions_st = st.builds(
+    Position,
+    token=st.integers(3, 6),
+    choice=st.integers(3, 6),
+    entropy=st.floats(0, 1.1),
+    excluded=st.booleans(),
+)
+evidence_st = st.builds(
+    Evidence, st.lists(positions_st, max_size=20).map(tuple), st.integers(3, 6), st.floats(0, 1.1)
+)
+presets_st = st.sampled_from(sorted(PRESETS)).map(PRESETS.__getitem__)
+
+
+@given(presets_st, evidence_st, st.sampled_from(["threshold", "window"]))
+def test_an_infinite_threshold_or_window_makes_it_exact(
+    rule: FlyRule, given_: Evidence, infinite: str
+) -> None:
+    changed = replace(rule, shrinks=False)
+    if infinite == "threshold":
+        changed = replace(changed, threshold=math.inf)
+    else:
+        changed = replace(changed, window=10**9, min_following=10**9)
+    _, decision = decide(changed, RuleState(), given_, LIMITS)
+    drafts = [position.token for position in given_.positions]
+    choices = [*(position.choice for position in given_.positions), given_.extra_choice]
+    matched = count_native(drafts, choices)
+    assert [decided.token for decided in decision.decided] == [*drafts[:matched], choices[matched]]
+
+
+@given(presets_st, evidence_st)
+def test_a_rescue_is_uncertain_and_followed_by_its_window(rule: FlyRule, given_: Evidence) -> None:
+    _, decision = decide(rule, RuleState(), given_, LIMITS)
+    window = min(rule.window, max(1, len(given_.positions) - 1)) if rule.shrinks else rule.window
+    for index, decided in enumerate(decision.decided):
+        if decided.verdict is Verdict.RESCUED:
+            assert decided.entropy >= rule.threshold
+            following = given_.positions[index + 1 : index + 1 + window]
+            assert len(following) == window
+            assert all(position.is_native for position in following)
+
+
+@given(presets_st, evidence_st)
+def test_every_round_emits_a_prefix_of_the_draft_and_one_choice(rule: FlyRule, given_: Evidence) -> None:
+    _, decision = decide(rule, RuleState(), given_, LIMITS)
+    *kept, last = decision.decided
+    assert [decided.token for decided in kept] == [p.token for p in given_.positions[: len(kept)]]
+    assert last.token == last.choice
+    assert last.verdict in {Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN}

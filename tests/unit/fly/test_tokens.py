@@ -1,0 +1,90 @@
+"""Client's view and server's knowledge stay in step, whatever is drafted, rolled back or forgotten."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.errors import InvalidRequest
+from fly.known import KnownSequence, StaleState
+from fly.messages import StaleReason
+from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+
+tokens_st = st.lists(st.integers(0, 99), max_size=6)
+
+
+@given(tokens_st, tokens_st, st.integers(0, 6))
+def test_prefix_hashes_depend_on_the_tokens_only(first: list[int], second: list[int], length: int) -> None:
+    grown = TokenSequence(first)
+    grown.truncate(min(length, len(first)))
+    grown.extend(second)
+    assert grown.prefix_hash(len(grown)) == TokenSequence(grown.ids).prefix_hash(len(grown))
+
+
+def test_hashes_tell_order_length_and_zeros_apart() -> None:
+    hashes = {TokenSequence(ids).prefix_hash(len(ids)) for ids in ([], [0], [0, 0], [0, 1], [1, 0])}
+    assert len(hashes) == 5
+
+
+@given(st.lists(st.tuples(tokens_st, tokens_st, st.integers(0, 8), st.booleans()), max_size=12))
+def test_the_server_knows_what_its_client_means(rounds: list[tuple[list[int], list[int], int, bool]]) -> None:
+    sequence, view, server = TokenSequence([1, 2, 3]), PeerView(), KnownSequence(vocab_size=100)
+    decided = len(sequence)
+    for kept, drafts, truncation, forgets in rounds:
+        if forgets:
+            server = KnownSequence(vocab_size=100)
+            view.forget()
+        update = view.update(sequence, drafts, decided)
+        server.apply(update)
+        assert server.tokens.ids == [*sequence.ids, *drafts]
+        sequence.extend(kept)
+        decided = max(decided, len(sequence) - truncation)
+
+
+def test_an_update_sends_only_what_is_new() -> None:
+    sequence, view = TokenSequence(range(100)), PeerView()
+    view.update(sequence, [7, 8, 9], decided=100)
+    sequence.extend([7, 8, 50])
+    update = view.update(sequence, [1], decided=103)
+    assert (update.keep, update.tokens) == (102, (50, 1))
+    assert update.prefix_hash == sequence.prefix_hash(102)
+
+
+def make_known() -> KnownSequence:
+    known = KnownSequence(vocab_size=10, context_length=8)
+    known.apply(SequenceUpdate(1, 0, (1, 2, 3), 2, 0))
+    return known
+
+
+def test_unknown_prefixes_are_stale_and_change_nothing() -> None:
+    known = make_known()
+    with pytest.raises(StaleState) as beyond:
+        known.apply(SequenceUpdate(2, 4, (5,), 3, 0))
+    with pytest.raises(StaleState) as wrong:
+        known.apply(SequenceUpdate(2, 3, (5,), 3, 12345))
+    assert (beyond.value.reason, wrong.value.reason) == (StaleReason.BEYOND_STATE, StaleReason.WRONG_HASH)
+    assert known.tokens.ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("update", "field"),
+    [
+        (SequenceUpdate(2, 0, (10,), 0, 0), "update.tokens[0]"),
+        (SequenceUpdate(2, 0, (1,) * 9, 0, 0), "update.tokens"),
+        (SequenceUpdate(2, 0, (1,), 2, 0), "update.decided"),
+        (SequenceUpdate(2, 1, (1,), 2, TokenSequence([1]).prefix_hash(1)), "update.keep"),
+        (SequenceUpdate(2, 3, (1,), 1, TokenSequence([1, 2, 3]).prefix_hash(3)), "update.decided"),
+    ],
+)
+def test_values_beyond_a_limit_name_their_field(update: SequenceUpdate, field: str) -> None:
+    known = make_known()
+    with pytest.raises(InvalidRequest) as error:
+        known.apply(update)
+    assert error.value.violations[0].field == field
+    assert known.tokens.ids == [1, 2, 3]
+
+
+def test_a_replay_starts_anew_and_tells_what_has_not_changed() -> None:
+    known = make_known()
+    assert known.apply(SequenceUpdate(9, 0, (1, 2, 7, 7), 1, 0)) == 2
+    assert known.tokens.ids == [1, 2, 7, 7]
+    assert known.decided == 1
