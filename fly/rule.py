@@ -115,7 +115,9 @@ def _can_carry(
     if rule.tail is not Tail.CARRY or not evidence.positions:
         return False
     matches = sum(not position.is_bonus for position in tail[1:])
-    fits = state.num_decided + index + 1 + rule.window <= limits.max_new_tokens
+    # What would be decided with the window: all up to the bonus, the missing matches, and one choice more.
+    length = state.num_decided + index + len(tail) + 1 + (rule.window - matches) + 1
+    fits = length <= limits.max_new_tokens
     return matches >= rule.carry_after and fits and evidence.extra_choice not in limits.ending_ids
 
 

@@ -1,0 +1,120 @@
+"""Drafter and sub-drafter over real sockets, with a simulated engine."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from fly.clock import SystemClock
+from fly.errors import InvalidRequest
+from fly.messages import Open, Role
+from fly.tokens import TokenSequence
+from fly.types import SamplingParams
+from services.common.registry import StaticEndpoints
+from services.common.streams import DrafterStream
+from services.drafter.servicer import host_engine
+from services.drafter.sub_drafters import SubDrafters
+from services.engine.engine import ClockEngine
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.servicer import create_host
+from tests.support.serving import becomes_true, connected, serving
+
+PROMPT = [20, 21, 22, 23]
+OPENING = Open("test", prompt_length=len(PROMPT), sampling=SamplingParams(stop_token_ids=(2,)))
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ClockEngine]:
+    config = SimulatedConfig(base_s=0.001, per_token_s=0.0, context_length=64)
+    engine = ClockEngine(SimulatedRunner(config, Role.DRAFTER, 4, 4096), SystemClock())
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def running(sub_drafter: str | None) -> SubDrafters:
+    source = StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}) if sub_drafter else None
+    sub_drafters = SubDrafters(source)
+    await sub_drafters.start()
+    return sub_drafters
+
+
+@pytest.fixture
+async def channel(engine: ClockEngine) -> AsyncIterator[grpc.aio.Channel]:
+    async with connected(host_engine(engine, await running(None))) as channel:
+        yield channel
+
+
+async def test_a_draft_continues_the_sequence_and_is_remembered(channel: grpc.aio.Channel) -> None:
+    sequence = TokenSequence(PROMPT)
+    async with DrafterStream(channel, OPENING) as stream:
+        whole = await stream.draft(sequence, len(sequence), 8)
+        sequence.extend(whole.tokens[:4])
+        rest = await stream.draft(sequence, len(sequence), 4)
+    assert rest.tokens == whole.tokens[4:]
+    assert (whole.forwards, whole.supplied, stream.replays) == (8, 0, 0)
+
+
+async def test_asked_for_nothing_it_only_updates(channel: grpc.aio.Channel) -> None:
+    async with DrafterStream(channel, OPENING) as stream:
+        draft = await stream.draft(TokenSequence(PROMPT), 0, 0)
+    assert (draft.tokens, draft.forwards) == ((), 0)
+
+
+async def test_beyond_its_context_it_drafts_less_then_nothing(channel: grpc.aio.Channel) -> None:
+    async with DrafterStream(channel, OPENING) as stream:
+        near = await stream.draft(TokenSequence([20] * 60), 0, 8)
+        at = await stream.draft(TokenSequence([20] * 64), 0, 8)
+    assert (len(near.tokens), len(at.tokens)) == (4, 0)
+
+
+async def test_a_draft_beyond_the_limit_is_refused(channel: grpc.aio.Channel) -> None:
+    async with DrafterStream(channel, OPENING) as stream:
+        with pytest.raises(InvalidRequest, match="max_tokens is 65, must be at most 64"):
+            await stream.draft(TokenSequence(PROMPT), 0, 65)
+
+
+async def test_cancelling_frees_the_sequence(channel: grpc.aio.Channel, engine: ClockEngine) -> None:
+    with pytest.raises(RuntimeError, match="client gone"):
+        async with DrafterStream(channel, OPENING) as stream:
+            await stream.draft(TokenSequence(PROMPT), 0, 4)
+            assert engine.load().sequences == 1
+            raise RuntimeError("client gone")
+    assert await becomes_true(lambda: engine.load().sequences == 0, within_s=1.0)
+
+
+async def test_a_sub_drafter_continues_what_repeats() -> None:
+    host = await create_host(SubDrafterConfig())
+    async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:
+        draft = await stream.draft(TokenSequence([5, 6, 7, 8, 5, 6]), 6, 3)
+    assert draft.tokens == (7, 8, 5)
+    assert draft.match_length == 2
+    assert 0 < draft.confidence < 1
+
+
+async def test_with_a_sub_drafter_the_draft_is_the_same(
+    engine: ClockEngine, channel: grpc.aio.Channel
+) -> None:
+    async with DrafterStream(channel, OPENING) as stream:
+        alone = await stream.draft(TokenSequence(PROMPT), 4, 16)
+    # A prompt that contains the answer: look-up finds it.
+    repeating = TokenSequence([*PROMPT, *alone.tokens, *PROMPT])
+    async with DrafterStream(channel, OPENING) as stream:
+        expected = await stream.draft(repeating, len(repeating), 16)
+    async with serving(await create_host(SubDrafterConfig())) as address:
+        host = host_engine(engine, await running(address))
+        async with connected(host) as helped, DrafterStream(helped, OPENING) as stream:
+            assert (await stream.draft(repeating, len(repeating), 16)).tokens == expected.tokens
+
+
+async def test_drafting_survives_the_death_of_its_sub_drafter(engine: ClockEngine) -> None:
+    sub_drafter = await create_host(SubDrafterConfig())
+    await sub_drafter.start()
+    host = host_engine(engine, await running(sub_drafter.address))
+    async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:
+        sequence = TokenSequence(PROMPT)
+        sequence.extend((await stream.draft(sequence, len(sequence), 8)).tokens)
+        await sub_drafter.drain(grace_s=0.0)
+        draft = await stream.draft(sequence, len(sequence), 8)
+    assert len(draft.tokens) == 8

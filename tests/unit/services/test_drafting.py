@@ -1,0 +1,99 @@
+"""The drafting loop: the same draft whatever is guessed, in fewer forwards where the guesses are good."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.messages import Open, Role
+from fly.tokens import SequenceUpdate
+from fly.types import SamplingParams
+from services.drafter.drafting import Drafted, Guesser, NoGuesser, draft
+from services.engine.base import Job
+from services.engine.sequence import EngineSequence
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+
+PROMPT = (20, 21, 22, 23)
+NO_END = frozenset[int]()
+
+
+def run(job: Job[Drafted], runner: SimulatedRunner) -> Drafted:
+    try:
+        work = next(job)
+        while True:
+            assert runner.resize(work.slot, work.start + len(work.tokens))
+            work = job.send(runner.forward([work])[0])
+    except StopIteration as stop:
+        result: Drafted = stop.value
+        return result
+
+
+def open_sequence() -> tuple[EngineSequence, SimulatedRunner]:
+    config = SimulatedConfig(response_tokens=(5, 5), end_id=2)
+    runner = SimulatedRunner(config, Role.DRAFTER, max_sequences=1, kv_tokens=1024)
+    slot = runner.allocate(len(PROMPT))
+    assert slot is not None
+    opening = Open("test", len(PROMPT), SamplingParams(stop_token_ids=(2,)))
+    sequence = EngineSequence(opening, slot, config.vocab_size, config.context_length, chunk_tokens=64)
+    sequence.apply(SequenceUpdate(1, 0, PROMPT, len(PROMPT), 0))
+    return sequence, runner
+
+
+class Script:
+    """Guesses what a script says, call by call."""
+
+    def __init__(self, guesses: list[list[int]]) -> None:
+        self._guesses = iter(guesses)
+
+    def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        return tuple(next(self._guesses, [])[:max_tokens])
+
+
+class Oracle:
+    """Guesses the truth, but for one position."""
+
+    def __init__(self, truth: tuple[int, ...], wrong_at: int | None = None) -> None:
+        self._tokens = [token + (index == wrong_at) for index, token in enumerate(truth)]
+
+    def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        done = len(sequence) - len(PROMPT)
+        return tuple(self._tokens[done : done + max_tokens])
+
+
+def drafted_with(guesser: Guesser, max_tokens: int = 4, ending_ids: frozenset[int] = NO_END) -> Drafted:
+    sequence, runner = open_sequence()
+    result = run(draft(sequence, max_tokens, ending_ids, guesser), runner)
+    assert sequence.known.ids == [*PROMPT, *result.tokens]
+    return result
+
+
+def test_alone_the_model_takes_one_forward_per_token() -> None:
+    assert drafted_with(NoGuesser()).forwards == 4
+
+
+def test_a_right_guess_takes_one_forward() -> None:
+    alone = drafted_with(NoGuesser())
+    helped = drafted_with(Oracle(alone.tokens))
+    assert helped == Drafted(alone.tokens, forwards=1, supplied=3)
+
+
+def test_a_wrong_guess_costs_no_more_than_what_follows_it() -> None:
+    alone = drafted_with(NoGuesser())
+    helped = drafted_with(Oracle(alone.tokens, wrong_at=1))
+    assert helped == Drafted(alone.tokens, forwards=2, supplied=2)
+
+
+@given(st.lists(st.lists(st.integers(16, 1023), max_size=6), max_size=12), st.integers(0, 12))
+def test_the_draft_does_not_depend_on_the_guesses(guesses: list[list[int]], max_tokens: int) -> None:
+    alone = drafted_with(NoGuesser(), max_tokens)
+    assert len(alone.tokens) == max_tokens
+    assert drafted_with(Script(guesses), max_tokens).tokens == alone.tokens
+
+
+@pytest.mark.parametrize("max_tokens", [6, 10])
+def test_a_draft_ends_behind_a_stop_token_where_that_is_asked_for(max_tokens: int) -> None:
+    alone = drafted_with(NoGuesser(), max_tokens)
+    ended = drafted_with(NoGuesser(), max_tokens, frozenset({2}))
+    assert ended.tokens == alone.tokens[:6]
+    assert ended.tokens[-1] == 2
+    helped = drafted_with(Oracle(alone.tokens), max_tokens, frozenset({2}))
+    assert helped.tokens == ended.tokens
