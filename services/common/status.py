@@ -4,7 +4,7 @@ import inspect
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -108,22 +108,21 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> Any:
         handler = await continuation(handler_call_details)
         return handler if handler is None else _guarded(handler)
 
 
-def _guarded(handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
+def _guarded(handler: Any) -> Any:
     """The same handler, by its kind, with its errors mapped."""
     for kind in ("unary_unary", "unary_stream", "stream_stream"):
         if (method := getattr(handler, kind)) is not None:
             guard = _guard_generator if inspect.isasyncgenfunction(method) else _guard_coroutine
             make = getattr(grpc, f"{kind}_rpc_method_handler")
-            made = make(guard(method), handler.request_deserializer, handler.response_serializer)
-            return cast("grpc.RpcMethodHandler[Any, Any]", made)
-    return cast("grpc.RpcMethodHandler[Any, Any]", handler)
+            return make(guard(method), handler.request_deserializer, handler.response_serializer)
+    return handler
 
 
 def _guard_coroutine(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:

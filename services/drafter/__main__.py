@@ -1,0 +1,44 @@
+"""`python -m services.drafter`: a drafter replica without Ray."""
+
+from typing import Annotated
+
+import typer
+
+from fly.errors import ConfigError
+from services.common.config import parse
+from services.common.launch import fail, run_service
+from services.drafter.config import DrafterConfig
+
+
+def main(
+    model: Annotated[str, typer.Option(help="Folder of the model.")],
+    address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
+    max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
+    kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
+    threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
+    sub_drafter: Annotated[str | None, typer.Option(help="host:port of a sub-drafter.")] = None,
+    registry: Annotated[str | None, typer.Option(help="host:port of the registry, instead.")] = None,
+) -> None:
+    """Serve drafts by a small model over gRPC."""
+    flags = {
+        "model": model,
+        "address": address,
+        "dtype": dtype,
+        "max_sequences": max_sequences,
+        "kv_tokens": kv_tokens,
+        "threads": threads,
+        "sub_drafter": sub_drafter,
+        "registry": registry,
+    }
+    try:
+        config = parse(DrafterConfig, flags, "flags")
+    except ConfigError as error:
+        fail(str(error))
+    from services.drafter.servicer import create_host
+
+    run_service(lambda: create_host(config), config.grace_s)
+
+
+if __name__ == "__main__":
+    typer.run(main)

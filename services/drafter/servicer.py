@@ -1,0 +1,93 @@
+"""The gRPC service of a drafter replica."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from fly.clock import SystemClock
+from fly.messages import Open, Role
+from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
+from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
+from services.common.codec.shared import info_to_wire
+from services.common.host import Host, Service
+from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.stream_server import serve_stream
+from services.drafter.config import DrafterConfig
+from services.drafter.session import DraftSession
+from services.drafter.sub_drafters import SubDrafters
+from services.engine.engine import Engine
+from services.engine.factory import build_engine
+
+SERVICE_NAME = "flyserve.v1.Drafter"
+
+
+class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
+    """Serves drafting streams from one engine, helped by sub-drafters."""
+
+    def __init__(self, engine: Engine, sub_drafters: SubDrafters, max_draft: int) -> None:
+        self._engine = engine
+        self._sub_drafters = sub_drafters
+        self._max_draft = max_draft
+
+    async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
+        return info_to_wire(self._engine.info, self._engine.load())
+
+    # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
+    async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async def send(answer: Any) -> None:
+            await context.write(draft_response_to_wire(answer))
+
+        await serve_stream(request_iterator, draft_request_from_wire, self._open, send)
+
+    async def close(self) -> None:
+        """Stops the engine and lets go of the sub-drafters."""
+        await self._sub_drafters.stop()
+        await self._engine.stop()
+
+    @asynccontextmanager
+    async def _open(self, opening: Open) -> AsyncIterator[DraftSession]:
+        sequence = await self._engine.open(opening)
+        try:
+            async with self._sub_drafters.guesser(opening) as guesser:
+                yield DraftSession(self._engine, sequence, guesser, self._max_draft)
+        finally:
+            self._engine.close(sequence)
+
+
+async def create_host(config: DrafterConfig, credentials: grpc.ServerCredentials | None = None) -> Host:
+    """Loads the model and returns a host that serves it, not yet started.
+
+    Raises:
+        ModelError: The model cannot be served.
+    """
+    engine = build_engine(config.engine_config(Role.DRAFTER))
+    await engine.start()
+    sub_drafters = SubDrafters(_source(config))
+    await sub_drafters.start()
+    return host_engine(engine, sub_drafters, config.max_draft, config.address, credentials)
+
+
+def host_engine(
+    engine: Engine,
+    sub_drafters: SubDrafters,
+    max_draft: int = 64,
+    address: str = "127.0.0.1:0",
+    credentials: grpc.ServerCredentials | None = None,
+) -> Host:
+    """A host that serves a running engine, not yet started; it stops both when it is drained."""
+    servicer = DrafterServicer(engine, sub_drafters, max_draft)
+
+    def register(server: grpc.aio.Server) -> None:
+        drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
+
+    return Host(Service(SERVICE_NAME, register, servicer.close), address, credentials)
+
+
+def _source(config: DrafterConfig) -> EndpointSource | None:
+    if config.registry is not None:
+        return WatchedRegistry(config.registry, SystemClock())
+    if config.sub_drafter is not None:
+        return StaticEndpoints({Role.SUB_DRAFTER: [config.sub_drafter]})
+    return None

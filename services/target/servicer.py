@@ -1,0 +1,72 @@
+"""The gRPC service of a target replica."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from fly.messages import Open, Role
+from protos.flyserve.v1 import common_pb2, target_pb2_grpc
+from services.common.codec.shared import info_to_wire
+from services.common.codec.target import verify_request_from_wire, verify_response_to_wire
+from services.common.host import Host, Service
+from services.common.stream_server import serve_stream
+from services.engine.engine import Engine
+from services.engine.factory import build_engine
+from services.target.config import TargetConfig
+from services.target.session import VerifySession
+
+SERVICE_NAME = "flyserve.v1.Target"
+
+
+class TargetServicer(target_pb2_grpc.TargetServicer):
+    """Serves verification streams from one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
+        return info_to_wire(self._engine.info, self._engine.load())
+
+    # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
+    async def Verify(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async def send(answer: Any) -> None:
+            await context.write(verify_response_to_wire(answer))
+
+        await serve_stream(request_iterator, verify_request_from_wire, self._open, send)
+
+    async def close(self) -> None:
+        """Stops the engine."""
+        await self._engine.stop()
+
+    @asynccontextmanager
+    async def _open(self, opening: Open) -> AsyncIterator[VerifySession]:
+        sequence = await self._engine.open(opening)
+        try:
+            yield VerifySession(self._engine, sequence)
+        finally:
+            self._engine.close(sequence)
+
+
+async def create_host(config: TargetConfig, credentials: grpc.ServerCredentials | None = None) -> Host:
+    """Loads the model and returns a host that serves it, not yet started.
+
+    Raises:
+        ModelError: The model cannot be served.
+    """
+    engine = build_engine(config.engine_config(Role.TARGET))
+    await engine.start()
+    return host_engine(engine, config.address, credentials)
+
+
+def host_engine(
+    engine: Engine, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None
+) -> Host:
+    """A host that serves a running engine, not yet started; it stops the engine when it is drained."""
+    servicer = TargetServicer(engine)
+
+    def register(server: grpc.aio.Server) -> None:
+        target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
+
+    return Host(Service(SERVICE_NAME, register, servicer.close), address, credentials)

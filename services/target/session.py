@@ -1,0 +1,36 @@
+"""One sequence at a target: updates in, verifications out."""
+
+from fly.errors import InvalidRequest
+from fly.messages import Verification, VerifyStep
+from services.engine.engine import Engine
+from services.engine.sequence import EngineSequence
+
+
+class VerifySession:
+    """Applies steps to an engine sequence and scores its last positions."""
+
+    def __init__(self, engine: Engine, sequence: EngineSequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+
+    async def step(self, step: VerifyStep) -> Verification:
+        """Answers one step.
+
+        Raises:
+            StaleState: The kept tokens are not known here.
+            InvalidRequest: A field breaks a limit.
+        """
+        length = step.update.keep + len(step.update.tokens)
+        if step.num_drafts >= length:
+            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
+        self._sequence.apply(step.update)
+        job = self._sequence.score(step.num_drafts + 1)
+        scores, times = await self._engine.run_timed(job, self._sequence.opening.priority)
+        return Verification(
+            step.update.step_id,
+            scores.choices,
+            scores.entropies,
+            frozenset(index for index, is_excluded in enumerate(scores.excluded) if is_excluded),
+            times=times,
+            load=self._engine.load(),
+        )
