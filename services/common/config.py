@@ -58,6 +58,8 @@ def load_yaml(model: type[C], path: Path) -> C:
 
 def _describe(model: type[BaseModel], fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
+    if not key:
+        return str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key{_nearest(model, fault['loc'])}"
     return f"{key}: is {fault['input']!r}: {fault['msg']}"

@@ -21,6 +21,7 @@ Step = TypeVar("Step")
 Answer = TypeVar("Answer", bound=Verification | Draft)
 
 _MAX_REPLAYS_IN_A_ROW = 3
+_FAREWELL_TIMEOUT_S = 1.0
 
 
 class SequenceStream(Generic[Step, Answer]):
@@ -74,6 +75,8 @@ class SequenceStream(Generic[Step, Answer]):
         for _ in range(_MAX_REPLAYS_IN_A_ROW + 1):
             update = self._view.update(sequence, drafts, decided)
             answer = await self._exchange(make_step(update))
+            if answer.step_id != update.step_id:
+                raise NotReady(f"the server answered step {answer.step_id}, asked was {update.step_id}")
             if not isinstance(answer, Stale):
                 return answer
             self._view.forget()
@@ -107,10 +110,11 @@ class SequenceStream(Generic[Step, Answer]):
     async def _say_farewell(self) -> None:
         """An explicit close: without it the server must take its client for dead."""
         if self._opening is None:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await self._write(Close())
-                await self._call.done_writing()
-                await self._call.read()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+                async with asyncio.timeout(_FAREWELL_TIMEOUT_S):
+                    await self._write(Close())
+                    await self._call.done_writing()
+                    await self._call.read()
 
 
 class TargetStream(SequenceStream[VerifyStep, Verification]):

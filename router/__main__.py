@@ -1,0 +1,54 @@
+"""`python -m router`: a router without Ray."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fly.errors import ConfigError
+from router.config import RouterConfig
+from router.server import create_host
+from services.common.config import load_yaml, parse
+from services.common.launch import fail, run_service
+
+
+def main(
+    config: Annotated[Path | None, typer.Option(help="YAML file; the other options override it.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder with the target's tokenizer.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="host:port of a target; may repeat.")] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="host:port of a drafter; may repeat.")] = None,
+    registry: Annotated[str | None, typer.Option(help="host:port of the registry.")] = None,
+    host: Annotated[str | None, typer.Option(help="Interface to bind to; default 127.0.0.1.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="Default 50051; 0 takes a free one.")] = None,
+    balancing: Annotated[str | None, typer.Option(help="least_load or round_robin.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(help="Requests that decode at a time.")] = None,
+    max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
+) -> None:
+    """Serve text generation over gRPC."""
+    flags: dict[str, Any] = {
+        "model": model,
+        "targets": target,
+        "drafters": drafter,
+        "registry": registry,
+        "host": host,
+        "grpc_port": grpc_port,
+        "balancing": balancing,
+        "max_concurrent": max_concurrent,
+        "max_queued": max_queued,
+    }
+    try:
+        made = _configure(config, {key: value for key, value in flags.items() if value not in (None, [])})
+    except ConfigError as error:
+        fail(str(error))
+    run_service(lambda: create_host(made), made.grace_s)
+
+
+def _configure(file: Path | None, flags: dict[str, Any]) -> RouterConfig:
+    if file is None:
+        return parse(RouterConfig, flags, "flags")
+    from_file = load_yaml(RouterConfig, file).model_dump(exclude_unset=True)
+    return parse(RouterConfig, {**from_file, **flags}, str(file))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""The public service's messages to domain objects and back."""

@@ -1,0 +1,126 @@
+"""Configuration of one router."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from fly.presets import PRESETS
+from fly.types import Mode
+from router.policies import POLICIES
+from services.common.config import Config
+
+
+class LimitsConfig(Config):
+    """What one request may ask for.
+
+    Attributes:
+        max_new_tokens: Most new tokens of one request.
+        default_new_tokens: New tokens of a request that does not say.
+        draft_length: Longest draft of one round.
+        prompt_characters: Longest prompt text, before it is tokenized.
+        stop_strings: Most stop strings.
+        stop_string_characters: Longest stop string.
+        listed_tokens: Most stop token ids, and most biased tokens.
+        name_characters: Longest request id and cache salt.
+    """
+
+    max_new_tokens: int = Field(4096, ge=1)
+    default_new_tokens: int = Field(256, ge=1)
+    draft_length: int = Field(64, ge=1)
+    prompt_characters: int = Field(1_000_000, ge=1)
+    stop_strings: int = Field(16, ge=0)
+    stop_string_characters: int = Field(256, ge=1)
+    listed_tokens: int = Field(1024, ge=0)
+    name_characters: int = Field(256, ge=1)
+
+
+class SpeculationConfig(Config):
+    """What a request gets that does not say otherwise.
+
+    Attributes:
+        mode: plain, exact or fly.
+        preset: Named rule that `fly` starts from.
+        draft_length: Draft tokens per round; with the token before them they make one tile of 16 rows.
+        sub_drafter: Whether the drafter may use its sub-drafter.
+    """
+
+    mode: Mode = Mode.FLY
+    preset: str = "vllm"
+    draft_length: int = Field(15, ge=0)
+    sub_drafter: bool = True
+
+    @field_validator("preset")
+    @classmethod
+    def _is_known(cls, preset: str) -> str:
+        if preset not in PRESETS:
+            raise ValueError(f"must be one of {', '.join(sorted(PRESETS))}")
+        return preset
+
+
+class RouterConfig(Config):
+    """One router: what it serves, where it listens, whom it calls.
+
+    Attributes:
+        model: Folder with the target's tokenizer and generation config.
+        host: Interface that the public server binds to.
+        grpc_port: Its port; 0 takes a free one.
+        registry: host:port of the registry; excludes `targets` and `drafters`.
+        targets: host:port of every target replica, where there is no registry.
+        drafters: host:port of every drafter replica, where there is no registry.
+        balancing: Policy that picks a replica.
+        max_concurrent: Requests that decode at a time.
+        max_queued: Requests that may wait for a place; more are refused.
+        start_timeout_s: How long a start waits for the first target.
+        replica_wait_s: How long a request waits for a target when there is none.
+        verify_timeout_s: A target that takes longer for one step is taken for broken.
+        draft_timeout_s: A drafter that takes longer for one step is taken for broken.
+        grace_s: How long running requests may go on when the router is told to stop.
+        max_connection_age_s: Clients reconnect after so long, so that new routers get their share.
+    """
+
+    model: Path
+    host: str = "127.0.0.1"
+    grpc_port: int = Field(50051, ge=0, le=65535)
+    registry: str | None = None
+    targets: tuple[str, ...] = ()
+    drafters: tuple[str, ...] = ()
+    balancing: str = "least_load"
+    max_concurrent: int = Field(256, ge=1)
+    max_queued: int = Field(1024, ge=0)
+    start_timeout_s: float = Field(60.0, gt=0)
+    replica_wait_s: float = Field(10.0, ge=0)
+    verify_timeout_s: float = Field(120.0, gt=0)
+    draft_timeout_s: float = Field(30.0, gt=0)
+    grace_s: float = Field(30.0, ge=0)
+    max_connection_age_s: float = Field(600.0, gt=0)
+    speculation: SpeculationConfig = SpeculationConfig()
+    limits: LimitsConfig = LimitsConfig()
+
+    @property
+    def address(self) -> str:
+        """host:port to listen at."""
+        return f"{self.host}:{self.grpc_port}"
+
+    @field_validator("balancing")
+    @classmethod
+    def _is_known(cls, balancing: str) -> str:
+        if balancing not in POLICIES:
+            raise ValueError(f"must be one of {', '.join(sorted(POLICIES))}")
+        return balancing
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.registry is None and not self.targets:
+            raise ValueError("neither registry nor targets is set: one of them says where the replicas are")
+        if self.registry is not None and (self.targets or self.drafters):
+            raise ValueError("registry excludes targets and drafters")
+        return self
+
+    @model_validator(mode="after")
+    def _defaults_keep_limits(self) -> Self:
+        if self.speculation.draft_length > self.limits.draft_length:
+            raise ValueError("speculation.draft_length lies beyond limits.draft_length")
+        if self.limits.default_new_tokens > self.limits.max_new_tokens:
+            raise ValueError("limits.default_new_tokens lies beyond limits.max_new_tokens")
+        return self

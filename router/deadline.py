@@ -1,0 +1,26 @@
+"""When a request's client no longer wants the answer."""
+
+from fly.clock import Clock
+from fly.errors import DeadlineExceeded
+
+
+class Deadline:
+    """A point on a clock, or never."""
+
+    def __init__(self, clock: Clock, timeout_s: float | None) -> None:
+        """Lies `timeout_s` from now; None is never."""
+        self._clock = clock
+        self._at = None if timeout_s is None else clock.now() + timeout_s
+
+    def remaining_ms(self) -> int:
+        """At least 1; 0 where there is no deadline.
+
+        Raises:
+            DeadlineExceeded: It has passed.
+        """
+        if self._at is None:
+            return 0
+        remaining_s = self._at - self._clock.now()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("the request's deadline has passed")
+        return max(1, int(remaining_s * 1000))

@@ -1,0 +1,185 @@
+"""The replicas behind this router: follows the endpoints, shakes hands, refuses pairs that do not fit."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, aclosing
+
+from fly.clock import Clock
+from fly.errors import ConfigError, NotReady
+from fly.messages import Endpoint, Role, Snapshot
+from router.clients import Replica, ReplicaPool, any_replica, shake_hands, still_serves
+from router.pairing import mismatch
+from router.policies import create_policy
+from services.common.backoff import Backoff
+from services.common.channel import open_channel
+from services.common.registry import EndpointSource
+
+logger = logging.getLogger(__name__)
+
+_REFRESH_S = 5.0
+"""An idle replica is asked this often for its load, and whether it lives."""
+
+
+class Fleet:
+    """All replicas, by tier.
+
+    Attributes:
+        targets: Targets that may get new sequences.
+        drafters: Drafters that may, each with the targets whose tokens it speaks.
+    """
+
+    def __init__(self, source: EndpointSource, balancing: str, clock: Clock) -> None:
+        self.targets = ReplicaPool(create_policy(balancing))
+        self.drafters = ReplicaPool(create_policy(balancing))
+        self._source = source
+        self._clock = clock
+        self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
+        self._retiring: dict[asyncio.Task[None], Replica] = {}
+        self._faults: dict[Endpoint, str] = {}
+        self._tried: dict[Endpoint, asyncio.Event] = {}
+        self._follower: asyncio.Task[None] | None = None
+
+    async def start(self, timeout_s: float) -> None:
+        """Follows the endpoints; returns when there is a target and every known endpoint was tried once.
+
+        Raises:
+            NotReady: There is no target after `timeout_s`.
+            ConfigError: A static list pairs a drafter with a target whose tokens it does not speak.
+        """
+        self._follower = asyncio.create_task(self._follow())
+        if not await self.targets.wait(any_replica, timeout_s):
+            faults = "; ".join(f"{e.address}: {fault}" for e, fault in self._faults.items())
+            raise NotReady(f"no target within {timeout_s:g} s ({faults or 'none is known'})")
+        for tried in list(self._tried.values()):
+            await tried.wait()
+        if self._source.is_static:
+            self._refuse_misfits()
+
+    async def close(self) -> None:
+        """Ends every task and closes every channel."""
+        tasks = [*self._keepers.values(), *([self._follower] if self._follower else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for replica in self._retiring.values():
+            replica.is_idle.set()
+        await asyncio.gather(*self._retiring)
+
+    def drafter_for(self, target: Replica) -> Replica | None:
+        """The drafter of the next sequence at this target; None where none speaks its tokens."""
+        return self.drafters.pick(lambda drafter: mismatch(target.info, drafter.info) is None)
+
+    def paired(self) -> tuple[Replica, Replica | None]:
+        """A target and a drafter for it, to say what is served; picks nothing.
+
+        Raises:
+            NotReady: There is no target at present.
+        """
+        if not (targets := self.targets.ready(any_replica)):
+            raise NotReady("no target replica is available")
+        drafters = self.drafters.ready(lambda drafter: mismatch(targets[0].info, drafter.info) is None)
+        return targets[0], drafters[0] if drafters else None
+
+    def misfits(self, target: Replica) -> tuple[str, ...]:
+        """Why the drafters that are up cannot draft for `target`."""
+        return tuple(
+            f"{drafter.name} cannot draft for {target.name}: {reason}"
+            for drafter in self.drafters.replicas
+            if (reason := mismatch(target.info, drafter.info)) is not None
+        )
+
+    def _refuse_misfits(self) -> None:
+        if faults := [fault for target in self.targets.replicas for fault in self.misfits(target)]:
+            raise ConfigError("; ".join(faults))
+
+    async def _follow(self) -> None:
+        async with aclosing(self._source.watch()) as snapshots:
+            async for snapshot in snapshots:
+                self._adopt(snapshot)
+
+    def _adopt(self, snapshot: Snapshot) -> None:
+        """Starts to keep what is new, and lets go of what is no longer there or drains."""
+        wanted = {e for e in snapshot.endpoints if not e.draining and e.role is not Role.SUB_DRAFTER}
+        for endpoint in self._keepers.keys() - wanted:
+            self._keepers.pop(endpoint).cancel()
+            self._tried.pop(endpoint).set()
+            self._faults.pop(endpoint, None)
+        for endpoint in wanted - self._keepers.keys():
+            self._tried[endpoint] = asyncio.Event()
+            self._keepers[endpoint] = asyncio.create_task(self._keep(endpoint, self._tried[endpoint]))
+
+    async def _keep(self, endpoint: Endpoint, tried: asyncio.Event) -> None:
+        """Keeps one endpoint in its pool whenever it can serve, until cancelled."""
+        backoff = Backoff()
+        while True:
+            if await self._serve(endpoint, tried):
+                backoff = Backoff()
+            else:
+                await self._clock.sleep(backoff.next_s())
+
+    async def _serve(self, endpoint: Endpoint, tried: asyncio.Event) -> bool:
+        """One connection, from handshake to failure; says whether it was of use."""
+        async with AsyncExitStack() as held:
+            channel = await held.enter_async_context(open_channel(endpoint.address))
+            try:
+                replica = Replica(endpoint, channel, *await shake_hands(channel, endpoint))
+            except NotReady as error:
+                self._note_fault(endpoint, str(error))
+                tried.set()
+                return False
+            try:
+                self._welcome(replica)
+                tried.set()
+                await self._until_broken(replica)
+            finally:
+                self._pool(endpoint.role).remove(replica)
+                self._retire(replica, held.pop_all())
+            logger.warning("%s failed", replica.name)
+            return replica.has_served
+
+    def _welcome(self, replica: Replica) -> None:
+        self._pool(replica.endpoint.role).add(replica)
+        self._faults.pop(replica.endpoint, None)
+        logger.info("%s is ready", replica.name)
+        for fault in [fault for target in self.targets.replicas for fault in self.misfits(target)]:
+            if replica.address in fault:
+                logger.error("%s", fault)
+
+    async def _until_broken(self, replica: Replica) -> None:
+        """Returns when a stream failed there, its connection is lost, or it serves something else.
+
+        NOTE: A lost connection comes back by itself, perhaps to another model at the same address: hence a
+        new handshake before it is used again.
+        """
+        signs = [
+            asyncio.create_task(replica.is_broken.wait()),
+            asyncio.create_task(replica.lost_connection()),
+        ]
+        try:
+            while not any(sign.done() for sign in signs):
+                done, _ = await asyncio.wait(signs, timeout=_REFRESH_S, return_when=asyncio.FIRST_COMPLETED)
+                if not done and not await still_serves(replica):
+                    return
+        finally:
+            replica.is_broken.set()
+            for sign in signs:
+                sign.cancel()
+
+    def _retire(self, replica: Replica, held: AsyncExitStack) -> None:
+        """Closes a replica's channel as soon as its last stream has ended."""
+
+        async def close_when_idle() -> None:
+            await replica.is_idle.wait()
+            await held.aclose()
+
+        task = asyncio.create_task(close_when_idle())
+        self._retiring[task] = replica
+        task.add_done_callback(self._retiring.pop)
+
+    def _pool(self, role: Role) -> ReplicaPool:
+        return self.targets if role is Role.TARGET else self.drafters
+
+    def _note_fault(self, endpoint: Endpoint, fault: str) -> None:
+        if self._faults.get(endpoint) != fault:
+            logger.warning("%s at %s is not ready: %s", endpoint.role.value, endpoint.address, fault)
+        self._faults[endpoint] = fault

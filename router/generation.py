@@ -1,0 +1,122 @@
+"""One request's life: open, then rounds of propose, verify, decide and emit, then close."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from fly.clock import Clock
+from fly.messages import Open
+from fly.speculation import Speculation
+from fly.types import Decision, ResponseLimits
+from router.config import RouterConfig
+from router.deadline import Deadline
+from router.drafter_side import DrafterSide
+from router.fleet import Fleet
+from router.request import PreparedRequest
+from router.response import Ending, Piece
+from router.round import Response, play_round
+from router.target_side import TargetSide
+from router.text import ResponseText
+from router.tokenizer import Tokenizer
+
+_TEXT_CONTEXT = 5
+"""Last tokens of the prompt that the first text of a response is decoded with."""
+
+Emit = Callable[[Piece], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What every request of a router shares."""
+
+    fleet: Fleet
+    tokenizer: Tokenizer
+    config: RouterConfig
+    clock: Clock
+
+
+async def generate(
+    means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
+) -> None:
+    """Makes one response; its streams end with this call, however it ends.
+
+    Args:
+        means: What requests share.
+        request: What to make.
+        started: Clock reading when the request came.
+        deadline: When nobody wants it any more.
+        emit: Takes each piece as it is decided; the last one has an ending.
+
+    Raises:
+        FlyServeError: The response cannot be finished.
+    """
+    async with open_response(means, request, started, deadline) as response:
+        while response.speculation.finish_reason is None:
+            decision = await play_round(response)
+            if (piece := make_piece(response, decision)) is not None:
+                await emit(piece)
+
+
+@asynccontextmanager
+async def open_response(
+    means: Means, request: PreparedRequest, started: float, deadline: Deadline
+) -> AsyncIterator[Response]:
+    """A target's stream and, where drafts are wanted, a drafter's; both are ended on leaving."""
+
+    def make_opening() -> Open:
+        return Open(
+            request_id=request.request_id,
+            prompt_length=len(request.prompt_ids),
+            sampling=request.sampling,
+            priority=request.priority,
+            deadline_ms=deadline.remaining_ms(),
+            cache_salt=request.cache_salt,
+            entropy=request.plan.rule.entropy,
+            without_sub_drafter=not request.plan.sub_drafter,
+        )
+
+    config, fleet = means.config, means.fleet
+    async with AsyncExitStack() as sides:
+        target = TargetSide(fleet, make_opening, config.verify_timeout_s, config.replica_wait_s)
+        await sides.enter_async_context(target)
+        drafter = None
+        if request.plan.drafts:
+            drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock)
+            await sides.enter_async_context(drafter)
+        text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
+        speculation = _begin(request, text)
+        yield Response(request, speculation, text, target, drafter, means.clock, deadline, started)
+
+
+def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
+    limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
+    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop)
+
+
+def make_piece(response: Response, decision: Decision) -> Piece | None:
+    """What a round gives to the client; None where it has nothing to show."""
+    if response.speculation.finish_reason is not None:
+        text = response.text.take() + response.text.flush()
+        return Piece(text, decision.decided, close(response))
+    text = response.text.take()
+    return Piece(text, decision.decided) if decision.decided or text else None
+
+
+def close(response: Response) -> Ending:
+    """Adds up how the response was made."""
+    finish_reason, statistics = response.speculation.finish_reason, response.speculation.statistics
+    assert finish_reason is not None
+    drafter_links = (response.drafter.links,) if response.drafter else ()
+    for links in (response.target.links, *drafter_links):
+        statistics.wire_bytes += links.num_bytes
+        statistics.replays += links.replays
+    statistics.seed = response.request.sampling.seed
+    statistics.total_s = response.clock.now() - response.started
+    return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
+
+
+def _warnings(response: Response) -> tuple[str, ...]:
+    if not response.rounds_without or response.drafter is None:
+        return ()
+    rounds = f"{response.rounds_without} of {response.speculation.statistics.rounds} rounds"
+    return (f"{rounds} were decoded without a draft: {response.drafter.fault}",)

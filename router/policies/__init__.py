@@ -1,0 +1,14 @@
+"""Balancing policies by name: one decision function, one file each."""
+
+from collections.abc import Callable
+
+from router.policies.base import Policy
+from router.policies.least_load import LeastLoad
+from router.policies.round_robin import RoundRobin
+
+POLICIES: dict[str, Callable[[], Policy]] = {"least_load": LeastLoad, "round_robin": RoundRobin}
+
+
+def create_policy(name: str) -> Policy:
+    """A policy with a state of its own: one per pool."""
+    return POLICIES[name]()

@@ -1,0 +1,114 @@
+"""One round: propose, verify, decide."""
+
+from dataclasses import dataclass
+
+from fly.clock import Clock
+from fly.messages import Draft, StepTimes, Verification
+from fly.speculation import Speculation
+from fly.types import Decision, Evidence, Position
+from router.deadline import Deadline
+from router.drafter_side import DrafterSide
+from router.request import PreparedRequest
+from router.target_side import TargetSide
+from router.text import ResponseText
+
+NO_DRAFT = Draft(step_id=0, tokens=())
+
+
+@dataclass(slots=True)
+class Response:
+    """One response in the making.
+
+    Attributes:
+        drafter: None where none takes part.
+        started: Clock reading when the request came.
+        rounds_without: Rounds that wanted a draft and had none.
+    """
+
+    request: PreparedRequest
+    speculation: Speculation
+    text: ResponseText
+    target: TargetSide
+    drafter: DrafterSide | None
+    clock: Clock
+    deadline: Deadline
+    started: float
+    rounds_without: int = 0
+
+
+async def play_round(response: Response) -> Decision:
+    """Decides at least one token, or carries a window over.
+
+    Raises:
+        DeadlineExceeded: Nobody wants the answer any more.
+        FlyServeError: The target cannot go on.
+    """
+    response.deadline.remaining_ms()
+    draft = await propose(response)
+    verification = await verify(response, draft)
+    return decide(response, draft, verification)
+
+
+async def propose(response: Response) -> Draft:
+    """A draft after the sequence; an empty one where none is wanted or to be had."""
+    max_tokens = min(response.request.plan.draft_length, response.speculation.max_drafts)
+    if response.drafter is None or max_tokens <= 0:
+        return NO_DRAFT
+    asked_at = response.clock.now()
+    draft = await response.drafter.draft(
+        response.target.replica,
+        response.speculation.sequence,
+        response.speculation.decided_length,
+        max_tokens,
+        response.request.plan.end_at_stop,
+    )
+    if draft is None:
+        response.rounds_without += 1
+        return NO_DRAFT
+    _count_draft(response, draft, response.clock.now() - asked_at)
+    return draft
+
+
+async def verify(response: Response, draft: Draft) -> Verification:
+    """The target's word on the draft."""
+    speculation, asked_at = response.speculation, response.clock.now()
+    verification = await response.target.verify(
+        speculation.sequence, draft.tokens, speculation.decided_length
+    )
+    spent_s = response.clock.now() - asked_at
+    statistics, forward_s = speculation.statistics, _forward_s(verification.times)
+    statistics.verify_s += forward_s
+    statistics.wire_s += max(0.0, spent_s - forward_s)
+    return verification
+
+
+def decide(response: Response, draft: Draft, verification: Verification) -> Decision:
+    """Applies the rule to what the target said."""
+    decision = response.speculation.apply(make_evidence(draft.tokens, verification))
+    statistics = response.speculation.statistics
+    if not statistics.time_to_first_token_s and decision.decided:
+        statistics.time_to_first_token_s = response.clock.now() - response.started
+    return decision
+
+
+def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Evidence:
+    """Each draft beside the target's word on it, and the target's extra choice."""
+    excluded = verification.excluded_drafts
+    judged = zip(drafts, verification.choices, verification.entropies, strict=False)
+    positions = tuple(
+        Position(token, choice, entropy, index in excluded)
+        for index, (token, choice, entropy) in enumerate(judged)
+    )
+    return Evidence(positions, verification.choices[-1], verification.entropies[-1])
+
+
+def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
+    statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
+    statistics.drafter_forwards += draft.forwards
+    statistics.sub_drafter_tokens += draft.supplied
+    statistics.draft_s += forward_s
+    statistics.wire_s += max(0.0, spent_s - forward_s)
+
+
+def _forward_s(times: StepTimes) -> float:
+    return times.forward_ns * 1e-9

@@ -1,0 +1,67 @@
+"""Puts a router together: tokenizer, fleet, servicer, host."""
+
+import grpc
+
+from fly.clock import Clock, SystemClock
+from fly.errors import ConfigError
+from fly.messages import Role
+from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
+from router.config import RouterConfig
+from router.fleet import Fleet
+from router.generation import Means
+from router.servicer import SERVICE_NAME, GenerationServicer
+from router.tokenizer import Tokenizer
+from services.common.host import Host, Service
+from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.token_map import token_map_hash
+
+_SIMULATED = "simulated"
+"""Architecture whose token ids are numbers without text: any tokenizer will do."""
+
+
+async def create_host(
+    config: RouterConfig, clock: Clock | None = None, credentials: grpc.ServerCredentials | None = None
+) -> Host:
+    """A host that serves this configuration, not yet started; a target is there.
+
+    Raises:
+        ConfigError: Tokenizer, targets and drafters do not fit together.
+        ModelError: The model folder has no usable tokenizer.
+        NotReady: No target answered in time.
+    """
+    clock = clock or SystemClock()
+    tokenizer = Tokenizer.load(config.model)
+    fleet = Fleet(_source(config, clock), config.balancing, clock)
+    try:
+        await fleet.start(config.start_timeout_s)
+        _check_tokenizer(tokenizer, fleet, config)
+    except BaseException:
+        await fleet.close()
+        raise
+    servicer = GenerationServicer(Means(fleet, tokenizer, config, clock))
+
+    def register(server: grpc.aio.Server) -> None:
+        add_GenerationServicer_to_server(servicer, server)
+
+    service = Service(SERVICE_NAME, register, servicer.close)
+    age_ms = int(config.max_connection_age_s * 1000)
+    return Host(service, config.address, credentials, (("grpc.max_connection_age_ms", age_ms),))
+
+
+def _source(config: RouterConfig, clock: Clock) -> EndpointSource:
+    if config.registry is not None:
+        return WatchedRegistry(config.registry, clock)
+    return StaticEndpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters})
+
+
+def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, config: RouterConfig) -> None:
+    """Refuses a tokenizer whose ids mean something else to a target."""
+    own_hash = token_map_hash(config.model)
+    for target in fleet.targets.replicas:
+        info = target.info
+        if tokenizer.vocab_size > info.vocab_size:
+            found = f"{config.model} has {tokenizer.vocab_size} tokens"
+            raise ConfigError(f"model: {found}, but {target.name} knows {info.vocab_size}")
+        means_nothing = info.architecture == _SIMULATED or not info.token_map_hash
+        if not means_nothing and info.token_map_hash != own_hash:
+            raise ConfigError(f"model: {config.model} maps tokens to other ids than {target.name}")

@@ -1,0 +1,52 @@
+"""Stop strings: found wherever they lie across pieces of text, and withheld while they may still come."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Self
+
+
+class StopStrings:
+    """Text that waits to be streamed, searched for stop strings; ends before the first one found."""
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self._found = False
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._stops)
+
+    def copy(self) -> Self:
+        """The same state, to go on from separately."""
+        return copy(self)
+
+    def push(self, text: str) -> bool:
+        """Takes text; whether a stop string has been found, behind which all text is dropped."""
+        if self._found:
+            return True
+        self._held += text
+        if starts := [at for stop in self._stops if (at := self._held.find(stop)) >= 0]:
+            self._held = self._held[: min(starts)]
+            self._found = True
+        return self._found
+
+    def take(self) -> str:
+        """Text that can no longer become part of a stop string."""
+        free = len(self._held) - (0 if self._found else self._num_withheld())
+        taken, self._held = self._held[:free], self._held[free:]
+        return taken
+
+    def flush(self) -> str:
+        """All that is left, at the end."""
+        taken, self._held = self._held, ""
+        return taken
+
+    def _num_withheld(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        for length in range(min(self._longest - 1, len(self._held)), 0, -1):
+            tail = self._held[-length:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,132 @@
+"""A response's side of the target: its stream, and another replica's when that one breaks."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from fly.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
+from fly.messages import Open, Verification
+from fly.tokens import TokenSequence
+from router.checks import check_verification
+from router.clients import Accepts, Replica, any_replica, still_serves
+from router.fleet import Fleet
+from router.links import Link, Links
+from services.common.streams import TargetStream
+
+logger = logging.getLogger(__name__)
+
+_MAX_FAILOVERS = 8
+
+
+class TargetSide:
+    """Verifies with one replica; on its failure with another of the same weights, told from the start.
+
+    Attributes:
+        links: Bytes and replays, over all streams.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        make_opening: Callable[[], Open],
+        timeout_s: float,
+        wait_s: float,
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            fleet: Where the replicas come from.
+            make_opening: Made anew for every stream: the deadline comes closer.
+            timeout_s: A replica that takes longer for one step is taken for broken.
+            wait_s: How long to wait for a replica when there is none.
+        """
+        self.links: Links[TargetStream] = Links()
+        self._fleet = fleet
+        self._make_opening = make_opening
+        self._timeout_s = timeout_s
+        self._wait_s = wait_s
+        self._failed: list[Replica] = []
+        self._link: Link[TargetStream]
+
+    @property
+    def replica(self) -> Replica:
+        """The one in use."""
+        return self._link.replica
+
+    async def __aenter__(self) -> Self:
+        await self._open(await self._pick(any_replica))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.links.leave(error)
+
+    async def verify(self, sequence: TokenSequence, drafts: Sequence[int], decided: int) -> Verification:
+        """Has `drafts` judged after `sequence`, whatever becomes of single replicas.
+
+        Raises:
+            NotReady: No replica with the same weights is left, or one after the other failed.
+            Overloaded: All of them are full.
+            InvalidRequest: The target refuses the request itself.
+            DeadlineExceeded: The request's deadline has passed.
+        """
+        while True:
+            try:
+                return await self._verify_here(sequence, drafts, decided)
+            except InvalidRequest:
+                raise
+            except FlyServeError as error:
+                await self._fail_over(error)
+
+    async def _verify_here(
+        self, sequence: TokenSequence, drafts: Sequence[int], decided: int
+    ) -> Verification:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                verification = await self._link.stream.verify(sequence, drafts, decided)
+        except TimeoutError:
+            raise NotReady(f"no answer within {self._timeout_s:g} s") from None
+        check_verification(verification, len(drafts), self.replica.info.vocab_size)
+        self.replica.served(verification.load)
+        return verification
+
+    async def _fail_over(self, error: FlyServeError) -> None:
+        """Leaves the replica that failed and opens another; the new stream is told the whole sequence."""
+        failed = self.replica
+        logger.warning("%s failed in mid-stream: %s", failed.name, error)
+        await self.links.abandon(error)
+        if not isinstance(error, Overloaded):
+            failed.is_broken.set()
+        self._failed.append(failed)
+        if len(self._failed) > _MAX_FAILOVERS:
+            raise NotReady(f"{len(self._failed)} targets failed one after the other, the last: {error}")
+        await self._open(await self._successor(failed, error))
+
+    async def _successor(self, failed: Replica, error: FlyServeError) -> Replica:
+        """A replica of the same weights that has not failed this response."""
+
+        def accepts(replica: Replica) -> bool:
+            same_weights = replica.info.weight_fingerprint == failed.info.weight_fingerprint
+            return same_weights and replica not in self._failed
+
+        while True:
+            if isinstance(error, Overloaded) and not self._fleet.targets.ready(accepts):
+                raise error
+            replica = await self._pick(accepts)
+            if await still_serves(replica):
+                return replica
+            replica.is_broken.set()
+
+    async def _pick(self, accepts: Accepts) -> Replica:
+        await self._fleet.targets.wait(accepts, self._wait_s)
+        replica = self._fleet.targets.pick(accepts)
+        if replica is None:
+            raise NotReady("no target replica is available")
+        return replica
+
+    async def _open(self, replica: Replica) -> None:
+        stream = TargetStream(replica.channel, self._make_opening())
+        self._link = await self.links.open(replica, stream)

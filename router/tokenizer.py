@@ -1,0 +1,84 @@
+"""The target's tokenizer and its end-of-sequence ids, loaded from the model folder without torch."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fly.errors import ModelError
+
+_ENCODE_INLINE_CHARACTERS = 16_384
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    Attributes:
+        eos_ids: Tokens that end a response, as the model's generation config has them.
+        vocab_size: Token ids lie below this.
+    """
+
+    def __init__(self, fast: Any, eos_ids: tuple[int, ...]) -> None:
+        """Wraps a transformers fast tokenizer."""
+        self.eos_ids = eos_ids
+        self.vocab_size = len(fast)
+        self._fast = fast
+        self._backend = fast.backend_tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Reads tokenizer and configs.
+
+        Raises:
+            ModelError: The folder or its tokenizer is missing or unusable.
+        """
+        # NOTE: AutoTokenizer would import torch.
+        from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
+
+        if not (folder / "tokenizer.json").is_file():
+            raise ModelError(f"{folder}: has no tokenizer.json")
+        try:
+            fast = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+        except Exception as error:
+            raise ModelError(f"{folder}: the tokenizer cannot be loaded: {_one_line(error)}") from error
+        return cls(fast, _eos_ids(folder, fast))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt, with the special tokens that the tokenizer itself adds."""
+        return tuple(self._fast.encode(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, without special tokens; bytes that make no character become U+FFFD."""
+        return str(self._backend.decode(ids, skip_special_tokens=True))
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """Text of each id by itself, special tokens included."""
+        return tuple(self._backend.decode([token], skip_special_tokens=False) for token in ids)
+
+
+def is_slow_to_encode(text: str) -> bool:
+    """Whether a text is so long that tokenizing it would hold up other requests."""
+    return len(text) > _ENCODE_INLINE_CHARACTERS
+
+
+def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:
+    """From the generation config, else the model's config, else the tokenizer."""
+    for name in ("generation_config.json", "config.json"):
+        found = _read_json(folder / name).get("eos_token_id")
+        if found is not None:
+            return (found,) if isinstance(found, int) else tuple(found)
+    return () if fast.eos_token_id is None else (fast.eos_token_id,)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path}: is not JSON: {_one_line(error)}") from None
+    return data if isinstance(data, dict) else {}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

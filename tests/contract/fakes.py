@@ -1,0 +1,213 @@
+"""A language model made of a hash, target and drafter servers that speak it, and the faults they may have."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from fly.known import KnownSequence
+from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role, StepTimes, Verification, VerifyStep
+from fly.types import SamplingParams
+from protos.flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
+from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
+from services.common.codec.shared import info_to_wire
+from services.common.codec.target import verify_request_from_wire, verify_response_to_wire
+from services.common.host import Host, Service
+from services.common.stream_server import serve_stream
+
+EOS = 0
+VOCAB_SIZE = 304
+_CORPUS = ["the quick brown fox jumps over the lazy dog, 😀 says 你好 to the world. "] * 20
+
+
+def save_tokenizer(folder: Path, eos_ids: Sequence[int] = (EOS, 1)) -> Path:
+    """A byte-level tokenizer of about 300 tokens, as a model folder has it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=["<eos>", "<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": EOS}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(eos_ids)}))
+    return folder
+
+
+@dataclass(frozen=True)
+class HashModel:
+    """Every token follows from the last three and the position.
+
+    Attributes:
+        agreement: Share of positions with the choice that a model with agreement 1 takes.
+        ends_at: Position from which the choice is the end of the sequence.
+        certain_share: Share of positions with entropy 0; the others have 1 nat.
+    """
+
+    agreement: float = 1.0
+    ends_at: int = 10_000
+    certain_share: float = 0.0
+    context_length: int = 512
+
+    def choice(self, ids: Sequence[int], sampling: SamplingParams, prompt_length: int) -> int:
+        ended = len(ids) >= self.ends_at and len(ids) - prompt_length >= sampling.min_tokens
+        return EOS if ended else self._word(ids)
+
+    def entropy(self, ids: Sequence[int]) -> float:
+        return 0.0 if _unit("entropy", ids) < self.certain_share else 1.0
+
+    def _word(self, ids: Sequence[int]) -> int:
+        word = 2 + int(_unit("word", ids) * (VOCAB_SIZE - 2))
+        if _unit("deviation", ids) < self.agreement:
+            return word
+        return 2 + (word - 1) % (VOCAB_SIZE - 2)
+
+
+def _unit(domain: str, ids: Sequence[int]) -> float:
+    """A number in [0, 1) that is the same in every process."""
+    value = len(domain) * 7919 + ord(domain[0])
+    for token in (*ids[-3:], len(ids)):
+        value = (value * 6364136223846793005 + token + 1442695040888963407) % (1 << 64)
+        value ^= value >> 29
+    return value / (1 << 64)
+
+
+Script = Callable[[int], Awaitable[Any]]
+"""Told the number of the step, from 1, over all streams; None lets the server answer as it should."""
+
+
+async def _no_fault(step: int) -> None:
+    return None
+
+
+class FakeService:
+    """What both servers have: an identity, a script of faults, and what is seen of their streams."""
+
+    def __init__(self, role: Role, model: HashModel, address: str = "127.0.0.1:0", **info: Any) -> None:
+        self.model = model
+        self.script: Script = _no_fault
+        self.num_steps = 0
+        self.num_open = 0
+        self.num_opened = 0
+        self.stepped = asyncio.Event()
+        self.all_closed = asyncio.Event()
+        self.openings: list[Open] = []
+        whole = ModelInfo(
+            role, role.value, "w1", "simulated", "t1", VOCAB_SIZE, model.context_length, "", 1, 0, ""
+        )
+        self.info = replace(whole, **info)
+        service = Service(f"flyserve.v1.{role.name.title()}", self._register, self._close)
+        self.host = Host(service, address)
+        self._dying: asyncio.Task[None] | None = None
+
+    async def Info(self, request: Any, context: Any) -> Any:
+        return info_to_wire(self.info, Load(sequences=self.num_open))
+
+    async def die(self) -> None:
+        """For a script: the process is gone in the middle of a step."""
+        self._dying = asyncio.create_task(self.host.drain(0.0))
+        await asyncio.Event().wait()
+
+    async def dead(self) -> None:
+        """Returns when the death that a script began has come to its end."""
+        assert self._dying is not None
+        await self._dying
+
+    @asynccontextmanager
+    async def session(self, opening: Open) -> AsyncIterator["_Session"]:
+        self.num_open += 1
+        self.num_opened += 1
+        self.all_closed.clear()
+        self.openings.append(opening)
+        try:
+            yield _Session(self, opening)
+        finally:
+            self.num_open -= 1
+            if not self.num_open:
+                self.all_closed.set()
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        return None
+
+    def answer(self, known: KnownSequence, opening: Open, step: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Session:
+    def __init__(self, service: FakeService, opening: Open) -> None:
+        self._service = service
+        self._opening = opening
+        self._known = KnownSequence(VOCAB_SIZE, service.model.context_length)
+
+    async def step(self, step: Any) -> Any:
+        service = self._service
+        service.num_steps += 1
+        service.stepped.set()
+        scripted = await service.script(service.num_steps)
+        if scripted is not None:
+            return replace(scripted, step_id=step.update.step_id)
+        self._known.apply(step.update)
+        return service.answer(self._known, self._opening, step)
+
+
+class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
+    """Scores drafts."""
+
+    def __init__(self, model: HashModel, **info: Any) -> None:
+        super().__init__(Role.TARGET, model, **info)
+
+    async def Verify(self, request_iterator: Any, context: Any) -> None:
+        async def send(answer: Any) -> None:
+            await context.write(verify_response_to_wire(answer))
+
+        await serve_stream(request_iterator, verify_request_from_wire, self.session, send)
+
+    def answer(self, known: KnownSequence, opening: Open, step: VerifyStep) -> Verification:
+        first = len(known) - step.num_drafts
+        prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
+        choices = tuple(self.model.choice(p, opening.sampling, opening.prompt_length) for p in prefixes)
+        entropies = tuple(self.model.entropy(p) for p in prefixes)
+        return Verification(step.update.step_id, choices, entropies, times=StepTimes(0, 1000, 1))
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        target_pb2_grpc.add_TargetServicer_to_server(self, server)
+
+
+class FakeDrafter(FakeService, drafter_pb2_grpc.DrafterServicer):
+    """Proposes tokens."""
+
+    def __init__(self, model: HashModel, **info: Any) -> None:
+        super().__init__(Role.DRAFTER, model, **info)
+
+    async def Draft(self, request_iterator: Any, context: Any) -> None:
+        async def send(answer: Any) -> None:
+            await context.write(draft_response_to_wire(answer))
+
+        await serve_stream(request_iterator, draft_request_from_wire, self.session, send)
+
+    def answer(self, known: KnownSequence, opening: Open, step: DraftStep) -> Draft:
+        length = len(known)
+        for _ in range(step.max_tokens):
+            ids = known.tokens.ids
+            token = self.model.choice(ids, opening.sampling, opening.prompt_length)
+            known.tokens.extend((token,))
+            if step.end_at_stop and token in opening.sampling.ending_ids:
+                break
+        tokens = tuple(known.tokens.ids[length:])
+        return Draft(step.update.step_id, tokens, forwards=len(tokens), times=StepTimes(0, 1000, 1))
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        drafter_pb2_grpc.add_DrafterServicer_to_server(self, server)

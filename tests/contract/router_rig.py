@@ -1,0 +1,65 @@
+"""A whole system on loopback: fake targets and drafters, a router, a client."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from protos.flyserve.v1 import generation_pb2 as pb
+from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from router.config import RouterConfig
+from router.server import create_host
+from tests.contract.fakes import FakeDrafter, FakeTarget
+from tests.support.serving import connected, serving
+
+PLAIN, EXACT, FLY = pb.SPECULATION_MODE_PLAIN, pb.SPECULATION_MODE_EXACT, pb.SPECULATION_MODE_FLY
+PROMPT = [40, 41, 42, 43]
+
+
+class Rig:
+    """A client of a running router."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.stub = GenerationStub(channel)
+
+    async def generate(self, mode: int, max_new_tokens: int = 60, **fields: Any) -> pb.GenerateResponse:
+        return await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=20)
+
+    async def refusal(self, **fields: Any) -> grpc.aio.AioRpcError:
+        """The error that this request is answered with."""
+        try:
+            await self.stub.Generate(pb.GenerateRequest(**fields), timeout=20)
+        except grpc.aio.AioRpcError as error:
+            return error
+        raise AssertionError("the request was not refused")
+
+
+def make_request(mode: int, max_new_tokens: int = 60, **fields: Any) -> pb.GenerateRequest:
+    speculation = pb.SpeculationParams(mode=mode, **fields.pop("speculation", {}))
+    fields.setdefault("prompt_token_ids", pb.TokenIds(ids=PROMPT))
+    return pb.GenerateRequest(max_new_tokens=max_new_tokens, speculation=speculation, **fields)
+
+
+def ids(response: pb.GenerateResponse) -> list[int]:
+    return [token.id for token in response.tokens]
+
+
+@asynccontextmanager
+async def running(
+    model: Path, targets: Sequence[FakeTarget], drafters: Sequence[FakeDrafter] = (), **config: Any
+) -> AsyncIterator[Rig]:
+    """Everything serves until the block is left."""
+    async with AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(fake.host)) for fake in (*targets, *drafters)]
+        made = RouterConfig(
+            model=model,
+            grpc_port=0,
+            targets=tuple(addresses[: len(targets)]),
+            drafters=tuple(addresses[len(targets) :]),
+            **config,
+        )
+        channel = await stack.enter_async_context(connected(await create_host(made)))
+        yield Rig(channel)

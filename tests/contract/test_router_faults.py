@@ -1,0 +1,213 @@
+"""What a router does when replicas die, forget, lie or hang, and when clients leave."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fly.messages import Draft, Stale, StaleReason, Verification
+from protos.flyserve.v1 import generation_pb2 as pb
+from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeService, FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
+
+PATIENCE_S = 10
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tokenizer(tmp_path)
+
+
+def dies_at(service: FakeService, step: int) -> None:
+    async def script(number: int) -> None:
+        if number == step:
+            await service.die()
+
+    service.script = script
+
+
+def answers_at(service: FakeService, steps: set[int], answer: Any) -> None:
+    async def script(number: int) -> Any:
+        return answer if number in steps else None
+
+    service.script = script
+
+
+def hangs(service: FakeService) -> asyncio.Event:
+    """From its third step on; the event is set when it does."""
+    hanging = asyncio.Event()
+
+    async def script(number: int) -> None:
+        if number >= 3:
+            hanging.set()
+            await asyncio.Event().wait()
+
+    service.script = script
+    return hanging
+
+
+def pair(agreement: float = 0.85) -> tuple[FakeTarget, FakeDrafter]:
+    return FakeTarget(HashModel(certain_share=0.3)), FakeDrafter(HashModel(agreement=agreement))
+
+
+async def test_a_target_dies_in_mid_stream_and_exact_output_does_not_change(model: Path) -> None:
+    (first, drafter), second = pair(), FakeTarget(HashModel(certain_share=0.3))
+    async with running(model, [first, second], [drafter], balancing="round_robin") as rig:
+        expected = ids(await rig.generate(PLAIN))
+        first.num_steps = 0
+        dies_at(first, 4)
+        responses = [await rig.generate(EXACT), await rig.generate(EXACT)]
+    assert [ids(response) for response in responses] == [expected, expected]
+    assert sorted(response.statistics.replays for response in responses) == [0, 1]
+
+
+async def test_a_stream_is_never_continued_with_other_weights(model: Path) -> None:
+    first, second = FakeTarget(HashModel()), FakeTarget(HashModel(agreement=0.5), weight_fingerprint="w2")
+    async with running(model, [first, second], replica_wait_s=0.2) as rig:
+        for target in (first, second):
+            dies_at(target, 4)
+        response = await rig.refusal(**fields_of(make_request(PLAIN)))
+    assert response.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def fields_of(request: pb.GenerateRequest) -> dict[str, Any]:
+    return {descriptor.name: value for descriptor, value in request.ListFields()}
+
+
+async def test_the_only_target_dies_and_comes_back_at_its_address(model: Path) -> None:
+    target = FakeTarget(HashModel())
+    async with running(model, [target]) as rig:
+        expected = ids(await rig.generate(PLAIN))
+        target.num_steps = 0
+        dies_at(target, 5)
+        call = asyncio.create_task(rig.generate(PLAIN))
+        while target.num_steps < 5:
+            target.stepped.clear()
+            await target.stepped.wait()
+        await target.dead()
+        again = FakeTarget(HashModel(), address=target.host.address)
+        await again.host.start()
+        try:
+            response = await asyncio.wait_for(call, PATIENCE_S)
+        finally:
+            await again.host.drain(0.0)
+    assert ids(response) == expected and response.statistics.replays == 1
+
+
+async def test_a_drafter_dies_and_the_response_goes_on_without(model: Path) -> None:
+    target, drafter = pair()
+    async with running(model, [target], [drafter]) as rig:
+        expected = ids(await rig.generate(PLAIN))
+        dies_at(drafter, 3)
+        response = await rig.generate(EXACT)
+        assert ids(response) == expected and "without a draft" in response.warnings[0]
+        assert ids(await rig.generate(EXACT)) == expected
+
+
+async def drafter_used(rig: Rig, drafter: FakeDrafter) -> bool:
+    """Whether the router drafts with this one while all are idle."""
+    await rig.generate(EXACT, 4)
+    return drafter.num_steps > 0
+
+
+async def test_another_drafter_takes_over(model: Path) -> None:
+    (target, first), second = pair(), FakeDrafter(HashModel(agreement=0.85))
+    async with running(model, [target], [first, second]) as rig:
+        used, spare = (first, second) if (await drafter_used(rig, first)) else (second, first)
+        dies_at(used, used.num_steps + 3)
+        response = await rig.generate(FLY, 400)
+        assert len(response.tokens) == 400 and spare.num_steps > 0
+
+
+@pytest.mark.parametrize("tier", ["target", "drafter"])
+async def test_a_stale_server_is_told_the_sequence_anew(model: Path, tier: str) -> None:
+    target, drafter = pair()
+    async with running(model, [target], [drafter]) as rig:
+        expected = ids(await rig.generate(PLAIN))
+        stale = target if tier == "target" else drafter
+        stale.num_steps = 0
+        answers_at(stale, {3, 5}, Stale(0, StaleReason.EVICTED))
+        response = await rig.generate(EXACT)
+    assert ids(response) == expected and response.statistics.replays == 2 and not response.warnings
+
+
+RUBBISH = {
+    "too few positions": Verification(0, (), ()),
+    "unequal lengths": Verification(0, (5,) * 16, (0.0,) * 3),
+    "unknown tokens": Verification(0, (VOCAB_SIZE,) * 16, (0.0,) * 16),
+    "unknown drafts": Verification(0, (5,) * 16, (0.0,) * 16, frozenset({77})),
+}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH.keys())
+async def test_a_target_that_answers_rubbish_is_left(model: Path, rubbish: Verification) -> None:
+    (broken, drafter), sound = pair(1.0), FakeTarget(HashModel(certain_share=0.3))
+    answers_at(broken, set(range(2, 1000)), rubbish)
+    async with running(model, [broken, sound], [drafter]) as rig:
+        responses = [await rig.generate(EXACT) for _ in range(2)]
+        expected = ids(await rig.generate(PLAIN))
+    assert all(ids(response) == expected for response in responses)
+
+
+@pytest.mark.parametrize("tokens", [(VOCAB_SIZE, 3), tuple(range(2, 102))], ids=["unknown", "too long"])
+async def test_a_drafter_that_proposes_rubbish_is_left(model: Path, tokens: tuple[int, ...]) -> None:
+    target, drafter = pair()
+    answers_at(drafter, {2}, Draft(0, tokens))
+    async with running(model, [target], [drafter]) as rig:
+        response = await rig.generate(EXACT)
+        assert ids(response) == ids(await rig.generate(PLAIN)) and response.warnings
+
+
+async def test_hanging_servers_are_left(model: Path) -> None:
+    (first, drafter), second = pair(), FakeTarget(HashModel(certain_share=0.3))
+    hangs(first), hangs(drafter)
+    limits = {"verify_timeout_s": 0.3, "draft_timeout_s": 0.3}
+    async with running(model, [first, second], [drafter], **limits) as rig:
+        assert len((await rig.generate(EXACT)).tokens) == 60
+
+
+@pytest.mark.parametrize("tier", ["target", "drafter"])
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_client_that_cancels_frees_both_streams(model: Path, tier: str, streams: bool) -> None:
+    target, drafter = pair()
+    hanging = hangs(target if tier == "target" else drafter)
+    async with running(model, [target], [drafter]) as rig:
+        call = (rig.stub.GenerateStream if streams else rig.stub.Generate)(make_request(EXACT))
+        await asyncio.wait_for(hanging.wait(), PATIENCE_S)
+        assert (target.num_open, drafter.num_open) == (1, 1)
+        call.cancel()
+        async with asyncio.timeout(1.0):
+            await target.all_closed.wait()
+            await drafter.all_closed.wait()
+
+
+async def test_a_client_that_does_not_read_and_leaves_frees_both_streams(model: Path) -> None:
+    target, drafter = pair()
+    async with running(model, [target], [drafter]) as rig:
+        call = rig.stub.GenerateStream(make_request(EXACT, 400))
+        await call.read()
+        call.cancel()
+        async with asyncio.timeout(1.0):
+            await target.all_closed.wait()
+            await drafter.all_closed.wait()
+
+
+async def test_a_deadline_reaches_the_services_and_ends_the_work(model: Path) -> None:
+    target, drafter = pair()
+    hangs(target)
+    async with running(model, [target], [drafter]) as rig:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await rig.stub.Generate(make_request(EXACT), timeout=0.5)
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert 0 < target.openings[0].deadline_ms <= 500
+        async with asyncio.timeout(1.0):
+            await target.all_closed.wait()
+
+
+async def test_streams_are_closed_at_the_end_of_every_response(model: Path) -> None:
+    target, drafter = pair()
+    async with running(model, [target], [drafter]) as rig:
+        await asyncio.gather(*(rig.generate(FLY) for _ in range(8)))
+        assert (target.num_opened, target.num_open, drafter.num_open) == (8, 0, 0)

@@ -1,0 +1,146 @@
+"""A router's responses over real sockets: modes, verdicts, and every way in which a response ends."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1 import generation_pb2 as pb
+from router.tokenizer import Tokenizer
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tokenizer(tmp_path)
+
+
+@pytest.fixture
+async def rig(model: Path) -> AsyncIterator[Rig]:
+    target = FakeTarget(HashModel(ends_at=120, certain_share=0.3))
+    drafter = FakeDrafter(HashModel(agreement=0.85, ends_at=120))
+    async with running(model, [target], [drafter]) as rig:
+        yield rig
+
+
+async def test_exact_equals_plain_token_for_token(rig: Rig) -> None:
+    plain, exact = await rig.generate(PLAIN, 100), await rig.generate(EXACT, 100)
+    assert ids(exact) == ids(plain) and exact.text == plain.text
+    assert len(plain.tokens) == 100 and plain.finish_reason == pb.FINISH_REASON_LENGTH
+    assert exact.statistics.rounds < 50 < plain.statistics.rounds == 100
+    assert exact.statistics.tau > 2 and exact.statistics.rejected_by_exact > 0
+    assert {t.verdict for t in plain.tokens} == {pb.VERDICT_PLAIN}
+
+
+@pytest.mark.parametrize("draft_length", [0, 1, 4, 15, 64])
+async def test_exact_does_not_depend_on_the_draft_length(rig: Rig, draft_length: int) -> None:
+    exact = await rig.generate(EXACT, 50, speculation={"draft_length": draft_length})
+    assert ids(exact) == ids(await rig.generate(PLAIN, 50))
+
+
+async def test_fly_rescues_tokens_and_says_so(rig: Rig) -> None:
+    fly = await rig.generate(FLY, 100)
+    rescued = [token for token in fly.tokens if token.verdict == pb.VERDICT_RESCUED]
+    assert rescued and len(rescued) == fly.statistics.rescued
+    assert all(token.id != token.choice and token.entropy >= 0.3 for token in rescued)
+    assert all(t.id == t.choice for t in fly.tokens if t.verdict != pb.VERDICT_RESCUED)
+    exact = await rig.generate(EXACT, 100)
+    assert fly.statistics.tau > exact.statistics.tau
+
+
+async def test_a_window_and_a_threshold_override_the_preset(rig: Rig) -> None:
+    strict = await rig.generate(FLY, 80, speculation={"threshold": 5.0})
+    assert strict.statistics.rescued == 0 and strict.statistics.rejected_by_gate > 0
+    wide = await rig.generate(FLY, 80, speculation={"window": 14, "preset": "official"})
+    assert wide.statistics.rescued < (await rig.generate(FLY, 80)).statistics.rescued
+
+
+async def test_the_response_ends_behind_an_end_of_sequence_token(rig: Rig) -> None:
+    for mode in (PLAIN, EXACT, FLY):
+        response = await rig.generate(mode, 400)
+        assert response.finish_reason == pb.FINISH_REASON_STOP_TOKEN
+        assert ids(response).index(EOS) == len(response.tokens) - 1 == 116
+        assert response.statistics.emitted == 117
+
+
+async def test_a_stop_token_is_the_last_token(rig: Rig) -> None:
+    plain = ids(await rig.generate(PLAIN))
+    stop = plain[20]
+    sampling = common_pb2.SamplingParams(stop_token_ids=[stop])
+    response = await rig.generate(EXACT, sampling=sampling)
+    assert ids(response) == plain[: plain.index(stop) + 1]
+    assert response.finish_reason == pb.FINISH_REASON_STOP_TOKEN
+
+
+async def test_ignore_eos_decodes_on_but_keeps_the_clients_stop_tokens(rig: Rig) -> None:
+    response = await rig.generate(EXACT, 130, sampling=common_pb2.SamplingParams(ignore_eos=True))
+    assert len(response.tokens) == 130 and EOS in ids(response)
+    sampling = common_pb2.SamplingParams(ignore_eos=True, stop_token_ids=[EOS])
+    assert len((await rig.generate(EXACT, 130, sampling=sampling)).tokens) == 117
+
+
+async def test_min_tokens_puts_the_end_off(rig: Rig) -> None:
+    response = await rig.generate(EXACT, 200, sampling=common_pb2.SamplingParams(min_tokens=125))
+    assert len(response.tokens) == 126 and ids(response)[-1] == EOS
+
+
+async def test_the_text_ends_before_a_stop_string_in_every_mode(rig: Rig, model: Path) -> None:
+    plain = await rig.generate(PLAIN, 40)
+    tokenizer = Tokenizer.load(model)
+    stop = tokenizer.decode(ids(plain)[:20])[-4:]
+    for mode in (PLAIN, EXACT):
+        response = await rig.generate(mode, 40, stop=[stop, "never said"])
+        assert response.finish_reason == pb.FINISH_REASON_STOP_STRING
+        assert response.text == plain.text[: plain.text.index(stop)]
+        kept = len(response.tokens)
+        assert ids(response) == ids(plain)[:kept] and kept <= 20
+        assert stop in tokenizer.decode(ids(response)) and stop not in tokenizer.decode(ids(response)[:-1])
+
+
+async def test_a_stream_says_the_same_in_pieces(rig: Rig) -> None:
+    whole = await rig.generate(EXACT, 60)
+    chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(EXACT, 60, request_id="mine"))]
+    assert len(chunks) == whole.statistics.rounds
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert [token.id for chunk in chunks for token in chunk.tokens] == ids(whole)
+    assert (chunks[0].request_id, chunks[0].prompt_tokens) == ("mine", 4)
+    assert [c.finish_reason for c in chunks[:-1]] == [pb.FINISH_REASON_UNSPECIFIED] * (len(chunks) - 1)
+    assert chunks[-1].finish_reason == pb.FINISH_REASON_LENGTH and chunks[-1].statistics.emitted == 60
+
+
+async def test_statistics_add_up(rig: Rig) -> None:
+    response = await rig.generate(EXACT, 60, sampling=common_pb2.SamplingParams(seed=7))
+    statistics = response.statistics
+    verdicts = [token.verdict for token in response.tokens]
+    assert statistics.accepted == verdicts.count(pb.VERDICT_EXACT)
+    assert statistics.emitted == len(verdicts) and statistics.drafter_forwards == statistics.drafted
+    assert 0 < statistics.time_to_first_token_s < statistics.total_s
+    assert statistics.draft_s + statistics.verify_s + statistics.wire_s <= statistics.total_s
+    assert statistics.wire_bytes > 200 and statistics.replays == 0 and statistics.seed == 7
+
+
+async def test_what_is_too_long_for_the_context_is_cut_with_a_warning(rig: Rig) -> None:
+    response = await rig.generate(EXACT, 2000, sampling=common_pb2.SamplingParams(ignore_eos=True))
+    assert len(response.tokens) == 512 - 4 and response.finish_reason == pb.FINISH_REASON_LENGTH
+    (warning,) = response.warnings
+    assert "2000 to 508" in warning
+
+
+async def test_beyond_the_drafters_context_it_decodes_without_drafts(model: Path) -> None:
+    drafter = FakeDrafter(HashModel(context_length=32))
+    async with running(model, [FakeTarget(HashModel())], [drafter]) as rig:
+        response = await rig.generate(EXACT, 60)
+        assert len(response.tokens) == 60 and "context holds 32 tokens" in response.warnings[0]
+
+
+async def test_text_is_tokenized_and_info_names_both_models(rig: Rig, model: Path) -> None:
+    text = "the fox says 😀"
+    tokens = await rig.stub.Tokenize(pb.TokenizeRequest(text=text))
+    assert tuple(tokens.ids) == Tokenizer.load(model).encode(text) and tokens.pieces[0] == "the"
+    response = await rig.stub.Generate(pb.GenerateRequest(prompt=text, max_new_tokens=3))
+    assert response.prompt_tokens == len(tokens.ids) and len(response.tokens) == 3
+    info = await rig.stub.Info(common_pb2.InfoRequest())
+    assert (info.target.role, info.drafter.role) == ("target", "drafter")
+    assert info.default_speculation.preset == "vllm" and info.draft_length_limit == 64

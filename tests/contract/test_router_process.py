@@ -1,0 +1,106 @@
+"""The router's command line: ready, drain, one line per error; and what importing it loads."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from services.common.channel import open_channel
+from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import EXACT, PLAIN, ids, make_request
+from tests.support.serving import serving
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 60
+
+
+@contextmanager
+def router(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "router", *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def read_ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(TIMEOUT_S):
+        word, _, address = (await asyncio.to_thread(process.stdout.readline)).strip().partition(" ")
+    assert word == "ready"
+    return address
+
+
+async def refused(*arguments: str) -> str:
+    """The one line that a bad start ends with."""
+    with router(*arguments) as process:
+        _, errors = await asyncio.to_thread(process.communicate, None, TIMEOUT_S)
+        assert process.returncode == 2
+    (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert errors.rstrip().endswith(line) and "Traceback" not in errors
+    return line
+
+
+async def test_it_serves_until_told_to_stop_and_refuses_a_port_in_use(tmp_path: Path) -> None:
+    model = str(save_tokenizer(tmp_path))
+    target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel(agreement=0.9))
+    async with serving(target.host) as one, serving(drafter.host) as two:
+        flags = ("--model", model, "--target", one, "--drafter", two)
+        with router(*flags, "--grpc-port", "0") as process:
+            address = await read_ready(process)
+            async with open_channel(address) as channel:
+                stub = GenerationStub(channel)
+                plain, exact = [await stub.Generate(make_request(mode, 20)) for mode in (PLAIN, EXACT)]
+            assert ids(plain) == ids(exact)
+            port = address.rpartition(":")[2]
+            assert f"{address} is in use" in await refused(*flags, "--grpc-port", port)
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
+
+
+async def test_a_configuration_file_serves_as_well(tmp_path: Path) -> None:
+    model, target = save_tokenizer(tmp_path), FakeTarget(HashModel())
+    async with serving(target.host) as address:
+        file = tmp_path / "router.yaml"
+        file.write_text(
+            f"model: {model}\ntargets: ['{address}']\ngrpc_port: 1\nlimits: {{draft_length: 20}}\n"
+        )
+        with router("--config", str(file), "--grpc-port", "0") as process:
+            assert await read_ready(process)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--model", "nowhere", "--target", "127.0.0.1:1"), "nowhere: has no tokenizer.json"),
+        (("--target", "127.0.0.1:1"), "model"),
+        (("--model", "nowhere"), "neither registry nor targets"),
+        (("--model", "x", "--target", "127.0.0.1:1", "--balancing", "magic"), "least_load, round_robin"),
+        (("--config", "missing.yaml"), "missing.yaml"),
+    ],
+)
+async def test_a_bad_start_is_one_line(arguments: tuple[str, ...], part: str) -> None:
+    assert part in await refused(*arguments)
+
+
+def test_importing_the_router_loads_neither_torch_nor_ray(tmp_path: Path) -> None:
+    program = """
+import sys, pathlib
+import router.__main__, router.server, router.tokenizer
+router.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
+print([name for name in ("torch", "ray") if name in sys.modules])
+"""
+    command = [sys.executable, "-c", program, str(save_tokenizer(tmp_path))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    assert done.stdout.strip() == "[]"

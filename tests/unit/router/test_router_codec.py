@@ -1,0 +1,105 @@
+"""The public service's wire form: what goes in comes out."""
+
+import pytest
+
+from fly.messages import ModelInfo, Role
+from fly.statistics import Statistics
+from fly.types import Decided, FinishReason, Mode, Refusal, SamplingParams, Verdict
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1 import generation_pb2 as pb
+from router.codec.generation import (
+    info_to_wire,
+    piece_to_wire,
+    request_from_wire,
+    response_to_wire,
+    speculation_from_wire,
+    speculation_to_wire,
+    statistics_to_wire,
+)
+from router.request import GenerateRequest, SpeculationParams
+from router.response import DeploymentInfo, Ending, Header, Piece
+
+TOKENS = tuple(Decided(3 + n, verdict, 9 + n, 0.5) for n, verdict in enumerate(Verdict))
+ENDING = Ending(FinishReason.STOP_TOKEN, Statistics(rounds=2, emitted=5), ("mind this",))
+
+
+def test_an_empty_request_leaves_everything_open() -> None:
+    assert request_from_wire(pb.GenerateRequest()) == GenerateRequest(prompt="")
+
+
+def test_a_full_request_is_taken_over() -> None:
+    wire = pb.GenerateRequest(
+        request_id="r",
+        prompt_token_ids=pb.TokenIds(ids=[1, 2]),
+        max_new_tokens=0,
+        sampling=common_pb2.SamplingParams(min_tokens=2, seed=0, logit_bias={4: 0.5}),
+        stop=["a"],
+        speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_EXACT, draft_length=0),
+        priority=-1,
+        cache_salt="s",
+    )
+    assert request_from_wire(wire) == GenerateRequest(
+        prompt=(1, 2),
+        request_id="r",
+        max_new_tokens=0,
+        sampling=SamplingParams(min_tokens=2, logit_bias=((4, 0.5),)),
+        seed=0,
+        stop=("a",),
+        speculation=SpeculationParams(mode="exact", draft_length=0),
+        priority=-1,
+        cache_salt="s",
+    )
+
+
+@pytest.mark.parametrize("mode", ["", *(mode.value for mode in Mode)])
+def test_speculation_comes_back(mode: str) -> None:
+    for params in (SpeculationParams(mode), SpeculationParams(mode, "paper", 0, 3, 0.25, False)):
+        assert speculation_from_wire(speculation_to_wire(params)) == params
+
+
+def test_an_unknown_mode_keeps_its_number() -> None:
+    wire = pb.SpeculationParams.FromString(b"\x08\x2a")
+    assert speculation_from_wire(wire).mode == "42"
+
+
+def test_a_piece_carries_the_header_once_and_the_ending_last() -> None:
+    first = piece_to_wire(Piece("a", TOKENS), Header("r", 7))
+    assert (first.text, first.request_id, first.prompt_tokens) == ("a", "r", 7)
+    assert [token.verdict for token in first.tokens] == [
+        pb.VERDICT_EXACT,
+        pb.VERDICT_RESCUED,
+        pb.VERDICT_CORRECTED,
+        pb.VERDICT_BONUS,
+        pb.VERDICT_PLAIN,
+    ]
+    assert not first.finish_reason and not first.HasField("statistics")
+    last = piece_to_wire(Piece("", (), ENDING), None)
+    assert last.finish_reason == pb.FINISH_REASON_STOP_TOKEN and last.statistics.emitted == 5
+    assert not last.request_id and list(last.warnings) == ["mind this"]
+
+
+def test_a_response_joins_its_pieces() -> None:
+    pieces = [Piece("a", TOKENS[:2]), Piece("b", TOKENS[2:], ENDING)]
+    wire = response_to_wire(Header("r", 7), pieces, ENDING)
+    assert wire.text == "ab" and [token.id for token in wire.tokens] == [3, 4, 5, 6, 7]
+
+
+def test_every_statistic_has_its_field() -> None:
+    statistics = Statistics(draft_rounds=2, draft_round_tokens=9)
+    names = [f.name for f in pb.Statistics.DESCRIPTOR.fields]
+    plain = [name for name in names if name != "tau" and not name.startswith("rejected_by_")]
+    for number, name in enumerate(plain, start=1):
+        setattr(statistics, name, number)
+    for number, refusal in enumerate(Refusal, start=1):
+        statistics.refusals[refusal] = number
+    wire = statistics_to_wire(statistics)
+    assert [getattr(wire, name) for name in plain] == list(range(1, len(plain) + 1))
+    assert [getattr(wire, f"rejected_by_{refusal.value}") for refusal in Refusal] == [1, 2, 3, 4, 5]
+    assert wire.tau == 4.5
+
+
+def test_info_without_a_drafter_has_none() -> None:
+    target = ModelInfo(Role.TARGET, "big", "w", "a", "t", 100, 64, "float32", 1, 0, "")
+    wire = info_to_wire(DeploymentInfo(target, None, SpeculationParams("fly", "vllm", 15), 4096, 64))
+    assert wire.target.model_id == "big" and not wire.HasField("drafter")
+    assert wire.default_speculation.mode == pb.SPECULATION_MODE_FLY

@@ -1,0 +1,146 @@
+"""Incremental text: whole characters only, and the pieces joined are the whole text."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from router.detokenizer import Detokenizer
+from router.text import ResponseText
+
+PIECES = ["Ġthe", "ing", "ðŁ", "ĺĢ", "Ġð", "\u0142\u013a", "ä½"]
+"""Besides the single bytes: words, and tokens that cut characters in halves, or join two halves."""
+
+
+def make_tokenizer() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: number for number, piece in enumerate([*alphabet, *PIECES])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=alphabet[0]))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+TOKENIZER = make_tokenizer()
+ANY_IDS = st.lists(st.integers(0, 255 + len(PIECES)), max_size=40)
+
+
+def byte_alphabet() -> dict[int, str]:
+    """The character that stands for each byte (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {b: chr(b) for b in printable} | {b: chr(256 + n) for n, b in enumerate(rest)}
+
+
+BYTE_IDS = {byte: TOKENIZER.token_to_id(character) for byte, character in byte_alphabet().items()}
+
+
+def encode(text: str) -> list[int]:
+    return [BYTE_IDS[byte] for byte in text.encode()]
+
+
+def split(ids: list[int], cuts: list[int]) -> list[list[int]]:
+    edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
+    return [ids[start:end] for start, end in itertools.pairwise(edges)]
+
+
+CUTS = st.lists(st.integers(0, 200), max_size=30)
+
+
+@given(st.text(max_size=30), CUTS)
+def test_pieces_of_text_are_whole_characters_and_make_the_text(text: str, cuts: list[int]) -> None:
+    detokenizer = Detokenizer(TOKENIZER.decode)
+    pieces = [detokenizer.push(ids) for ids in split(encode(text), cuts)] + [detokenizer.flush()]
+    assert "".join(pieces) == text
+    assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
+
+
+@given(ANY_IDS, CUTS)
+def test_any_tokens_give_the_same_text_however_they_come(ids: list[int], cuts: list[int]) -> None:
+    detokenizer = Detokenizer(TOKENIZER.decode)
+    pieces = [detokenizer.push(part) for part in split(ids, cuts)] + [detokenizer.flush()]
+    assert "".join(pieces) == TOKENIZER.decode(ids)
+
+
+def test_an_emoji_of_four_tokens_comes_with_the_last() -> None:
+    detokenizer = Detokenizer(TOKENIZER.decode)
+    assert [detokenizer.push([token]) for token in encode("a😀b")] == ["a", "", "", "", "😀", "b"]
+
+
+def test_what_is_unfinished_at_the_end_is_shown_as_such() -> None:
+    detokenizer = Detokenizer(TOKENIZER.decode)
+    assert detokenizer.push(encode("a😀")[:-1]) == "a"
+    assert detokenizer.flush() == "\ufffd"
+    assert detokenizer.flush() == ""
+
+
+def test_text_before_an_unfinished_character_is_not_held_back() -> None:
+    detokenizer = Detokenizer(TOKENIZER.decode)
+    assert detokenizer.push(encode("hello 😀")[:-2]) == "hello "
+
+
+def test_endless_rubbish_costs_the_same_per_token() -> None:
+    longest = 0
+
+    def decode(ids: list[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return str(TOKENIZER.decode(ids))
+
+    detokenizer = Detokenizer(decode)  # type: ignore[arg-type]
+    for _ in range(2000):
+        detokenizer.push([BYTE_IDS[0xFF]])
+    assert longest < 140
+
+
+def test_the_prompts_end_is_context_and_not_given_out() -> None:
+    detokenizer = Detokenizer(TOKENIZER.decode, encode("once "))
+    assert detokenizer.push(encode("upon")) + detokenizer.flush() == "upon"
+
+
+STOPS = st.lists(st.text("ab😀", min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+@given(st.text("ab😀", max_size=24), STOPS, CUTS)
+def test_a_stop_string_ends_text_and_tokens_however_they_come(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    ids = encode(text)
+    response, kept, given_out = ResponseText(TOKENIZER.decode, (), stops), 0, ""
+    for part in split(ids, cuts):
+        found = response.find_stop(part)
+        given_out += response.take()
+        kept += len(part) if found is None else found
+        if found is not None:
+            break
+    given_out += response.flush()
+    assert (given_out, kept) == expected_ending(text, stops)
+
+
+def expected_ending(text: str, stops: list[str]) -> tuple[str, int]:
+    """Character by character: the text before the earliest stop string, tokens up to its completion."""
+    for end in range(1, len(text) + 1):
+        if starts := [text[:end].find(stop) for stop in stops if stop in text[:end]]:
+            return text[: min(starts)], len(text[:end].encode())
+    return text, len(text.encode())
+
+
+@given(st.text("ab", max_size=24), STOPS)
+def test_nothing_that_may_begin_a_stop_string_is_given_out(text: str, stops: list[str]) -> None:
+    response, given_out = ResponseText(TOKENIZER.decode, (), stops), ""
+    for token in encode(text):
+        if response.find_stop([token]) is not None:
+            break
+        given_out += response.take()
+        assert not any(stop in given_out for stop in stops)
+    assert expected_ending(text, stops)[0].startswith(given_out)
+
+
+@pytest.mark.parametrize("stop", ["lo w", "o", "hello world"])
+def test_a_stop_string_across_tokens_is_found_at_the_token_that_completes_it(stop: str) -> None:
+    text = "hello world, again"
+    response = ResponseText(TOKENIZER.decode, (), [stop])
+    kept = response.find_stop(encode(text))
+    assert kept == text.index(stop) + len(stop)
+    assert response.take() + response.flush() == text[: text.index(stop)]
