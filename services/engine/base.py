@@ -4,6 +4,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from fly.known import StaleState as StaleState
 from fly.messages import ModelInfo
 from fly.types import EntropyEstimator, SamplingParams
 
@@ -53,22 +54,28 @@ class Scores:
     excluded: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardReport:
-    """One forward of the engine.
+class Memory(Protocol):
+    """KV memory by slot: a handle that lives as long as its sequence, while its room may be taken away."""
 
-    Attributes:
-        forward_ns: Nanoseconds.
-        batch_size: Sequences in it.
-        num_tokens: Token rows in it.
-    """
+    @property
+    def kv_capacity(self) -> int:
+        """Token positions in all."""
 
-    forward_ns: int
-    batch_size: int
-    num_tokens: int
+    @property
+    def kv_used(self) -> int:
+        """Token positions reserved."""
+
+    def allocate(self, num_tokens: int) -> Slot | None:
+        """A slot with room for `num_tokens`; None while memory or places are full."""
+
+    def resize(self, slot: Slot, num_tokens: int) -> bool:
+        """Makes room for `num_tokens` in all, keeping what is there; 0 evicts. False where memory is full."""
+
+    def free(self, slot: Slot) -> None:
+        """Gives the slot back."""
 
 
-class Runner(Protocol):
+class Runner(Memory, Protocol):
     """Executes forwards of one model; called by one thread at a time."""
 
     info: ModelInfo
@@ -76,15 +83,11 @@ class Runner(Protocol):
     def forward(self, batch: Sequence[Work]) -> list[Scores]:
         """Computes all work of the batch in one forward.
 
+        Every work has room in its slot, and its token ids and positions lie within the model's limits.
+
         Returns:
             Scores per work, in the same order.
         """
-
-    def allocate(self, num_tokens: int) -> Slot | None:
-        """A slot with room for `num_tokens`; None while memory is full."""
-
-    def free(self, slot: Slot) -> None:
-        """Gives the slot back."""
 
 
 T = TypeVar("T")
@@ -92,4 +95,4 @@ Job = Generator[Work, Scores, T]
 """A sequence's errand at the engine: yields work, is sent its scores, returns its result.
 
 The engine advances all jobs together, one forward per turn, so a verification (one turn) and a draft (many
-turns) share forwards. A job never blocks."""
+turns) share forwards. A job never blocks. A sequence has one job at a time."""

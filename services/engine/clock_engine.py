@@ -1,0 +1,86 @@
+"""The engine of simulated models: it waits on a clock instead of computing."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from fly.clock import Clock
+from services.engine.base import Runner, Work
+from services.engine.core import works
+from services.engine.engine import Command, Engine, forward_error
+from services.engine.scheduler import Ticket
+
+
+class CostedRunner(Runner, Protocol):
+    """A runner whose forwards take no real time but say how long they would."""
+
+    def forward_s(self, batch: Sequence[Work]) -> float:
+        """Seconds that a forward of this batch takes."""
+
+
+class ClockEngine(Engine):
+    """An engine that is a task of the event loop."""
+
+    def __init__(
+        self, runner: CostedRunner, clock: Clock, max_batch_tokens: int = 512, max_queued: int = 64
+    ) -> None:
+        super().__init__(runner, max_batch_tokens, max_queued)
+        self._runner = runner
+        self._clock = clock
+        self._inbox: deque[Command] = deque()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._is_running = True
+        self._task = asyncio.create_task(self._serve(), name="flyserve-engine")
+
+    async def stop(self) -> None:
+        if self._task is None:
+            return
+        self._is_running = False
+        task, self._task = self._task, None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._take_commands()
+        self._core.abort()
+        self._deliver()
+
+    def _post(self, command: Command) -> None:
+        self._inbox.append(command)
+        self._wake.set()
+
+    def _now_ns(self) -> int:
+        return int(self._clock.now() * 1e9)
+
+    async def _serve(self) -> None:
+        while True:
+            if not self._core.has_work:
+                await self._wake.wait()
+            self._take_commands()
+            batch = self._core.begin()
+            self._deliver()
+            if batch:
+                await self._forward(batch)
+                self._deliver()
+
+    def _take_commands(self) -> None:
+        self._wake.clear()
+        while self._inbox:
+            self._inbox.popleft()()
+
+    async def _forward(self, batch: Sequence[Ticket]) -> None:
+        started_ns = self._now_ns()
+        work = works(batch)
+        try:
+            scores = self._runner.forward(work)
+        except Exception as error:
+            self._core.fail(batch, forward_error(error, batch))
+            return
+        await self._clock.sleep(self._runner.forward_s(work))
+        self._core.finish(batch, scores, started_ns, self._now_ns() - started_ns)
+
+    def _deliver(self) -> None:
+        for promise in self._core.take_answers():
+            promise.deliver()

@@ -1,0 +1,208 @@
+"""The engine as its service sees it: open sequences, run jobs on them, from any event loop."""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from fly.errors import InvalidRequest, NotReady
+from fly.messages import Load, ModelInfo, Open, StepTimes
+from services.engine.base import Job, Runner
+from services.engine.core import EngineCore, works
+from services.engine.promise import Promise, deliver_all
+from services.engine.scheduler import Ticket
+from services.engine.sequence import EngineSequence
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Command = Callable[[], None]
+
+
+class ForwardError(RuntimeError):
+    """A forward raised; the jobs that took part in it have ended, the engine goes on."""
+
+
+class Engine(ABC):
+    """Runs jobs of many sequences in shared forwards.
+
+    Attributes:
+        info: What it serves.
+    """
+
+    def __init__(self, runner: Runner, max_batch_tokens: int = 512, max_queued: int = 64) -> None:
+        self.info: ModelInfo = runner.info
+        self._core = EngineCore(runner, max_batch_tokens, max_queued)
+        self._is_running = False
+
+    @property
+    def context_length(self) -> int:
+        """Longest sequence in tokens, by the model and by memory."""
+        return self._core.context_length
+
+    def load(self) -> Load:
+        """What it carries now."""
+        return self._core.load()
+
+    async def open(self, opening: Open) -> EngineSequence:
+        """A new sequence; waits while every place is taken.
+
+        Raises:
+            InvalidRequest: It cannot be served.
+            Overloaded: Too many wait already.
+            NotReady: The engine does not run.
+        """
+        check_opening(opening, self.info.vocab_size, self.context_length)
+        promise = self._promise()
+        self._post(partial(self._core.open, opening, promise))
+        try:
+            sequence = await promise.wait()
+        except asyncio.CancelledError:
+            self._post(partial(self._core.abandon, promise))
+            raise
+        assert isinstance(sequence, EngineSequence)
+        return sequence
+
+    def close(self, sequence: EngineSequence) -> None:
+        """Frees the sequence; returns at once. Closing twice does nothing."""
+        if self._is_running:
+            self._post(partial(self._core.close, sequence))
+
+    async def run(self, job: Job[T], priority: int = 0) -> T:
+        """Runs a job to its end; cancelling the coroutine ends the job before its next forward.
+
+        Raises:
+            Exception: Whatever the job raises, `StaleState` among it.
+            ForwardError: The model failed.
+            NotReady: The engine does not run.
+        """
+        result, _ = await self.run_timed(job, priority)
+        return result
+
+    async def run_timed(self, job: Job[T], priority: int = 0) -> tuple[T, StepTimes]:
+        """As `run`, with the job's time in the queue and in forwards."""
+        promise = self._promise()
+        self._post(partial(self._core.submit, job, priority, self._now_ns(), promise))
+        try:
+            result, times = await promise.wait()
+        except asyncio.CancelledError:
+            self._post(partial(self._core.cancel, promise))
+            raise
+        return result, times
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begins to serve."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Ends all jobs with `NotReady`, and its thread or task; stopping twice does nothing."""
+
+    @abstractmethod
+    def _post(self, command: Command) -> None:
+        """Has the command called between two forwards."""
+
+    @abstractmethod
+    def _now_ns(self) -> int:
+        """Nanoseconds on the engine's clock."""
+
+    def _promise(self) -> Promise:
+        if not self._is_running:
+            raise NotReady("the engine does not run")
+        return Promise()
+
+
+class ThreadEngine(Engine):
+    """An engine for real models: one thread owns the runner and everything that belongs to it."""
+
+    def __init__(self, runner: Runner, max_batch_tokens: int = 512, max_queued: int = 64) -> None:
+        super().__init__(runner, max_batch_tokens, max_queued)
+        self._runner = runner
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._serve, name="flyserve-engine", daemon=True)
+
+    async def start(self) -> None:
+        self._is_running = True
+        self._thread.start()
+
+    async def stop(self) -> None:
+        if not self._is_running:
+            return
+        self._is_running = False
+        stopped = Promise()
+        self._inbox.put(partial(self._end, stopped))
+        await stopped.wait()
+        self._thread.join()
+
+    def _post(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def _now_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def _serve(self) -> None:
+        try:
+            while not self._has_ended:
+                self._take_commands()
+                batch = self._core.begin()
+                deliver_all(self._core.take_answers())
+                if batch:
+                    self._forward(batch)
+                    deliver_all(self._core.take_answers())
+        except Exception:
+            logger.exception("the engine's thread failed: it serves no more")
+            self._is_running = False
+            self._core.abort()
+            deliver_all(self._core.take_answers())
+
+    def _take_commands(self) -> None:
+        """Calls what has come in; waits for something while there is nothing to compute."""
+        if not self._core.has_work:
+            self._inbox.get()()
+        while not self._inbox.empty():
+            self._inbox.get()()
+
+    def _forward(self, batch: Sequence[Ticket]) -> None:
+        started_ns = time.perf_counter_ns()
+        try:
+            scores = self._runner.forward(works(batch))
+        except Exception as error:
+            self._core.fail(batch, forward_error(error, batch))
+        else:
+            self._core.finish(batch, scores, started_ns, time.perf_counter_ns() - started_ns)
+
+    def _end(self, stopped: Promise) -> None:
+        self._core.abort()
+        self._core.keep(stopped)
+        self._has_ended = True
+
+
+def check_opening(opening: Open, vocab_size: int, context_length: int) -> None:
+    """Raises `InvalidRequest` for what no step of the sequence could mend."""
+    sampling = opening.sampling
+    if not 0 <= opening.prompt_length <= context_length:
+        raise InvalidRequest.of("prompt_length", f"is {opening.prompt_length}, must be 0 to {context_length}")
+    if sampling.temperature > 0:
+        raise InvalidRequest.of("sampling.temperature", f"is {sampling.temperature}, only 0 is served")
+    if sampling.repetition_penalty <= 0:
+        raise InvalidRequest.of(
+            "sampling.repetition_penalty", f"is {sampling.repetition_penalty}, must be above 0"
+        )
+    ids = {"stop_token_ids": sampling.stop_token_ids, "logit_bias": [pair[0] for pair in sampling.logit_bias]}
+    for field, tokens in ids.items():
+        for token in tokens:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest.of(f"sampling.{field}", f"has {token}, must be 0 to {vocab_size - 1}")
+
+
+def forward_error(error: Exception, batch: Sequence[Ticket]) -> ForwardError:
+    """What the jobs of a failed forward are told; the log says more."""
+    logger.exception("a forward of %d sequences failed", len(batch))
+    failure = ForwardError(f"the forward failed: {type(error).__name__}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,134 @@
+"""A lean forward for Llama-like models: few operators per layer, everything shared made once per forward.
+
+Weights that read the same input are fused: queries, keys, values and the half-rotated queries and keys that
+rotary embedding needs are one linear, gate and up another.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from services.engine.arena import ContiguousArena
+from services.engine.fused_attention import FusedAttention, Rotary, Shape
+from services.engine.packed import Linear
+from services.engine.plan import Plan
+
+_STATIC_ROPE = {"default", "linear", "llama3"}
+_FEW_ROWS = 4
+"""Up to here the number of operators decides, above their work."""
+
+
+class Layer(NamedTuple):
+    """The weights of one layer."""
+
+    attention_norm: "RmsNorm"
+    project: Linear
+    output: Linear
+    mlp_norm: "RmsNorm"
+    gate_up: Linear
+    down: Linear
+
+
+def can_fuse(model: Any) -> bool:
+    """Whether the model is one that this forward computes."""
+    if type(model) is not LlamaForCausalLM:
+        return False
+    config: Any = model.config
+    return (
+        config.hidden_act == "silu"
+        and not config.attention_bias
+        and not config.mlp_bias
+        and config.rope_parameters["rope_type"] in _STATIC_ROPE
+        and config.rope_parameters.get("partial_rotary_factor", 1.0) == 1.0
+    )
+
+
+class FusedForward:
+    """Logits of a Llama-like model over a contiguous arena, as `RaggedForward`.
+
+    Attributes:
+        arena: KV memory; may be exchanged between forwards.
+    """
+
+    def __init__(self, model: Any, arena: ContiguousArena, make_linear: Callable[[Tensor], Linear]) -> None:
+        config = model.config
+        shape = Shape(
+            config.num_attention_heads, config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
+        )
+        self.arena = arena
+        self._shape = shape
+        self._embedding = model.model.embed_tokens.weight
+        self._norm = RmsNorm(model.model.norm.weight, config.rms_norm_eps)
+        self._layers = [_fuse(layer, shape, make_linear, config.rms_norm_eps) for layer in model.model.layers]
+        self._head = make_linear(model.lm_head.weight)
+        self._dtype = arena.dtype or self._embedding.dtype
+        self._rotary = _rotary_tables(model, shape, config.max_position_embeddings, self._dtype)
+
+    def __call__(self, plan: Plan) -> Tensor:
+        """Logits of the plan's output rows, (outputs, embedding rows)."""
+        hidden = F.embedding(plan.ids, self._embedding)
+        attend = FusedAttention(plan, self.arena, self._shape, self._rotary, self._dtype)
+        for index, layer in enumerate(self._layers):
+            hidden = hidden + layer.output(attend(index, layer.project(layer.attention_norm(hidden))))
+            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, -1)
+            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+        if plan.num_outputs == 0:
+            return hidden.new_empty(0, len(self._embedding))
+        if plan.outputs is not None:
+            hidden = hidden.index_select(0, plan.outputs)
+        return self._head(self._norm(hidden))
+
+
+class RmsNorm:
+    """RMS normalisation; of few rows on a CPU as the layer normalisation of `[x, -x]`.
+
+    That has mean 0 and the mean square of x as its variance, so its first half is the same, and it is one
+    operator where PyTorch's own is eight.
+    """
+
+    __slots__ = ("_doubled", "_doubled_width", "_eps", "_weight", "_width")
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight = weight
+        self._eps = eps
+        self._width = (len(weight),)
+        self._doubled_width = (2 * len(weight),)
+        self._doubled = torch.cat([weight, weight]) if weight.device.type == "cpu" else None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if self._doubled is None or len(rows) > _FEW_ROWS:
+            return F.rms_norm(rows, self._width, self._weight, self._eps)
+        doubled = torch.cat((rows, -rows), 1)
+        return F.layer_norm(doubled, self._doubled_width, self._doubled, None, self._eps)[:, : self._width[0]]
+
+
+def _fuse(layer: Any, shape: Shape, make_linear: Callable[[Tensor], Linear], eps: float) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    query, key, value = attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight
+    rotated = [_rotate_half_rows(weight, shape.dim) for weight in (query, key)]
+    return Layer(
+        attention_norm=RmsNorm(layer.input_layernorm.weight, eps),
+        project=make_linear(torch.cat([query, key, value, *rotated])),
+        output=make_linear(attention.o_proj.weight),
+        mlp_norm=RmsNorm(layer.post_attention_layernorm.weight, eps),
+        gate_up=make_linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+        down=make_linear(mlp.down_proj.weight),
+    )
+
+
+def _rotate_half_rows(weight: Tensor, dim: int) -> Tensor:
+    """The weight whose output is `rotate_half` of this weight's output, head by head."""
+    first, second = weight.view(-1, dim, weight.shape[1]).chunk(2, 1)
+    return torch.cat([-second, first], dim=1).view_as(weight)
+
+
+def _rotary_tables(model: Any, shape: Shape, context_length: int, dtype: torch.dtype) -> Rotary:
+    """By position, as the model's own module computes them."""
+    positions = torch.arange(context_length, device=model.device)[None]
+    like = torch.empty(0, dtype=dtype, device=model.device)
+    cos, sin = model.model.rotary_emb(like, position_ids=positions)
+    return Rotary(cos[0], sin[0], shape.heads + shape.kv_heads)

@@ -1,0 +1,120 @@
+"""The attention of the fused forward: rotary embedding, KV write and SDPA on strided views."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from services.engine.arena import ContiguousArena
+from services.engine.plan import Plan, Rows
+
+
+class Shape(NamedTuple):
+    """Heads of queries, heads of keys and values, their dimension."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+
+
+class Rotary(NamedTuple):
+    """Cosines and sines by position, (context, dim), and the heads that are rotated."""
+
+    cos: Tensor
+    sin: Tensor
+    heads: int
+
+
+class _Views(NamedTuple):
+    """One sequence's views into the projection and its KV memory: the same for every layer."""
+
+    rows: Rows
+    mask: Tensor | None
+    is_causal: bool
+    is_grouped: bool
+    kv_start: int
+    query_size: tuple[int, ...]
+    query_stride: tuple[int, ...]
+    query_offset: int
+    kv_size: tuple[int, ...]
+    cache_size: tuple[int, ...]
+
+
+class FusedAttention:
+    """Attention of one forward; what the layers share is made here.
+
+    A row of the projection holds queries, keys, values, half-rotated queries, half-rotated keys.
+    """
+
+    def __init__(
+        self, plan: Plan, arena: ContiguousArena, shape: Shape, rotary: Rotary, dtype: torch.dtype
+    ) -> None:
+        heads, kv_heads, dim = shape
+        self._shape = shape
+        self._arena = arena
+        self._dtype = dtype
+        self._scale = dim**-0.5
+        self._rotated = (heads + kv_heads) * dim
+        self._turned_start = self._rotated + kv_heads * dim
+        self._width = self._turned_start + self._rotated
+        self._size = (plan.num_tokens, self._rotated)
+        self._cos = rotary.cos.index_select(0, plan.positions).repeat(1, rotary.heads)
+        self._sin = rotary.sin.index_select(0, plan.positions).repeat(1, rotary.heads)
+        self._views = [self._view(*pair) for pair in zip(plan.rows, plan.masks(None, dtype), strict=True)]
+
+    def __call__(self, layer: int, projected: Tensor) -> Tensor:
+        """The output of attention, (rows, heads * dim), from the contiguous projection."""
+        dtype = projected.dtype
+        if dtype is not self._dtype:
+            projected = projected.to(self._dtype)
+        stride = (self._width, 1)
+        turned = projected.as_strided(self._size, stride, self._turned_start)
+        projected.as_strided(self._size, stride, 0).mul_(self._cos).addcmul_(turned, self._sin)
+        parts = [self._attend(layer, projected, views) for views in self._views]
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return attended if dtype is self._dtype else attended.to(dtype)
+
+    def _attend(self, layer: int, projected: Tensor, views: _Views) -> Tensor:
+        """One sequence: writes its KV, then attends over all of it."""
+        rows = views.rows
+        heads, kv_heads, dim = self._shape
+        memory = self._arena.memory(layer, rows.slot, kv_heads, dim, projected)
+        step = 2 * kv_heads * dim
+        new = projected.as_strided(views.kv_size, (self._width, 1), views.kv_start)
+        memory.as_strided(views.kv_size, (step, 1), rows.start * step).copy_(new)
+        cache_stride = (step, dim, step, 1)
+        attended = F.scaled_dot_product_attention(
+            projected.as_strided(views.query_size, views.query_stride, views.query_offset),
+            memory.as_strided(views.cache_size, cache_stride, 0),
+            memory.as_strided(views.cache_size, cache_stride, kv_heads * dim),
+            attn_mask=views.mask,
+            is_causal=views.is_causal,
+            scale=self._scale,
+            enable_gqa=views.is_grouped,
+        )
+        if rows.num_rows > 1:
+            attended = attended.transpose(1, 2)
+        return attended.reshape(rows.num_rows, heads * dim)
+
+    def _view(self, rows: Rows, mask: Tensor | None) -> _Views:
+        heads, kv_heads, dim = self._shape
+        offset = rows.offset * self._width
+        if rows.num_rows == 1:  # the queries that share a KV head are rows of one product
+            group = heads // kv_heads
+            size: tuple[int, ...] = (1, kv_heads, group, dim)
+            stride: tuple[int, ...] = (self._width, group * dim, dim, 1)
+        else:
+            size, stride = (1, heads, rows.num_rows, dim), (self._width, dim, self._width, 1)
+        return _Views(
+            rows=rows,
+            mask=mask,
+            is_causal=mask is None and rows.num_rows > 1,
+            is_grouped=size[1] != kv_heads,
+            kv_start=offset + heads * dim,
+            query_size=size,
+            query_stride=stride,
+            query_offset=offset,
+            kv_size=(rows.num_rows, 2 * kv_heads * dim),
+            cache_size=(1, kv_heads, rows.end, dim),
+        )

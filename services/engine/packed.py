@@ -1,0 +1,164 @@
+"""Linear layers with pre-packed weights: faster on CPUs for some shapes, which a measurement finds out."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+
+MANY_ROWS = 16
+"""A verification of 15 drafts."""
+_GAIN = 0.95
+"""A packed run must take less than this share of the plain one to be chosen."""
+_MAX_TWIN_ELEMENTS = 1 << 22
+"""Larger weights are not kept both packed and unpacked."""
+_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+Linear = Callable[[Tensor], Tensor]
+
+
+class PlainLinear:
+    """`F.linear` without a module around it."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self.weight)
+
+
+class PackedLinear:
+    """A weight in oneDNN's own layout; the unpacked one is not kept."""
+
+    __slots__ = ("_packed", "_run")
+
+    def __init__(self, weight: Tensor) -> None:
+        # Private operators: whoever makes one of these compares its answers with those of F.linear.
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, MANY_ROWS)
+        self._run = torch.ops.mkldnn._linear_pointwise.default
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        result: Tensor = self._run(rows, self._packed, None, "none", [], "")
+        return result
+
+
+class TwinLinear:
+    """A single row by the plain weight, more by the packed one: what float32 wants."""
+
+    __slots__ = ("_packed", "weight")
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self._packed = PackedLinear(weight)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self.weight) if len(rows) == 1 else self._packed(rows)
+
+
+class LinearMaker:
+    """Makes the fastest linear for each weight; measures each shape once.
+
+    Attributes:
+        chosen: Shape (out, in) to what was chosen for it.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: dict[tuple[int, ...], Callable[[Tensor], Linear]] = {}
+
+    def __call__(self, weight: Tensor) -> Linear:
+        """A linear without bias."""
+        weight = weight.detach().contiguous()
+        shape = tuple(weight.shape)
+        if shape not in self.chosen:
+            self.chosen[shape] = _fastest(weight)
+        linear = self.chosen[shape](weight)
+        if isinstance(linear, PlainLinear) or _agrees(linear, weight):
+            return linear
+        logger.warning("packed linear %s disagrees with the plain one: not used", shape)
+        return PlainLinear(weight)
+
+    def describe(self) -> str:
+        """How many shapes are packed."""
+        packed = sum(kind is not PlainLinear for kind in self.chosen.values())
+        return f"{packed} of {len(self.chosen)} shapes packed"
+
+
+class PackedModule(nn.Module):
+    """Stands for an `nn.Linear` inside a transformers model."""
+
+    def __init__(self, linear: Linear, out_features: int, bias: Tensor | None) -> None:
+        super().__init__()
+        self._out_features = out_features
+        self._linear = linear
+        self._bias = bias
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if rows.numel() == 0:
+            return rows.new_empty(*rows.shape[:-1], self._out_features)
+        flat = self._linear(rows.flatten(0, -2)).view(*rows.shape[:-1], -1)
+        return flat if self._bias is None else flat + self._bias
+
+
+def pack_model(model: nn.Module, make: LinearMaker) -> None:
+    """Replaces a model's linears where packing pays; weights shared with an embedding stay as they are."""
+    shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and id(child.weight) not in shared:
+                linear = make(child.weight)
+                if not isinstance(linear, PlainLinear):
+                    setattr(parent, name, PackedModule(linear, child.out_features, child.bias))
+
+
+def can_pack(dtype: torch.dtype, device: str) -> bool:
+    """Whether this machine has packed kernels worth a measurement."""
+    if device != "cpu" or not torch._C._has_mkldnn:
+        return False
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(has_bf16))
+
+
+def _fastest(weight: Tensor) -> Callable[[Tensor], Linear]:
+    try:
+        packed = PackedLinear(weight)
+        plain = PlainLinear(weight)
+        gain_one = _seconds(packed, weight, 1) / _seconds(plain, weight, 1)
+        gain_many = _seconds(packed, weight, MANY_ROWS) / _seconds(plain, weight, MANY_ROWS)
+    except (RuntimeError, AttributeError) as error:
+        logger.warning("packed linears are not available: %s", error)
+        return PlainLinear
+    if gain_many < _GAIN and gain_one < 1.05:
+        return PackedLinear
+    if gain_many < _GAIN and weight.numel() <= _MAX_TWIN_ELEMENTS:
+        return TwinLinear
+    return PackedLinear if gain_one < _GAIN and gain_many < 1.05 else PlainLinear
+
+
+def _seconds(linear: Linear, weight: Tensor, num_rows: int) -> float:
+    """Of one run, the least of several."""
+    rows = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
+    repetitions = max(2, min(20, (1 << 22) // weight.numel()))
+    best = float("inf")
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        linear(rows)
+        linear(rows)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _agrees(linear: Linear, weight: Tensor) -> bool:
+    """Whether it computes what `F.linear` does, for one row and for many."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(weight.dtype)
+    for some in (rows[:1], rows):
+        expected = F.linear(some, weight)
+        scale = expected.abs().max().clamp(min=1e-6)
+        if not bool((linear(some) - expected).abs().max() <= _TOLERANCE[weight.dtype] * scale):
+            return False
+    return True

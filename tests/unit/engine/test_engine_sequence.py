@@ -1,0 +1,157 @@
+"""Truth by position at the server."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fly.errors import InvalidRequest
+from fly.messages import Role, StaleReason
+from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from services.engine.base import StaleState, Work
+from services.engine.sequence import EngineSequence
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+
+
+@pytest.fixture
+def runner() -> SimulatedRunner:
+    return SimulatedRunner(SimulatedConfig(vocab_size=96), Role.TARGET, 4, 1000)
+
+
+@pytest.fixture
+def sequence(runner: SimulatedRunner, make_sequence: Callable[..., EngineSequence]) -> EngineSequence:
+    return make_sequence(runner)
+
+
+def update(keep: int, tokens: Sequence[int], decided: int, known: Sequence[int] = ()) -> SequenceUpdate:
+    return SequenceUpdate(1, keep, tuple(tokens), decided, TokenSequence(known).prefix_hash(keep))
+
+
+def all_work(job: Any, runner: SimulatedRunner) -> list[Work]:
+    done = []
+    try:
+        done.append(next(job))
+        while True:
+            done.append(job.send(runner.forward([done[-1]])[0]))
+    except StopIteration:
+        return done
+
+
+def test_steps_truncate_and_append(sequence: EngineSequence) -> None:
+    sequence.apply(update(0, [1, 2, 3], 3))
+    sequence.apply(update(3, [4, 5], 4, [1, 2, 3]))
+    sequence.apply(update(4, [6], 5, [1, 2, 3, 4]))
+    assert sequence.known.ids == [1, 2, 3, 4, 6] and sequence.decided == 5
+
+
+def test_the_client_view_and_the_server_agree(sequence: EngineSequence) -> None:
+    client, view = TokenSequence([1, 2, 3]), PeerView()
+    sequence.apply(view.update(client, [4, 5], 3))
+    client.extend([4, 9])
+    sequence.apply(view.update(client, [7, 8], 5))
+    assert sequence.known.ids == [1, 2, 3, 4, 9, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("step", "field"),
+    [
+        (update(0, [1, 96], 0), "update.tokens[1]"),
+        (update(0, [-1], 0), "update.tokens[0]"),
+        (update(-1, [1], 0), "update.keep"),
+        (update(0, [1] * 65, 0), "update.tokens"),
+        (update(0, [1], 2), "update.decided"),
+        (update(0, [1], -1), "update.decided"),
+        (update(3, [], 2, [1, 2, 3]), "update.decided"),
+        (update(2, [5, 5], 3, [1, 2, 3]), "update.keep"),
+    ],
+)
+def test_limits_are_named_and_change_nothing(
+    sequence: EngineSequence, step: SequenceUpdate, field: str
+) -> None:
+    sequence.apply(update(0, [1, 2, 3], 3))
+    with pytest.raises(InvalidRequest) as caught:
+        sequence.apply(step)
+    assert caught.value.violations[0].field == field
+    assert sequence.known.ids == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (update(4, [5], 4, [1, 2, 3, 4]), StaleReason.BEYOND_STATE),
+        (update(2, [5], 2, [1, 9]), StaleReason.WRONG_HASH),
+    ],
+)
+def test_unknown_prefixes_are_stale_and_a_replay_mends(
+    sequence: EngineSequence, step: SequenceUpdate, reason: StaleReason
+) -> None:
+    sequence.apply(update(0, [1, 2, 3], 2))
+    with pytest.raises(StaleState) as caught:
+        sequence.apply(step)
+    assert caught.value.reason is reason
+    sequence.apply(update(0, [1, 9, 5], 1))
+    assert sequence.known.ids == [1, 9, 5] and sequence.decided == 1
+
+
+def test_eviction_is_stale_until_a_replay(sequence: EngineSequence, runner: SimulatedRunner) -> None:
+    sequence.apply(update(0, [1, 2, 3], 3))
+    all_work(sequence.score(), runner)
+    runner.resize(sequence.slot, 0)
+    sequence.evict()
+    with pytest.raises(StaleState):
+        sequence.apply(update(3, [4], 3, [1, 2, 3]))
+    with pytest.raises(StaleState):
+        next(sequence.score())
+    sequence.apply(update(0, [1, 2, 3, 4], 3))
+    assert runner.resize(sequence.slot, 64)
+    assert [work.start for work in all_work(sequence.score(), runner)] == [0]
+
+
+def test_only_what_has_no_kv_is_computed(sequence: EngineSequence, runner: SimulatedRunner) -> None:
+    sequence.apply(update(0, [1, 2, 3, 4, 5], 5))
+    assert [(w.start, len(w.tokens)) for w in all_work(sequence.score(), runner)] == [(0, 5)]
+    sequence.apply(update(5, [6, 7], 5, [1, 2, 3, 4, 5]))
+    assert [(w.start, list(w.tokens)) for w in all_work(sequence.score(2), runner)] == [(5, [6, 7])]
+    assert [(w.start, list(w.tokens)) for w in all_work(sequence.score(2), runner)] == [(5, [6, 7])]
+    sequence.apply(update(6, [8], 6, [1, 2, 3, 4, 5, 6]))
+    assert [(w.start, list(w.tokens)) for w in all_work(sequence.score(3), runner)] == [(4, [5, 6, 8])]
+
+
+def test_a_replay_keeps_the_kv_of_the_common_prefix(
+    sequence: EngineSequence, runner: SimulatedRunner
+) -> None:
+    sequence.apply(update(0, [1, 2, 3, 4], 4))
+    all_work(sequence.score(), runner)
+    sequence.apply(update(0, [1, 2, 9, 4], 4))
+    assert [work.start for work in all_work(sequence.score(), runner)] == [2]
+
+
+@pytest.mark.parametrize("length", [8, 9, 16, 17, 23, 40])
+@pytest.mark.parametrize("num_outputs", [1, 3, 8])
+def test_long_prefills_go_in_chunks(
+    sequence: EngineSequence, runner: SimulatedRunner, length: int, num_outputs: int
+) -> None:
+    sequence.apply(update(0, range(length), 0))
+    works = all_work(sequence.score(num_outputs), runner)
+    assert [token for work in works for token in work.tokens] == list(range(length))
+    assert all(len(work.tokens) <= 8 for work in works)
+    assert [work.num_outputs for work in works] == [0] * (len(works) - 1) + [num_outputs]
+    assert list(works[-1].drafts) == [*range(length - num_outputs + 1, length), -1]
+
+
+@pytest.mark.parametrize("num_outputs", [0, 4])
+def test_outputs_lie_within_the_sequence(sequence: EngineSequence, num_outputs: int) -> None:
+    sequence.apply(update(0, [1, 2, 3], 0))
+    with pytest.raises(InvalidRequest):
+        next(sequence.score(num_outputs))
+
+
+def test_an_abandoned_score_leaves_the_sequence_usable(
+    sequence: EngineSequence, runner: SimulatedRunner
+) -> None:
+    sequence.apply(update(0, range(20), 0))
+    job = sequence.score()
+    runner.forward([next(job)])
+    job.close()
+    assert sequence.num_computed == 0
+    assert len(all_work(sequence.score(), runner)) == 3

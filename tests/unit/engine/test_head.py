@@ -1,0 +1,130 @@
+"""The head against plain formulas and transformers' own processors."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from fly.types import EntropyEstimator, SamplingParams
+from services.engine.base import Work
+from services.engine.head import Head, normalized_entropy, top_k_entropy
+
+VOCAB_SIZE = 50
+HISTORY = [3, 4, 3, 9, 9, 9, 12, 40, 3, 7]
+
+
+def make_work(sampling: SamplingParams, num_outputs: int, **kwargs: Any) -> Work:
+    history = kwargs.pop("history", HISTORY)
+    drafts = [*history[len(history) - num_outputs + 1 :], -1]
+    return Work(
+        0, 0, history, num_outputs, sampling, kwargs.pop("prompt_length", 4), history, drafts=drafts, **kwargs
+    )
+
+
+def logits_of(num_rows: int, width: int = VOCAB_SIZE) -> torch.Tensor:
+    return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(3)) * 4
+
+
+def test_entropies_follow_their_formulas() -> None:
+    logits = logits_of(6)
+    p = logits.double().softmax(-1)
+    top = p.sort(descending=True).values[:, :3]
+    torch.testing.assert_close(
+        top_k_entropy(logits).double(), -(top * top.log()).sum(-1), rtol=1e-5, atol=1e-6
+    )
+    full = -(p * p.log()).sum(-1) / math.log(VOCAB_SIZE)
+    torch.testing.assert_close(normalized_entropy(logits).double(), full, rtol=1e-5, atol=1e-6)
+
+
+def test_normalized_entropy_of_a_flat_distribution_is_one() -> None:
+    assert normalized_entropy(torch.zeros(1, 7)).item() == pytest.approx(1.0)
+
+
+def test_normalized_entropy_survives_excluded_tokens() -> None:
+    logits = torch.tensor([[0.0, 0.0, float("-inf"), float("-inf")]])
+    assert normalized_entropy(logits).item() == pytest.approx(0.5)
+
+
+def test_padded_ids_are_neither_chosen_nor_counted() -> None:
+    logits = logits_of(3)
+    padded = torch.cat([logits, torch.full((3, 14), 100.0)], dim=1)
+    work = [make_work(SamplingParams(), 3, entropy=EntropyEstimator.NORMALIZED)]
+    assert Head(VOCAB_SIZE)(padded, work) == Head(VOCAB_SIZE)(logits, work)
+
+
+def test_ties_go_to_argmax_in_bfloat16() -> None:
+    logits = torch.zeros(2, VOCAB_SIZE, dtype=torch.bfloat16)
+    (scores,) = Head(VOCAB_SIZE)(logits, [make_work(SamplingParams(), 2)])
+    assert scores.choices == (0, 0)
+
+
+def test_rows_go_to_their_sequences() -> None:
+    logits = logits_of(5)
+    sampling = SamplingParams(logit_bias=((11, 1000.0),))
+    batch = [
+        make_work(SamplingParams(), 2),
+        make_work(SamplingParams(), 0),
+        make_work(sampling, 2),
+        make_work(SamplingParams(), 1, entropy=EntropyEstimator.NORMALIZED),
+    ]
+    first, none, biased, last = Head(VOCAB_SIZE)(logits, batch)
+    assert none.choices == none.entropies == none.excluded == ()
+    assert first.choices == tuple(logits[:2].argmax(-1).tolist())
+    assert biased.choices == (11, 11)
+    assert biased.entropies == pytest.approx(top_k_entropy(logits[2:4]).tolist())
+    assert last.entropies == pytest.approx(normalized_entropy(logits[4:]).tolist())
+    assert last.choices == (logits[4].argmax().item(),)
+
+
+def test_repetition_penalty_equals_transformers_on_each_rows_own_prefix() -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    logits = logits_of(4)
+    (scores,) = Head(VOCAB_SIZE)(logits, [make_work(SamplingParams(repetition_penalty=3.0), 4)])
+    processor = RepetitionPenaltyLogitsProcessor(3.0)
+    for row, choice in enumerate(scores.choices):
+        prefix = torch.tensor([HISTORY[: len(HISTORY) - 3 + row]])
+        assert choice == processor(prefix, logits[row : row + 1].clone()).argmax().item()
+
+
+@pytest.mark.parametrize("prompt_length", [0, 4, 8, 10, 12])
+def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length: int) -> None:
+    from services.engine.processors import process
+
+    logits = logits_of(4)
+    work = make_work(
+        SamplingParams(presence_penalty=0.5, frequency_penalty=0.25), 4, prompt_length=prompt_length
+    )
+    processed = logits.clone()
+    process(processed, work)
+    for row in range(4):
+        response = HISTORY[prompt_length : len(HISTORY) - 3 + row]
+        expected = logits[row].clone()
+        for token in set(response):
+            expected[token] -= 0.5 + 0.25 * response.count(token)
+        torch.testing.assert_close(processed[row], expected)
+
+
+def test_stops_are_masked_row_by_row_before_min_tokens() -> None:
+    logits = torch.zeros(4, VOCAB_SIZE)
+    logits[:, 7] = 9.0
+    # Four outputs choose the response's tokens 3, 4, 5 and 6.
+    work = make_work(SamplingParams(stop_token_ids=(7, 40), min_tokens=5), 4)
+    (scores,) = Head(VOCAB_SIZE)(logits, [work])
+    assert [choice == 7 for choice in scores.choices] == [False, False, True, True]
+    # Drafts after the rows are 40, 3, 7 and none.
+    assert scores.excluded == (True, False, False, False)
+
+
+def test_only_true_exclusion_counts_as_excluded() -> None:
+    sampling = SamplingParams(logit_bias=((40, -100.0), (3, float("-inf"))))
+    (scores,) = Head(VOCAB_SIZE)(logits_of(4), [make_work(sampling, 4)])
+    assert scores.excluded == (False, True, False, False)
+
+
+def test_entropy_is_of_the_raw_logits() -> None:
+    logits = logits_of(2)
+    sampling = SamplingParams(repetition_penalty=5.0, logit_bias=((3, 50.0),))
+    (scores,) = Head(VOCAB_SIZE)(logits, [make_work(sampling, 2)])
+    assert scores.entropies == pytest.approx(top_k_entropy(logits).tolist())

@@ -1,0 +1,159 @@
+"""Model folders: what is refused and how it is said; fingerprints and token maps."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fly.errors import ModelError
+from services.common.token_map import num_token_ids, read_token_map, token_map_hash
+from services.engine.loading import check_config, load_model
+
+FolderMaker = Callable[[str], Path]
+
+
+@pytest.fixture
+def folder(model_folder: FolderMaker, tmp_path: Path) -> Path:
+    copy = tmp_path / "model"
+    shutil.copytree(model_folder("llama"), copy)
+    return copy
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_config(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def write_tokenizer(folder: Path, vocab: Any, added: list[dict[str, Any]] | None = None) -> None:
+    content = {"model": {"type": "BPE", "vocab": vocab}, "added_tokens": added or []}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def test_loads_in_the_dtype_asked_for(folder: Path) -> None:
+    loaded = load_model(folder, "bfloat16")
+    assert loaded.model.dtype is torch.bfloat16
+    assert (loaded.architecture, loaded.vocab_size, loaded.context_length) == ("LlamaForCausalLM", 96, 64)
+    assert loaded.token_map_hash == ""
+
+
+def test_the_tokenizer_sets_the_vocabulary(folder: Path) -> None:
+    write_tokenizer(folder, {f"t{index}": index for index in range(90)}, [{"id": 90, "content": "<end>"}])
+    loaded = load_model(folder, "float32")
+    assert loaded.vocab_size == 91 and loaded.token_map_hash == token_map_hash(folder)
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(folder: Path) -> None:
+    write_tokenizer(folder, {f"t{index}": index for index in range(97)})
+    with pytest.raises(ModelError, match="97 ids, the embedding 96 rows"):
+        load_model(folder, "float32")
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is not a folder"):
+        load_model(tmp_path / "nowhere", "float32")
+
+
+def test_a_missing_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        load_model(folder, "float32")
+
+
+@pytest.mark.parametrize("content", ["{", '{"model_type": "unheard_of"}', '{"no": "type"}'])
+def test_a_config_that_says_nothing(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        load_model(folder, "float32")
+
+
+def test_missing_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no \*\.safetensors"):
+        load_model(folder, "float32")
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match="pickled"):
+        load_model(folder, "float32")
+
+
+def test_damaged_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x00" * 100)
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(folder, "float32")
+
+
+def test_missing_unexpected_and_misshaped_tensors(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.pop("model.norm.weight"))
+    with pytest.raises(ModelError, match=r"missing keys: model\.norm\.weight"):
+        load_model(folder, "float32")
+    change_weights(folder, lambda weights: weights.update({"model.norm.weight": torch.ones(5)}))
+    with pytest.raises(ModelError, match=r"model\.norm\.weight|mismatch"):
+        load_model(folder, "float32")
+    change_weights(
+        folder,
+        lambda weights: weights.update({"model.norm.weight": torch.ones(32), "odd.weight": torch.ones(1)}),
+    )
+    with pytest.raises(ModelError, match=r"unexpected keys: odd\.weight"):
+        load_model(folder, "float32")
+
+
+def test_an_unknown_dtype(folder: Path) -> None:
+    with pytest.raises(ModelError, match="float16"):
+        load_model(folder, "float16")
+
+
+def test_the_fingerprint_follows_weights_and_config(folder: Path) -> None:
+    first = load_model(folder, "float32").weight_fingerprint
+    assert first == load_model(folder, "bfloat16").weight_fingerprint
+    change_weights(folder, lambda weights: weights["model.norm.weight"].add_(1))
+    second = load_model(folder, "float32").weight_fingerprint
+    change_config(folder, rms_norm_eps=0.1)
+    assert len({first, second, load_model(folder, "float32").weight_fingerprint}) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("Gemma2Config", {}, "soft-capping"),
+        ("DeepseekV3Config", {}, "latent"),
+        ("Qwen3NextConfig", {}, "linear_attention"),
+        ("T5Config", {}, "encoder-decoder"),
+        ("GptOssConfig", {}, "sinks"),
+    ],
+)
+def test_architectures_refused_by_name(kind: str, values: dict[str, Any], message: str) -> None:
+    import transformers
+
+    config = getattr(transformers, kind)(**values)
+    with pytest.raises(ModelError, match=message) as caught:
+        check_config(config.get_text_config())
+    assert str(caught.value).startswith(config.model_type)
+
+
+def test_a_refused_architecture_in_a_folder(model_folder: FolderMaker) -> None:
+    with pytest.raises(ModelError, match="gemma2"):
+        load_model(model_folder("gemma2"), "float32")
+
+
+def test_token_maps_are_compared_by_content(tmp_path: Path) -> None:
+    assert read_token_map(tmp_path) == {} and token_map_hash(tmp_path) == ""
+    hashes = []
+    for vocab in ({"a": 0, "b": 1}, {"b": 1, "a": 0}, [["a", -1.0], ["b", -2.0]], {"a": 1, "b": 0}):
+        write_tokenizer(tmp_path, vocab)
+        hashes.append(token_map_hash(tmp_path))
+    assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
+    write_tokenizer(tmp_path, {"a": 0}, [{"id": 9, "content": "<end>"}])
+    assert num_token_ids(read_token_map(tmp_path)) == 10
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(ModelError, match="is not a tokenizer"):
+        token_map_hash(tmp_path)

@@ -1,0 +1,169 @@
+"""Ragged and fused forwards against a plain full forward of transformers, with random rollback."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fly.errors import ModelError
+from fly.messages import Role
+from fly.types import SamplingParams
+from services.engine import self_check, torch_runner
+from services.engine.arena import ContiguousArena
+from services.engine.attention import RaggedForward
+from services.engine.base import Work
+from services.engine.fused import FusedForward, can_fuse
+from services.engine.loading import load_model
+from services.engine.packed import LinearMaker, PackedLinear, PlainLinear, TwinLinear, can_pack, pack_model
+from services.engine.plan import Plan
+
+FolderMaker = Callable[[str], Path]
+KINDS = ["llama", "llama_odd", "qwen2", "mistral", "gpt2"]
+
+
+def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits: torch.Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return logits
+
+
+def random_session(forward: Any, arena: ContiguousArena, reference: Any, seed: int) -> float:
+    """Three sequences grow, roll back and change at random; the largest relative error of any logit."""
+    draw = random.Random(seed)
+    slots = [arena.allocate(1) for _ in range(3)]
+    known: list[list[int]] = [[], [], []]
+    error = 0.0
+    for _ in range(12):
+        batch = []
+        for index in draw.sample(range(3), draw.randint(1, 3)):
+            keep = draw.randint(max(0, len(known[index]) - 6), len(known[index]))
+            added = [draw.randrange(96) for _ in range(draw.randint(1, min(9, 60 - keep)))]
+            known[index] = known[index][:keep] + added
+            slot = slots[index]
+            assert slot is not None and arena.resize(slot, len(known[index]))
+            outputs = draw.randint(0, len(added))
+            batch.append((index, Work(slot, keep, added, outputs, SamplingParams(), 0, known[index])))
+        with torch.inference_mode():
+            logits = forward(Plan([work for _, work in batch]))
+        expected = [
+            full_logits(reference, known[index])[len(known[index]) - work.num_outputs :]
+            for index, work in batch
+        ]
+        wanted = torch.cat(expected)
+        assert logits.shape == wanted.shape
+        if len(wanted):
+            error = max(error, ((logits - wanted).abs().max() / wanted.abs().max()).item())
+    for slot in slots:
+        assert slot is not None
+        arena.free(slot)
+    return error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ragged_equals_transformers(model_folder: FolderMaker, kind: str) -> None:
+    reference = load_model(model_folder(kind), "float32").model
+    arena = ContiguousArena(512, 4)
+    forward = RaggedForward(load_model(model_folder(kind), "float32").model, arena)
+    assert max(random_session(forward, arena, reference, seed) for seed in range(2)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama_odd"])
+@pytest.mark.parametrize("make", [PlainLinear, LinearMaker()])
+def test_fused_equals_transformers(model_folder: FolderMaker, kind: str, make: Any) -> None:
+    model = load_model(model_folder(kind), "float32").model
+    arena = ContiguousArena(512, 4)
+    forward = FusedForward(model, arena, make)
+    assert max(random_session(forward, arena, model, seed) for seed in range(2)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_fused_bfloat16_is_as_close_as_rounding_allows(model_folder: FolderMaker, dtype: Any) -> None:
+    model = load_model(model_folder("llama"), "bfloat16").model
+    arena = ContiguousArena(512, 4, dtype)
+    assert random_session(FusedForward(model, arena, PlainLinear), arena, model, 0) < 0.06
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_loads_and_describes_itself(model_folder: FolderMaker, kind: str, dtype: str) -> None:
+    runner = torch_runner.load_runner(model_folder(kind), role=Role.TARGET, dtype=dtype, kv_tokens=512)
+    expected = "fused" if kind.startswith("llama") else "ragged"
+    assert runner.description.startswith(expected)
+    assert runner.info.dtype == dtype and runner.info.context_length == 64
+
+
+def test_a_fused_forward_that_is_wrong_is_not_used(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(FusedForward):
+        def __call__(self, plan: Plan) -> torch.Tensor:
+            return super().__call__(plan).flip(-1)
+
+    monkeypatch.setattr(torch_runner, "FusedForward", Wrong)
+    runner = torch_runner.load_runner(model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    assert runner.description.startswith("ragged")
+
+
+def test_a_model_that_attends_otherwise_is_refused(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch_runner.RaggedForward.__call__
+    monkeypatch.setattr(
+        torch_runner.RaggedForward, "__call__", lambda self, plan: plain(self, plan).add(float("nan"))
+    )
+    with pytest.raises(ModelError, match="Qwen2ForCausalLM"):
+        torch_runner.load_runner(model_folder("qwen2"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+
+
+def test_only_plain_llamas_are_fused(model_folder: FolderMaker) -> None:
+    assert can_fuse(load_model(model_folder("llama"), "float32").model)
+    assert not can_fuse(load_model(model_folder("mistral"), "float32").model)
+
+
+def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
+    starts = [(index, start) for turn in self_check._TURNS for index, start, _ in turn]
+    ends: dict[int, int] = {}
+    rollbacks = 0
+    for (index, start), (_, _, end) in zip(starts, [p for t in self_check._TURNS for p in t], strict=True):
+        rollbacks += start < ends.get(index, 0)
+        ends[index] = end
+    assert rollbacks >= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [PackedLinear, TwinLinear])
+def test_packed_linears_agree_with_plain_ones(dtype: torch.dtype, kind: Any) -> None:
+    if not can_pack(dtype, "cpu"):
+        pytest.skip("no packed kernels here")
+    weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    rows = torch.randn(5, 64).to(dtype)
+    for some in (rows[:1], rows):
+        torch.testing.assert_close(kind(weight)(some), PlainLinear(weight)(some), rtol=2e-2, atol=2e-2)
+
+
+def test_a_packed_linear_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PackedLinear, "__call__", lambda self, rows: rows.new_zeros(len(rows), 8))
+    make = LinearMaker()
+    make.chosen[(8, 8)] = PackedLinear
+    assert isinstance(make(torch.ones(8, 8)), PlainLinear)
+
+
+def test_packing_a_model_leaves_shared_weights_alone(model_folder: FolderMaker) -> None:
+    model = load_model(model_folder("llama"), "bfloat16").model
+    make = LinearMaker()
+    make.chosen = {
+        (32, 32): PackedLinear,
+        (48, 32): PackedLinear,
+        (16, 32): PlainLinear,
+        (32, 48): PlainLinear,
+    }
+    if not can_pack(torch.bfloat16, "cpu"):
+        pytest.skip("no packed kernels here")
+    expected = full_logits(model, [1, 2, 3])
+    pack_model(model, make)
+    assert type(model.lm_head) is torch.nn.Linear
+    assert type(model.model.layers[0].mlp.gate_proj).__name__ == "PackedModule"
+    torch.testing.assert_close(full_logits(model, [1, 2, 3]), expected, rtol=5e-2, atol=5e-2)

@@ -1,0 +1,150 @@
+"""The pure scheduler: order, budget, fairness, cancellation, errors."""
+
+from collections.abc import Generator
+
+import pytest
+
+from fly.types import SamplingParams
+from services.engine.base import Job, Scores, Work
+from services.engine.scheduler import PATIENCE_TURNS, Scheduler, Ticket
+
+ANSWER = Scores((7,), (0.0,), (False,))
+
+
+def work(slot: int, num_tokens: int = 1) -> Work:
+    return Work(slot, 0, [0] * num_tokens, 1, SamplingParams(), 0, [0] * num_tokens)
+
+
+def job(slot: int, turns: int = 1, num_tokens: int = 1) -> Job[int]:
+    total = 0
+    for _ in range(turns):
+        scores = yield work(slot, num_tokens)
+        total += scores.choices[0]
+    return total
+
+
+def turn(scheduler: Scheduler) -> list[int]:
+    batch = scheduler.next_batch()
+    slots = [ticket.work.slot for ticket in batch if ticket.work]
+    scheduler.complete(batch, [ANSWER] * len(batch), 100, 10)
+    return slots
+
+
+def results(tickets: list[Ticket]) -> list[object]:
+    return [ticket.result for ticket in tickets]
+
+
+def test_jobs_share_forwards_and_return_their_results() -> None:
+    scheduler = Scheduler(16)
+    for slot, turns in enumerate((1, 3, 2)):
+        scheduler.submit(job(slot, turns))
+    assert [turn(scheduler) for _ in range(4)] == [[0, 1, 2], [1, 2], [1], []]
+    assert results(scheduler.take_finished()) == [7, 14, 21]
+    assert len(scheduler) == 0
+
+
+def test_a_job_without_work_is_over_at_once() -> None:
+    scheduler = Scheduler(16)
+    scheduler.submit(job(0, turns=0))
+    assert results(scheduler.take_finished()) == [0]
+
+
+def test_the_budget_bounds_a_batch_but_never_stops_it() -> None:
+    scheduler = Scheduler(16)
+    scheduler.submit(job(0, num_tokens=40))
+    assert turn(scheduler) == [0]
+    for slot in range(5):
+        scheduler.submit(job(slot, num_tokens=6))
+    assert [len(turn(scheduler)) for _ in range(3)] == [2, 2, 1]
+
+
+def test_short_work_goes_first_but_long_work_does_not_starve() -> None:
+    scheduler = Scheduler(16)
+    scheduler.submit(job(99, num_tokens=16))
+    for slot in range(8):
+        scheduler.submit(job(slot, turns=50, num_tokens=2))
+    turns = [turn(scheduler) for _ in range(PATIENCE_TURNS + 1)]
+    assert all(99 not in slots for slots in turns[: PATIENCE_TURNS - 1])
+    assert any(99 in slots for slots in turns)
+
+
+def test_priority_goes_first() -> None:
+    scheduler = Scheduler(4)
+    scheduler.submit(job(0, num_tokens=4), priority=-1)
+    scheduler.submit(job(1, num_tokens=4), priority=0)
+    scheduler.submit(job(2, num_tokens=4), priority=5)
+    assert [turn(scheduler) for _ in range(3)] == [[2], [1], [0]]
+
+
+def test_equal_jobs_take_turns() -> None:
+    scheduler = Scheduler(2)
+    for slot in range(4):
+        scheduler.submit(job(slot, turns=2))
+    assert [turn(scheduler) for _ in range(4)] == [[0, 1], [2, 3], [0, 1], [2, 3]]
+
+
+def test_work_that_is_not_admitted_waits() -> None:
+    scheduler = Scheduler(16)
+    scheduler.submit(job(0))
+    scheduler.submit(job(1))
+    batch = scheduler.next_batch(lambda work: work.slot == 1)
+    assert [ticket.work.slot for ticket in batch if ticket.work] == [1]
+    assert len(scheduler) == 2
+
+
+def test_cancel_closes_the_generator() -> None:
+    closed: list[bool] = []
+
+    def careful() -> Generator[Work, Scores, None]:
+        try:
+            yield work(0)
+        finally:
+            closed.append(True)
+
+    scheduler = Scheduler(16)
+    ticket = scheduler.submit(careful())
+    scheduler.cancel(ticket)
+    scheduler.cancel(ticket)
+    assert closed == [True] and len(scheduler) == 0 and not scheduler.take_finished()
+
+
+def test_an_exception_ends_only_its_own_job() -> None:
+    def broken() -> Generator[Work, Scores, None]:
+        yield work(0)
+        raise KeyError("broken")
+
+    scheduler = Scheduler(16)
+    scheduler.submit(broken())
+    scheduler.submit(job(1, turns=2))
+    turn(scheduler)
+    (failed,) = scheduler.take_finished()
+    assert isinstance(failed.error, KeyError)
+    turn(scheduler)
+    assert results(scheduler.take_finished()) == [14]
+
+
+def test_a_failed_forward_ends_the_jobs_of_its_batch() -> None:
+    scheduler = Scheduler(1)
+    scheduler.submit(job(0))
+    scheduler.submit(job(1))
+    scheduler.fail(scheduler.next_batch(), RuntimeError("forward"))
+    (failed,) = scheduler.take_finished()
+    assert isinstance(failed.error, RuntimeError)
+    assert turn(scheduler) == [1]
+
+
+def test_times_add_up() -> None:
+    scheduler = Scheduler(16)
+    ticket = scheduler.submit(job(0, turns=2), now_ns=60)
+    scheduler.submit(job(1))
+    turn(scheduler)
+    turn(scheduler)
+    assert (ticket.times.queue_ns, ticket.times.forward_ns, ticket.times.batch_size) == (40, 20, 2)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_throw_reaches_the_job_of_a_slot(slot: int) -> None:
+    scheduler = Scheduler(16)
+    tickets = [scheduler.submit(job(0)), scheduler.submit(job(1))]
+    scheduler.throw(slot, ValueError("gone"))
+    assert [isinstance(ticket.error, ValueError) for ticket in tickets] == [slot == 0, slot == 1]

@@ -1,0 +1,128 @@
+"""The simulated model: deterministic, agreeing as asked, on a virtual clock, without torch."""
+
+import asyncio
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fly.clock import VirtualClock
+from fly.messages import Open, Role
+from fly.tokens import SequenceUpdate
+from fly.types import EntropyEstimator, SamplingParams
+from services.engine.factory import EngineConfig, build_engine
+from services.engine.sequence import EngineSequence
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+
+CONFIG = SimulatedConfig(vocab_size=512, context_length=4096, response_tokens=(20, 40))
+
+
+def scored(config: SimulatedConfig, ids: list[int], outputs: int, **kwargs: Any) -> Any:
+    runner = SimulatedRunner(config, Role.TARGET, 1, 8192)
+    slot = runner.allocate(len(ids))
+    assert slot is not None
+    sequence = EngineSequence(Open("r", **{"prompt_length": 4, **kwargs}), slot, 512, 4096, 8192)
+    sequence.known.extend(ids)
+    return runner.forward([next(sequence.score(outputs))])[0]
+
+
+def test_answers_depend_on_position_and_recent_tokens_only() -> None:
+    ids = [20 + index % 50 for index in range(100)]
+    many = scored(CONFIG, ids, 30)
+    singles = [scored(CONFIG, ids[: 71 + index], 1) for index in range(30)]
+    assert many.choices == tuple(single.choices[0] for single in singles)
+    assert many.entropies == tuple(single.entropies[0] for single in singles)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 0.6, 0.9, 1.0])
+def test_a_drafter_agrees_as_often_as_asked(agreement: float) -> None:
+    ids = [(index * 7919) % 400 + 20 for index in range(3000)]
+    forever = SamplingParams(ignore_eos=True)
+    target = scored(CONFIG, ids, 3000, sampling=forever).choices
+    drafter = scored(replace(CONFIG, agreement=agreement), ids, 3000, sampling=forever).choices
+    share = sum(map(int.__eq__, target, drafter)) / 3000
+    assert abs(share - agreement) < 0.03
+
+
+def test_entropies_are_bimodal_and_in_the_unit_asked_for() -> None:
+    ids = [(index * 7919) % 400 + 20 for index in range(2000)]
+    nats = scored(CONFIG, ids, 2000).entropies
+    uncertain = [value for value in nats if value >= 0.6]
+    assert abs(len(uncertain) / 2000 - CONFIG.uncertain_share) < 0.03
+    assert all(value < 0.05 or 0.6 <= value <= 1.1 for value in nats)
+    normalized = scored(CONFIG, ids, 2000, entropy=EntropyEstimator.NORMALIZED).entropies
+    assert normalized[0] == pytest.approx(nats[0] / math.log(512))
+
+
+def response(drive: Callable[..., Any], sampling: SamplingParams, limit: int = 100) -> list[int]:
+    runner = SimulatedRunner(CONFIG, Role.TARGET, 1, 8192)
+    sequence = EngineSequence(Open("r", 3, sampling), runner.allocate(200) or 0, 512, 4096, 64)
+    sequence.apply(SequenceUpdate(1, 0, (20, 21, 22), 3, 0))
+    tokens: list[int] = []
+    while len(tokens) < limit and CONFIG.end_id not in tokens:
+        tokens.append(drive(runner, sequence.score()).choices[0])
+        sequence.extend(tokens[-1:])
+    return tokens
+
+
+def test_responses_end_where_sampling_allows(drive: Callable[..., Any]) -> None:
+    stops = (CONFIG.end_id,)
+    plain = response(drive, SamplingParams(stop_token_ids=stops))
+    assert 20 <= len(plain) - 1 <= 40 and plain[-1] == CONFIG.end_id
+    longer = response(drive, SamplingParams(stop_token_ids=stops, min_tokens=60))
+    assert len(longer) == 61 and longer[:20] == plain[:20]
+    assert len(response(drive, SamplingParams(stop_token_ids=stops, ignore_eos=True))) == 100
+
+
+def test_a_stop_before_min_tokens_is_excluded() -> None:
+    sampling = SamplingParams(stop_token_ids=(2,), min_tokens=3)
+    scores = scored(CONFIG, [20, 21, 22, 23, 2, 30, 31, 2], 5, sampling=sampling)
+    assert scores.excluded == (True, False, False, False, False)
+
+
+def test_the_fingerprint_ignores_costs() -> None:
+    assert replace(CONFIG, base_s=1.0).fingerprint == CONFIG.fingerprint
+    assert replace(CONFIG, agreement=0.5).fingerprint != CONFIG.fingerprint
+    assert replace(CONFIG, agreement=0.5).token_map_hash == CONFIG.token_map_hash
+
+
+def test_forwards_cost_more_beyond_the_knee() -> None:
+    config = SimulatedConfig(
+        base_s=1.0, per_token_s=0.1, knee_tokens=10, per_token_above_s=1.0, per_sequence_s=0.01
+    )
+    assert config.forward_s(2, 5) == pytest.approx(1.52)
+    assert config.forward_s(1, 12) == pytest.approx(4.01)
+
+
+async def test_thousands_of_sequences_on_a_virtual_clock() -> None:
+    clock = VirtualClock()
+    config = EngineConfig(Role.TARGET, CONFIG, max_sequences=2000, kv_tokens=10**6, max_batch_tokens=4096)
+    engine = build_engine(config, clock)
+    await engine.start()
+
+    async def one(index: int) -> int:
+        sequence = await engine.open(Open("r", 2))
+        sequence.apply(SequenceUpdate(1, 0, (20 + index % 100, 21), 2, 0))
+        scores, times = await engine.run_timed(sequence.score())
+        engine.close(sequence)
+        assert times.forward_ns > 0
+        return int(scores.choices[0])
+
+    tasks = [asyncio.create_task(one(index)) for index in range(2000)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        clock.advance(0.01)
+    await engine.stop()
+    assert engine.load().sequences == 0 and engine.load().kv_used == 0
+    assert tasks[0].result() == tasks[100].result()
+
+
+def test_simulation_loads_no_torch() -> None:
+    modules = ["base", "scheduler", "sequence", "engine", "simulated", "factory", "residency", "core"]
+    imports = "; ".join(f"import services.engine.{name}" for name in modules)
+    code = f"import sys; {imports}; import services.common.token_map; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
