@@ -25,7 +25,10 @@ class InvalidRequest(FlyServeError):
 
     def __init__(self, *violations: FieldViolation) -> None:
         self.violations = violations
-        super().__init__("; ".join(f"{v.field} {v.description}" for v in violations))
+        super().__init__(*violations)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{v.field} {v.description}" for v in self.violations)
 
     @classmethod
     def of(cls, field: str, description: str) -> "InvalidRequest":
@@ -45,7 +48,10 @@ class Overloaded(FlyServeError):
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(message)
+        super().__init__(message, retry_after_s)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Unauthenticated(FlyServeError):

@@ -60,6 +60,8 @@ class KnownSequence:
                 raise InvalidRequest.of(
                     f"update.tokens[{index}]", f"is {token}, must be 0 to {self._vocab_size - 1}"
                 )
+        if update.keep < 0:
+            raise InvalidRequest.of("update.keep", f"is {update.keep}, must be at least 0")
         length = update.keep + len(update.tokens)
         if self._context_length and length > self._context_length:
             raise InvalidRequest.of(

@@ -3,48 +3,16 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
-from fly.messages import Role
+from fly.messages import Endpoint, Role, Snapshot
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
+from services.common.codec.registry import snapshot_to_wire
 from services.common.host import Service
-
-_ROLES = {
-    Role.TARGET: registry_pb2.ROLE_TARGET,
-    Role.DRAFTER: registry_pb2.ROLE_DRAFTER,
-    Role.SUB_DRAFTER: registry_pb2.ROLE_SUB_DRAFTER,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One replica's place.
-
-    Attributes:
-        role: Its tier.
-        replica: Its name, stable over restarts.
-        address: host:port of its gRPC server.
-        generation: Increases each time the replica is started anew.
-        draining: It takes no new sequences.
-    """
-
-    role: Role
-    replica: str
-    address: str
-    generation: int
-    draining: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All endpoints at one time; `generation` increases with every change."""
-
-    generation: int = 0
-    endpoints: tuple[Endpoint, ...] = ()
 
 
 class Registry:
@@ -63,7 +31,7 @@ class Registry:
         """Lists a replica; an address that it did not have before means that it was started anew."""
         known = self._known.get(replica)
         if known is None or known.address != address:
-            known = Endpoint(role, replica, address, known.generation + 1 if known else 1)
+            known = Endpoint(role, address, replica, known.generation + 1 if known else 1)
         elif replica in self._listed:
             return
         self._known[replica] = known
@@ -120,7 +88,7 @@ class RegistryService(RegistryServicer):
         self, request: registry_pb2.ListRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> registry_pb2.ListResponse:
         """The present snapshot."""
-        return registry_pb2.ListResponse(snapshot=_to_wire(self._registry.snapshot))
+        return registry_pb2.ListResponse(snapshot=snapshot_to_wire(self._registry.snapshot))
 
     async def Watch(
         self, request: registry_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -128,7 +96,7 @@ class RegistryService(RegistryServicer):
         """The present snapshot, then every later one, until the registry closes."""
         with self._registry.watch() as snapshots:
             while (snapshot := await snapshots.get()) is not None:
-                yield registry_pb2.WatchResponse(snapshot=_to_wire(snapshot))
+                yield registry_pb2.WatchResponse(snapshot=snapshot_to_wire(snapshot))
 
 
 def registry_service(registry: Registry) -> Service:
@@ -141,20 +109,4 @@ def registry_service(registry: Registry) -> Service:
         name="flyserve.v1.Registry",
         register=lambda server: add_RegistryServicer_to_server(RegistryService(registry), server),
         close=close,
-    )
-
-
-def _to_wire(snapshot: Snapshot) -> registry_pb2.Snapshot:
-    return registry_pb2.Snapshot(
-        generation=snapshot.generation,
-        endpoints=[
-            registry_pb2.Endpoint(
-                role=_ROLES[endpoint.role],
-                address=endpoint.address,
-                replica=endpoint.replica,
-                generation=endpoint.generation,
-                draining=endpoint.draining,
-            )
-            for endpoint in snapshot.endpoints
-        ],
     )

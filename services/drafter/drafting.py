@@ -59,10 +59,10 @@ def draft(
         sequence.truncate(len(sequence) - len(guess) + matched)
         sequence.extend(scores.choices[matched : matched + 1])
         supplied += matched
-        if ends := _ending(sequence.known.ids[start:], ending_ids):
+        if ends := _ending(sequence.tokens.ids[start:], ending_ids):
             sequence.truncate(start + ends)
             break
-    return Drafted(tuple(sequence.known.ids[start:]), forwards, supplied)
+    return Drafted(tuple(sequence.tokens.ids[start:]), forwards, supplied)
 
 
 def _ending(drafted: list[int], ending_ids: frozenset[int]) -> int:

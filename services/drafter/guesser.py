@@ -29,7 +29,7 @@ class _Question:
 
     def precedes(self, sequence: EngineSequence) -> bool:
         """The sequence begins with what was asked about."""
-        known = sequence.known
+        known = sequence.tokens
         return self.length <= len(known) and known.prefix_hash(self.length) == self.prefix_hash
 
 
@@ -91,11 +91,11 @@ class RemoteGuesser:
         question, tokens = self._answer
         if not question.precedes(sequence):
             return ()
-        used = sequence.known.ids[question.length :]
+        used = sequence.tokens.ids[question.length :]
         return tokens[len(used) :] if tuple(used) == tokens[: len(used)] else ()
 
     def _ask(self, sequence: EngineSequence, max_tokens: int) -> None:
-        known, base = sequence.known, self._base
+        known, base = sequence.tokens, self._base
         question = _Question(
             base=base,
             tail=tuple(known.ids[base:]),

@@ -4,7 +4,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from fly.known import StaleState as StaleState
 from fly.messages import ModelInfo
 from fly.types import EntropyEstimator, SamplingParams
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fly.errors import NotReady, Overloaded
+from fly.known import StaleState
 from fly.messages import Load, Open, StaleReason
-from services.engine.base import Job, Runner, Scores, StaleState, Work
+from services.engine.base import Job, Runner, Scores, Work
 from services.engine.promise import Promise
 from services.engine.residency import Residency
 from services.engine.scheduler import Scheduler, Ticket

@@ -3,13 +3,14 @@
 from collections.abc import Generator, Sequence
 
 from fly.errors import InvalidRequest
+from fly.known import KnownSequence, StaleState
 from fly.messages import Open, StaleReason
-from fly.tokens import SequenceUpdate, TokenSequence
-from services.engine.base import Job, Scores, Slot, StaleState, Work
+from fly.tokens import SequenceUpdate
+from services.engine.base import Job, Scores, Slot, Work
 
 
-class EngineSequence:
-    """A server's side of the truth by position (DESIGN 3).
+class EngineSequence(KnownSequence):
+    """A server's side of the truth by position, with KV memory.
 
     Its state is the token ids that it knows; what of them has no KV is computed again when it is needed.
     Between `Engine.run` calls its owner may use it freely; during a run only the job may.
@@ -17,52 +18,37 @@ class EngineSequence:
     Attributes:
         opening: What its stream was opened with.
         slot: Its place in KV memory.
-        known: The token ids that it knows.
-        decided: How many of them will never be rolled back.
     """
 
     def __init__(self, opening: Open, slot: Slot, vocab_size: int, context_length: int, chunk_tokens: int):
+        super().__init__(vocab_size, context_length)
         self.opening = opening
         self.slot = slot
-        self.known = TokenSequence()
-        self.decided = 0
-        self._vocab_size = vocab_size
-        self._context_length = context_length
         self._chunk_tokens = chunk_tokens
         self._num_computed = 0
         self._is_evicted = False
-
-    def __len__(self) -> int:
-        return len(self.known)
 
     @property
     def num_computed(self) -> int:
         """Tokens at the front whose KV is in memory."""
         return self._num_computed
 
-    def apply(self, update: SequenceUpdate) -> None:
-        """Truncates to `update.keep` and appends `update.tokens`; from `keep = 0` it replays.
-
-        Raises:
-            StaleState: The kept tokens are not known here; the sequence is unchanged.
-            InvalidRequest: A field breaks a limit; the sequence is unchanged.
-        """
-        self._check_values(update)
-        if update.keep == 0:
-            self._replay(update)
-            return
-        self._check_kept(update)
-        self.truncate(update.keep)
-        self.known.extend(update.tokens)
-        self.decided = update.decided
+    def apply(self, update: SequenceUpdate) -> int:
+        """As `KnownSequence.apply`; a replay from `keep = 0` mends an eviction."""
+        if self._is_evicted and update.keep > 0:
+            raise StaleState(StaleReason.EVICTED)
+        unchanged = super().apply(update)
+        self._is_evicted = False
+        self._num_computed = min(self._num_computed, unchanged)
+        return unchanged
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens of the server's own: a drafter knows its draft."""
-        self.known.extend(tokens)
+        self.tokens.extend(tokens)
 
     def truncate(self, length: int) -> None:
         """Forgets all tokens from position `length` on."""
-        self.known.truncate(length)
+        self.tokens.truncate(length)
         self._num_computed = min(self._num_computed, length)
 
     def evict(self) -> None:
@@ -79,14 +65,14 @@ class EngineSequence:
         """
         if self._is_evicted:
             raise StaleState(StaleReason.EVICTED)
-        if not 1 <= num_outputs <= len(self.known):
-            raise InvalidRequest.of("num_outputs", f"is {num_outputs}, must be 1 to {len(self.known)}")
-        if len(self.known) > self._context_length:
+        if not 1 <= num_outputs <= len(self.tokens):
+            raise InvalidRequest.of("num_outputs", f"is {num_outputs}, must be 1 to {len(self.tokens)}")
+        if len(self.tokens) > self._context_length:
             raise InvalidRequest.of(
-                "tokens", f"are {len(self.known)}, the context holds {self._context_length}"
+                "tokens", f"are {len(self.tokens)}, the context holds {self._context_length}"
             )
-        yield from self._prefill(len(self.known) - num_outputs)
-        end = len(self.known)
+        yield from self._prefill(len(self.tokens) - num_outputs)
+        end = len(self.tokens)
         start = min(self._num_computed, end - num_outputs)
         scores = yield self._work(start, end, num_outputs)
         self._num_computed = end
@@ -94,13 +80,15 @@ class EngineSequence:
 
     def _prefill(self, first_output: int) -> Generator[Work, Scores, None]:
         """Computes chunks until the rest fits into one, which answers."""
-        while len(self.known) - self._num_computed > self._chunk_tokens and self._num_computed < first_output:
+        while (
+            len(self.tokens) - self._num_computed > self._chunk_tokens and self._num_computed < first_output
+        ):
             end = min(self._num_computed + self._chunk_tokens, first_output)
             yield self._work(self._num_computed, end, 0)
             self._num_computed = end
 
     def _work(self, start: int, end: int, num_outputs: int) -> Work:
-        ids = self.known.ids
+        ids = self.tokens.ids
         return Work(
             slot=self.slot,
             start=start,
@@ -112,46 +100,3 @@ class EngineSequence:
             drafts=[*ids[end - num_outputs + 1 : end], -1] if num_outputs else (),
             entropy=self.opening.entropy,
         )
-
-    def _replay(self, update: SequenceUpdate) -> None:
-        """Starts anew; KV of the common prefix is kept."""
-        common = _common_length(self.known.ids, update.tokens)
-        self._is_evicted = False
-        self.truncate(common)
-        self.known.extend(update.tokens[common:])
-        self.decided = update.decided
-
-    def _check_values(self, update: SequenceUpdate) -> None:
-        for index, token in enumerate(update.tokens):
-            if not 0 <= token < self._vocab_size:
-                raise InvalidRequest.of(
-                    f"update.tokens[{index}]", f"is {token}, must be 0 to {self._vocab_size - 1}"
-                )
-        length = update.keep + len(update.tokens)
-        if update.keep < 0:
-            raise InvalidRequest.of("update.keep", f"is {update.keep}, must be at least 0")
-        if length > self._context_length:
-            raise InvalidRequest.of(
-                "update.tokens", f"make {length} tokens, the context holds {self._context_length}"
-            )
-        if not 0 <= update.decided <= length:
-            raise InvalidRequest.of("update.decided", f"is {update.decided}, must be 0 to {length}")
-
-    def _check_kept(self, update: SequenceUpdate) -> None:
-        if self._is_evicted:
-            raise StaleState(StaleReason.EVICTED)
-        if update.keep > len(self.known):
-            raise StaleState(StaleReason.BEYOND_STATE)
-        if self.known.prefix_hash(update.keep) != update.prefix_hash:
-            raise StaleState(StaleReason.WRONG_HASH)
-        if update.keep < self.decided:
-            raise InvalidRequest.of("update.keep", f"is {update.keep}, must be 0 or at least {self.decided}")
-        if update.decided < self.decided:
-            raise InvalidRequest.of("update.decided", f"is {update.decided}, must be at least {self.decided}")
-
-
-def _common_length(known: Sequence[int], tokens: Sequence[int]) -> int:
-    for length, (left, right) in enumerate(zip(known, tokens, strict=False)):
-        if left != right:
-            return length
-    return min(len(known), len(tokens))

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 from fly.messages import ModelInfo, Role
 from fly.types import EntropyEstimator
+from fly.version import VERSION
 from services.engine.base import Scores, Slot, Work
 from services.engine.ledger import KvLedger
-from services.engine.version import flyserve_version
 
 _MASK = (1 << 64) - 1
 _UNIT = 1.0 / (1 << 64)
@@ -93,7 +93,7 @@ class SimulatedRunner:
             dtype="float32",
             shards=1,
             kv_capacity=kv_tokens,
-            version=flyserve_version(),
+            version=VERSION,
         )
         self._ledger = KvLedger(kv_tokens, max_sequences)
         self._computed: dict[Slot, int] = {}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fly.messages import ModelInfo, Role
+from fly.version import VERSION
 from services.engine.arena import ContiguousArena
 from services.engine.attention import RaggedForward
 from services.engine.base import Scores, Slot, Work
@@ -18,7 +19,6 @@ from services.engine.loading import DTYPES, LoadedModel, load_model
 from services.engine.packed import LinearMaker, PlainLinear, can_pack, pack_model
 from services.engine.plan import Plan
 from services.engine.self_check import Forward, Reference, agrees, check_forward
-from services.engine.version import flyserve_version
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def load_runner(
         dtype=dtype,
         shards=1,
         kv_capacity=kv_tokens,
-        version=flyserve_version(),
+        version=VERSION,
     )
     return TorchRunner(info, forward, torch.device(device), description)
 

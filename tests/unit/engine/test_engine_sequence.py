@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from fly.errors import InvalidRequest
+from fly.known import StaleState
 from fly.messages import Role, StaleReason
 from fly.tokens import PeerView, SequenceUpdate, TokenSequence
-from services.engine.base import StaleState, Work
+from services.engine.base import Work
 from services.engine.sequence import EngineSequence
 from services.engine.simulated import SimulatedConfig, SimulatedRunner
 
@@ -41,7 +42,7 @@ def test_steps_truncate_and_append(sequence: EngineSequence) -> None:
     sequence.apply(update(0, [1, 2, 3], 3))
     sequence.apply(update(3, [4, 5], 4, [1, 2, 3]))
     sequence.apply(update(4, [6], 5, [1, 2, 3, 4]))
-    assert sequence.known.ids == [1, 2, 3, 4, 6] and sequence.decided == 5
+    assert sequence.tokens.ids == [1, 2, 3, 4, 6] and sequence.decided == 5
 
 
 def test_the_client_view_and_the_server_agree(sequence: EngineSequence) -> None:
@@ -49,7 +50,7 @@ def test_the_client_view_and_the_server_agree(sequence: EngineSequence) -> None:
     sequence.apply(view.update(client, [4, 5], 3))
     client.extend([4, 9])
     sequence.apply(view.update(client, [7, 8], 5))
-    assert sequence.known.ids == [1, 2, 3, 4, 9, 7, 8]
+    assert sequence.tokens.ids == [1, 2, 3, 4, 9, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_limits_are_named_and_change_nothing(
     with pytest.raises(InvalidRequest) as caught:
         sequence.apply(step)
     assert caught.value.violations[0].field == field
-    assert sequence.known.ids == [1, 2, 3]
+    assert sequence.tokens.ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_unknown_prefixes_are_stale_and_a_replay_mends(
         sequence.apply(step)
     assert caught.value.reason is reason
     sequence.apply(update(0, [1, 9, 5], 1))
-    assert sequence.known.ids == [1, 9, 5] and sequence.decided == 1
+    assert sequence.tokens.ids == [1, 9, 5] and sequence.decided == 1
 
 
 def test_eviction_is_stale_until_a_replay(sequence: EngineSequence, runner: SimulatedRunner) -> None:

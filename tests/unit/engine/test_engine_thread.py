@@ -8,10 +8,11 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest, NotReady, Overloaded
+from fly.known import StaleState
 from fly.messages import Open, Role, StaleReason
 from fly.tokens import SequenceUpdate
 from fly.types import SamplingParams
-from services.engine.base import Job, Scores, StaleState, Work
+from services.engine.base import Job, Scores, Work
 from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine, ForwardError, ThreadEngine
 from services.engine.sequence import EngineSequence
@@ -64,7 +65,7 @@ def decode(sequence: EngineSequence, num_tokens: int) -> Job[list[int]]:
     for _ in range(num_tokens):
         scores = yield from sequence.score()
         sequence.extend(scores.choices)
-    return sequence.known.ids[start:]
+    return sequence.tokens.ids[start:]
 
 
 async def test_many_jobs_give_what_each_gives_alone(engine: Engine) -> None:
@@ -150,7 +151,7 @@ async def test_busy_sequences_beyond_memory_all_finish(engine: Engine) -> None:
             try:
                 return len(await engine.run(decode(sequence, 200 - (len(sequence) - 300))))
             except StaleState:
-                known = tuple(sequence.known.ids)
+                known = tuple(sequence.tokens.ids)
                 sequence.apply(SequenceUpdate(1, 0, known, 300, 0))
             finally:
                 if len(sequence) == 500:

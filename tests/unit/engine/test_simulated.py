@@ -26,7 +26,7 @@ def scored(config: SimulatedConfig, ids: list[int], outputs: int, **kwargs: Any)
     slot = runner.allocate(len(ids))
     assert slot is not None
     sequence = EngineSequence(Open("r", **{"prompt_length": 4, **kwargs}), slot, 512, 4096, 8192)
-    sequence.known.extend(ids)
+    sequence.tokens.extend(ids)
     return runner.forward([next(sequence.score(outputs))])[0]
 
 

@@ -62,7 +62,7 @@ class Oracle:
 def drafted_with(guesser: Guesser, max_tokens: int = 4, ending_ids: frozenset[int] = NO_END) -> Drafted:
     sequence, runner = open_sequence()
     result = run(draft(sequence, max_tokens, ending_ids, guesser), runner)
-    assert sequence.known.ids == [*PROMPT, *result.tokens]
+    assert sequence.tokens.ids == [*PROMPT, *result.tokens]
     return result
 
 

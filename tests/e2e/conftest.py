@@ -1,0 +1,23 @@
+"""The demo pair behind a router, in fp32, every service a process of its own."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from demo.tasks import Task, load_tasks
+from tests.support.processes import Deployment, demo_deployment
+
+NUM_PROBLEMS = int(os.environ.get("FLYSERVE_E2E_PROBLEMS", "100"))
+"""Held-out problems per comparison; 300 for the full proof."""
+
+
+@pytest.fixture(scope="session")
+def problems() -> list[Task]:
+    return load_tasks(NUM_PROBLEMS)
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Iterator[Deployment]:
+    with demo_deployment(num_targets=2) as deployment:
+        yield deployment

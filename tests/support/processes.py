@@ -1,0 +1,90 @@
+"""Services as processes of their own, freed by handle."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+ROOT = Path(__file__).parents[2]
+TARGET_MODEL = ROOT / "demo" / "models" / "target"
+DRAFTER_MODEL = ROOT / "demo" / "models" / "drafter"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProcess:
+    """A running service: where it listens, and its process."""
+
+    address: str
+    process: subprocess.Popen[str]
+
+    def kill(self) -> None:
+        """Ends it at once, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
+    """`python -m module flags`, ready when the block is entered, ended when it is left."""
+    command = [sys.executable, "-m", module, *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=log
+        )
+        try:
+            yield ServiceProcess(_ready_address(process, log), process)
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+def _ready_address(process: subprocess.Popen[str], log: TextIO) -> str:
+    """Reads the line that a service prints when it serves."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("ready "):
+            return line.split()[1]
+    log.seek(0)
+    raise AssertionError(f"the service ended before it was ready: {log.read()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The demo pair behind a router, without Ray."""
+
+    router: ServiceProcess
+    targets: list[ServiceProcess]
+    drafter: ServiceProcess
+    sub_drafter: ServiceProcess
+
+
+@contextmanager
+def demo_deployment(num_targets: int = 1, dtype: str = "float32") -> Iterator[Deployment]:
+    """Starts every service of the demo pair as its own process."""
+    with ExitStack() as stack:
+
+        def start(module: str, *flags: str) -> ServiceProcess:
+            return stack.enter_context(service(module, *flags))
+
+        sub_drafter = start("services.sub_drafter")
+        served = ("--dtype", dtype, "--threads", "1")
+        targets = [
+            start("services.target", "--model", str(TARGET_MODEL), *served) for _ in range(num_targets)
+        ]
+        help_from = ("--sub-drafter", sub_drafter.address)
+        drafter = start("services.drafter", "--model", str(DRAFTER_MODEL), *served, *help_from)
+        places = [flag for target in targets for flag in ("--target", target.address)]
+        router = start(
+            "router", "--model", str(TARGET_MODEL), *places, "--drafter", drafter.address, "--grpc-port", "0"
+        )
+        yield Deployment(router, targets, drafter, sub_drafter)
