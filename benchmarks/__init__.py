@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table with a progress bar and can write JSON."""

@@ -1,0 +1,49 @@
+"""`flyserve bench`: plain decoding against exact speculation, FLy, and FLy with sub-drafter."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fly.errors import ConfigError
+from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.cli.up import DEMO, running
+from flyserve.client import Client
+
+
+def bench(
+    address: Annotated[
+        str | None,
+        typer.Option(help="host:port of a running deployment; without it the demo is started and stopped."),
+    ] = None,
+    problems: Annotated[int, typer.Option(min=1, help="Held-out problems to send.")] = 60,
+    report: Annotated[
+        Path | None, typer.Option("--output", dir_okay=False, help="Write all measurements as JSON.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+) -> None:
+    """Compare the ways of decoding on the shipped held-out tasks, and print a table."""
+    with reported_errors("start a deployment with: flyserve up"):
+        from benchmarks.compare import run, write_report
+        from benchmarks.table import comparison_table
+        from demo.tasks import load_tasks
+
+        tasks = load_tasks(problems)
+        if len(tasks) < problems:
+            raise ConfigError(f"--problems: is {problems}, must be at most {len(tasks)}")
+        with _served_at(address, verbose) as served, Client(served) as client:
+            summaries, data = run(client, tasks, messages())
+        if report is not None:
+            write_report(data, report)
+        output().print(comparison_table(summaries))
+
+
+@contextmanager
+def _served_at(address: str | None, verbose: bool) -> Iterator[str]:
+    if address is not None:
+        yield address
+        return
+    with running(DEMO, port=0, verbose=verbose) as deployed:
+        yield deployed.address

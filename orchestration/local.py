@@ -1,0 +1,225 @@
+"""A whole deployment on this machine: Ray, the controller, the services, a router."""
+
+import importlib.util
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from fly.errors import ConfigError, ModelError, NotReady
+from fly.messages import Role
+from orchestration.config import Deployment, RouterTier
+from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.processes import ServiceProcess, StopSignals, service_process
+from orchestration.topology import ACTORS, ReplicaSpec, plan, total_cpus
+
+if TYPE_CHECKING:
+    from orchestration.reconciler import ReplicaStatus
+
+_POLL_S = 0.1
+_STOP_TIMEOUT_S = 10.0
+
+Progress = Callable[[Sequence["ReplicaStatus"]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """How a local deployment is run.
+
+    Attributes:
+        actors: Class of each tier's actor.
+        router: Module that is run as the router.
+        startup_timeout_s: Within which every replica, and then the router, must serve.
+        grace_s: For running streams when it stops.
+        verbose: Print what the services log.
+    """
+
+    actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
+    router: str = "router"
+    startup_timeout_s: float = 120.0
+    grace_s: float = 5.0
+    verbose: bool = False
+
+
+class LocalDeployment:
+    """A running deployment."""
+
+    def __init__(self, controller: Any, registry: str, router: ServiceProcess, signals: StopSignals) -> None:
+        self.registry = registry
+        self.router = router
+        self._controller = controller
+        self._signals = signals
+
+    @property
+    def address(self) -> str:
+        """host:port of the public service."""
+        return self.router.address
+
+    def status(self) -> list["ReplicaStatus"]:
+        import ray
+
+        status: list[ReplicaStatus] = ray.get(self._controller.status.remote())
+        return status
+
+    def wait(self) -> None:
+        """Waits until a signal interrupts.
+
+        Raises:
+            NotReady: The router has ended by itself.
+        """
+        while not self.router.has_ended(timeout_s=1.0):
+            self._signals.check()
+        raise NotReady(f"the router {self.router.last_words()}")
+
+
+@contextmanager
+def local_deployment(
+    deployment: Deployment, on_progress: Progress, options: LocalOptions | None = None
+) -> Iterator[LocalDeployment]:
+    """Starts a deployment on this machine and stops it when the block ends, in reverse order.
+
+    From the main thread only: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
+
+    Raises:
+        ConfigError: The router's port is in use.
+        ModelError: A replica cannot be started; says which and why.
+        NotReady: Something did not serve in time; says what.
+    """
+    options = options or LocalOptions()
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
+    _require_free_port(deployment.router)
+    prepare_environment()
+    with StopSignals() as signals, ExitStack() as stack:
+        try:
+            yield _start(stack, signals, deployment, on_progress, options)
+        finally:
+            # NOTE: before the stack unwinds: nothing may interrupt the stop.
+            signals.ignore()
+
+
+def _start(
+    stack: ExitStack,
+    signals: StopSignals,
+    deployment: Deployment,
+    on_progress: Progress,
+    options: LocalOptions,
+) -> LocalDeployment:
+    from orchestration.controller import create_controller
+
+    folder = stack.enter_context(temporary_folder())
+    num_cpus = math.ceil(total_cpus(plan(deployment, "", options.actors))) + 1
+    stack.enter_context(local_ray(num_cpus, "flyserve", folder, options.verbose))
+    signals.install()
+    signals.check()
+    controller = create_controller()
+    registry = _await(controller.address.remote(), options.startup_timeout_s, "the controller")
+    specs = plan(deployment, registry, options.actors)
+    _await(controller.apply.remote(specs, options.grace_s), options.startup_timeout_s, "the controller")
+
+    def tell(status: Sequence["ReplicaStatus"]) -> None:
+        signals.check()
+        on_progress(status)
+
+    _wait_until_ready(controller, specs, tell, options.startup_timeout_s)
+    # NOTE: a start that is given up before has nothing to drain.
+    stack.callback(_stop, controller, options.grace_s)
+    router = stack.enter_context(_router(deployment, registry, folder, options))
+    return LocalDeployment(controller, registry, router, signals)
+
+
+def _stop(controller: Any, grace_s: float) -> None:
+    """Lets running streams finish; every process ends with Ray in any case."""
+    import ray
+
+    ray.wait([controller.stop.remote(grace_s)], timeout=grace_s + _STOP_TIMEOUT_S)
+
+
+def _await(reference: Any, timeout_s: float, name: str) -> Any:
+    import ray
+
+    from orchestration.fleet import reason
+
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError:
+        raise NotReady(f"{name} was not ready after {timeout_s:.0f} s") from None
+    except ray.exceptions.RayActorError as error:
+        raise NotReady(f"{name} died: {reason(error)}") from None
+
+
+def _wait_until_ready(
+    controller: Any, specs: Sequence[ReplicaSpec], on_progress: Progress, timeout_s: float
+) -> None:
+    from orchestration.reconciler import State
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        status: list[ReplicaStatus] = _await(controller.status.remote(), timeout_s, "the controller")
+        on_progress(status)
+        for replica in status:
+            if replica.state is State.FAILED:
+                raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
+        missing = [replica.replica for replica in status if replica.state is not State.READY]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise NotReady(
+                f"{len(missing)} of {len(specs)} replicas were not ready after {timeout_s:.0f} s: "
+                + ", ".join(missing)
+            )
+        time.sleep(_POLL_S)
+
+
+def router_config(deployment: Deployment, registry: str, options: LocalOptions) -> dict[str, Any]:
+    """The router's own configuration file, as plain data."""
+    router, speculation = deployment.router, deployment.speculation
+    return {
+        "model": str(deployment.target.model),
+        "registry": registry,
+        "host": router.host,
+        "grpc_port": router.grpc_port,
+        "balancing": router.balancing,
+        "max_concurrent": router.max_concurrent,
+        "max_queued": router.max_queued,
+        "start_timeout_s": options.startup_timeout_s,
+        "grace_s": options.grace_s,
+        "speculation": {
+            "mode": speculation.mode.value,
+            "preset": speculation.preset,
+            "draft_length": speculation.draft_length.max,
+        },
+    }
+
+
+@contextmanager
+def _router(
+    deployment: Deployment, registry: str, folder: Path, options: LocalOptions
+) -> Iterator[ServiceProcess]:
+    config = folder / "router.yaml"
+    config.write_text(yaml.safe_dump(router_config(deployment, registry, options)), encoding="utf-8")
+    command = (options.router, "--config", str(config))
+    with service_process(
+        command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
+    ) as process:
+        yield process
+
+
+def _require_free_port(router: RouterTier) -> None:
+    """Fails before anything is started; the router itself finds out if another takes it meanwhile."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((router.host, router.grpc_port))
+        except OSError as error:
+            raise ConfigError(
+                f"router.grpc_port: {router.host}:{router.grpc_port} cannot be bound: {error.strerror};"
+                " stop what listens there or choose another port, 0 takes a free one"
+            ) from None

@@ -1,0 +1,154 @@
+"""Processes and signals of a local run: a router as a child, an orderly end whatever happens."""
+
+import contextlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from fly.errors import ConfigError, FlyServeError, NotReady
+
+_READY = "ready "
+
+
+class StopSignals:
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the main thread until the stop begins, then are ignored.
+
+    So whoever stops something after a signal is not interrupted by the next.
+    """
+
+    def __init__(self) -> None:
+        self._previous: dict[signal.Signals, Any] = {}
+        self._received = False
+
+    def __enter__(self) -> "StopSignals":
+        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.install()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Sets the handlers, anew where a library has set its own."""
+        for number in self._previous:
+            signal.signal(number, self._interrupt)
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt after a signal.
+
+        NOTE: an exception that a handler raises within a library's callback may be lost there: whoever waits
+        asks here, too.
+        """
+        if self._received:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """From now on neither signal has an effect."""
+        for number in self._previous:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._received = True
+        raise KeyboardInterrupt
+
+
+class ServiceProcess:
+    """A running `python -m <service>` that has said where it listens."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[str]", address: str, errors: Path) -> None:
+        self.name = name
+        self.address = address
+        self.pid = process.pid
+        self._process = process
+        self._errors = errors
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Whether the process ends by itself within `timeout_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self._process.returncode is not None
+
+    def last_words(self) -> str:
+        """Exit status and last line of an ended process."""
+        return f"ended with status {self._process.returncode}: {_last_line(self._errors)}"
+
+
+@contextlib.contextmanager
+def service_process(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_s: float, grace_s: float
+) -> Iterator[ServiceProcess]:
+    """Runs `python -m <command>` until the block ends; it serves when the block begins.
+
+    Args:
+        command: Module, then its flags.
+        environment: Of the process.
+        folder: Where its log goes, as `<module>.log`.
+        timeout_s: Within which it must say `ready host:port`.
+        grace_s: Between SIGTERM and SIGKILL at the end.
+
+    Raises:
+        ConfigError: It ended, with its last line.
+        NotReady: It did not say so in time.
+    """
+    name, errors = command[0], folder / f"{command[0]}.log"
+    with errors.open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            # A terminal's Ctrl-C reaches only this process, which stops the other in its turn.
+            start_new_session=True,
+        )
+    try:
+        yield ServiceProcess(name, process, _ready_address(name, process, errors, timeout_s), errors)
+    finally:
+        _end(process, grace_s)
+
+
+def _ready_address(name: str, process: "subprocess.Popen[str]", errors: Path, timeout_s: float) -> str:
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
+    try:
+        while (line := lines.get(timeout=timeout_s)) is not None:
+            if line.startswith(_READY):
+                return line.removeprefix(_READY).strip()
+    except queue.Empty:
+        raise NotReady(f"the {name} was not ready after {timeout_s:.0f} s") from None
+    process.wait()
+    raise _failure(name, errors)
+
+
+def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
+    """Passes every line on, so that the process never blocks on a full pipe; None at the end."""
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(None)
+
+
+def _failure(name: str, errors: Path) -> FlyServeError:
+    return ConfigError(f"{name}: {_last_line(errors).removeprefix('error: ')}")
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def _end(process: "subprocess.Popen[str]", grace_s: float) -> None:
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,5 @@
+"""A router that cannot serve."""
+
+import sys
+
+sys.exit("error: cannot serve")

@@ -1,0 +1,15 @@
+"""A router's command line without a router: listens, says so, waits for the signal."""
+
+import signal
+import threading
+
+
+def main() -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    print("ready 127.0.0.1:1", flush=True)
+    stop.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fly.errors import ConfigError, ModelError, NotReady
+from fly.messages import Role
+from orchestration.config import Deployment
+from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from services.common.config import parse
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parent
+STANDINS = {
+    Role.TARGET: "standins:StandIn",
+    Role.DRAFTER: "standins:StandInDrafter",
+    Role.SUB_DRAFTER: "standins:StandInSubDrafter",
+}
+OPTIONS = LocalOptions(actors=STANDINS, router="standin_router", grace_s=1.0)
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
+    data = {
+        "target": {"model": str(tmp_path), "replicas": 2},
+        "drafter": {"model": str(tmp_path)},
+        "sub_drafter": {"engine": "ngram"},
+        "router": {"grpc_port": 0},
+    }
+    return parse(Deployment, data, "test")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # NOTE: short: the kernel limits socket paths to 107 bytes.
+    scratch = Path("/tmp") / f"fs{os.getpid()}"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert set(psutil.Process().children(recursive=True)) - before == set()
+    assert list(scratch.iterdir()) == []
+    scratch.rmdir()
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.05)
+
+
+def quiet(status: object) -> None:
+    pass
+
+
+def by_name(running: LocalDeployment) -> dict[str, tuple[str, int]]:
+    return {status.replica: (status.address, status.generation) for status in running.status()}
+
+
+def pid_listening_at(address: str) -> int:
+    port = int(address.rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process.pid
+    raise AssertionError(f"nobody listens at {address}")
+
+
+def test_a_killed_replica_is_restarted_and_published_anew(deployment: Deployment) -> None:
+    with local_deployment(deployment, quiet, OPTIONS) as running:
+        before = by_name(running)
+        assert set(before) == {"target-0", "target-1", "drafter-0", "sub_drafter-0"}
+        assert all(generation == 1 for _, generation in before.values())
+
+        os.kill(pid_listening_at(before["target-0"][0]), signal.SIGKILL)
+
+        eventually(lambda: by_name(running)["target-0"][1] == 2)
+        after = by_name(running)
+        assert after.pop("target-0")[0] != before.pop("target-0")[0]
+        assert after == before
+
+
+def test_a_replica_that_cannot_start_names_itself_and_the_cause(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    options = LocalOptions(actors={**STANDINS, Role.DRAFTER: "standins:Broken"}, router="standin_router")
+    with (
+        pytest.raises(ModelError) as error,
+        local_deployment(deployment, quiet, options),
+    ):
+        pass
+    assert str(error.value) == f"drafter-0 cannot be started: {tmp_path}: no weights in the folder"
+
+
+def test_a_start_that_takes_too_long_names_what_is_missing(deployment: Deployment) -> None:
+    options = LocalOptions(
+        actors={**STANDINS, Role.TARGET: "standins:Slow"}, router="standin_router", startup_timeout_s=6.0
+    )
+    with (
+        pytest.raises(NotReady, match=r"of 4 replicas were not ready after 6 s: .*target-0, target-1"),
+        local_deployment(deployment, quiet, options),
+    ):
+        pass
+
+
+def test_a_router_that_fails_says_why(deployment: Deployment) -> None:
+    options = LocalOptions(actors=STANDINS, router="standin_broken_router", grace_s=1.0)
+    with (
+        pytest.raises(ConfigError, match="standin_broken_router: cannot serve"),
+        local_deployment(deployment, quiet, options),
+    ):
+        pass
+
+
+def test_a_router_that_ends_by_itself_is_an_error(deployment: Deployment) -> None:
+    with local_deployment(deployment, quiet, OPTIONS) as running:
+        os.kill(running.router.pid, signal.SIGKILL)
+        with pytest.raises(NotReady, match="ended with status -9"):
+            running.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(deployment: Deployment, number: int) -> None:
+    with pytest.raises(KeyboardInterrupt), local_deployment(deployment, quiet, OPTIONS) as running:
+        os.kill(os.getpid(), number)
+        running.wait()

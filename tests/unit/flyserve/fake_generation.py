@@ -1,0 +1,104 @@
+"""A tiny public service on a real socket, for the client and the command line."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from protos.flyserve.v1 import generation_pb2 as pb
+from protos.flyserve.v1.generation_pb2_grpc import GenerationServicer, add_GenerationServicer_to_server
+
+TOKENS = (
+    pb.Token(id=1, verdict=pb.VERDICT_EXACT, choice=1, entropy=0.5),
+    pb.Token(id=2, verdict=pb.VERDICT_RESCUED, choice=7, entropy=1.5),
+    pb.Token(id=3, verdict=pb.VERDICT_CORRECTED, choice=3, entropy=0.25),
+)
+PIECES = {1: "the", 2: " quick", 3: " fox"}
+STATISTICS = pb.Statistics(
+    rounds=1, drafted=4, emitted=3, accepted=2, rescued=1, tau=3.0, time_to_first_token_s=0.012, total_s=0.5
+)
+
+
+class FakeGeneration(GenerationServicer):
+    """Answers every prompt alike; some prompts are refused."""
+
+    def __init__(self) -> None:
+        self.requests: list[pb.GenerateRequest] = []
+        self.has_ended = threading.Event()
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
+        self._take(request, context)
+        return pb.GenerateResponse(
+            request_id="r1",
+            text="the quick fox",
+            tokens=TOKENS,
+            finish_reason=pb.FINISH_REASON_STOP_TOKEN,
+            statistics=STATISTICS,
+            prompt_tokens=5,
+            warnings=["short context"],
+        )
+
+    def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateChunk]:
+        self._take(request, context)
+        yield pb.GenerateChunk(text="the quick", tokens=TOKENS[:2], request_id="r1", prompt_tokens=5)
+        if request.prompt == "endless":
+            context.add_callback(self.has_ended.set)
+            self.has_ended.wait()
+            return
+        yield pb.GenerateChunk(
+            text=" fox",
+            tokens=TOKENS[2:],
+            finish_reason=pb.FINISH_REASON_STOP_TOKEN,
+            statistics=STATISTICS,
+            warnings=["short context"],
+        )
+
+    def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
+        known = [(token, piece) for token, piece in PIECES.items() if piece in request.text]
+        return pb.TokenizeResponse(ids=[t for t, _ in known], pieces=[p for _, p in known])
+
+    def _take(self, request: pb.GenerateRequest, context: Any) -> None:
+        self.requests.append(request)
+        if request.prompt == "bad":
+            violation = error_details_pb2.BadRequest.FieldViolation(
+                field="max_new_tokens", description="is 9000, must be at most 4096"
+            )
+            _refuse(
+                context, code_pb2.INVALID_ARGUMENT, error_details_pb2.BadRequest(field_violations=[violation])
+            )
+        if request.prompt == "full":
+            delay = duration_pb2.Duration(seconds=2, nanos=500_000_000)
+            _refuse(context, code_pb2.RESOURCE_EXHAUSTED, error_details_pb2.RetryInfo(retry_delay=delay))
+
+
+def _refuse(context: Any, code: int, detail: Any) -> None:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    context.abort_with_status(
+        rpc_status.to_status(status_pb2.Status(code=code, message="no", details=[packed]))
+    )
+
+
+@contextmanager
+def fake_generation() -> Iterator[tuple[FakeGeneration, str]]:
+    service = FakeGeneration()
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_GenerationServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield service, f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def refused_address() -> str:
+    """An address at which nothing listens."""
+    with fake_generation() as (_, address):
+        return address

@@ -1,0 +1,104 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
+
+from fly.errors import DeadlineExceeded, InvalidRequest, NotReady, Overloaded
+from fly.types import FinishReason, Mode, Verdict
+from flyserve import Client, Sampling, Speculation, Token
+from protos.flyserve.v1 import generation_pb2 as pb
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[FakeGeneration, Client]]:
+    with fake_generation() as (service, address), Client(address) as client:
+        yield service, client
+
+
+def test_generate_returns_tokens_with_their_verdicts(served: tuple[FakeGeneration, Client]) -> None:
+    response = served[1].generate("hello")
+    assert response.text == "the quick fox"
+    assert response.tokens[1] == Token(2, Verdict.RESCUED, 7, 1.5)
+    assert response.finish_reason is FinishReason.STOP_TOKEN
+    assert (response.statistics.tau, response.statistics.rescued) == (STATISTICS.tau, STATISTICS.rescued)
+    assert response.warnings == ("short context",)
+
+
+def test_what_is_not_said_is_absent_on_the_wire(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    client.generate("hello")
+    request = service.requests[0]
+    assert request.prompt == "hello"
+    assert not request.HasField("max_new_tokens")
+    assert not request.sampling.HasField("seed")
+    assert request.speculation.mode == pb.SPECULATION_MODE_UNSPECIFIED
+    assert not request.speculation.HasField("draft_length")
+    assert not request.speculation.HasField("sub_drafter")
+
+
+def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    client.generate(
+        [4, 5],
+        max_new_tokens=9,
+        sampling=Sampling(temperature=0.5, seed=0),
+        speculation=Speculation(mode=Mode.FLY, preset="vllm", draft_length=0, sub_drafter=False),
+        stop=["\n"],
+    )
+    request = service.requests[0]
+    assert list(request.prompt_token_ids.ids) == [4, 5]
+    assert request.max_new_tokens == 9
+    assert (request.sampling.temperature, request.sampling.HasField("seed")) == (0.5, True)
+    speculation = request.speculation
+    assert (speculation.mode, speculation.preset) == (pb.SPECULATION_MODE_FLY, "vllm")
+    assert (speculation.HasField("draft_length"), speculation.draft_length) == (True, 0)
+    assert (speculation.HasField("sub_drafter"), speculation.sub_drafter) == (True, False)
+    assert list(request.stop) == ["\n"]
+
+
+def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
+    first, last = served[1].stream("hello")
+    assert (first.text, first.request_id, first.prompt_tokens) == ("the quick", "r1", 5)
+    assert (first.finish_reason, first.statistics) == (None, None)
+    assert last.finish_reason is FinishReason.STOP_TOKEN
+    assert last.statistics is not None
+
+
+def test_leaving_a_stream_cancels_it(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    chunks = client.stream("endless")
+    next(chunks)
+    chunks.close()  # type: ignore[attr-defined]
+    assert service.has_ended.wait(10)
+
+
+def test_a_refusal_names_the_field(served: tuple[FakeGeneration, Client]) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        served[1].generate("bad")
+    assert error.value.violations[0].field == "max_new_tokens"
+    assert str(error.value) == "max_new_tokens is 9000, must be at most 4096"
+
+
+def test_overload_says_when_to_try_again(served: tuple[FakeGeneration, Client]) -> None:
+    with pytest.raises(Overloaded) as error:
+        list(served[1].stream("full"))
+    assert error.value.retry_after_s == 2.5
+
+
+def test_a_deadline_that_passes_is_told(served: tuple[FakeGeneration, Client]) -> None:
+    with pytest.raises(DeadlineExceeded):
+        list(served[1].stream("endless", timeout_s=0.05))
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    address = refused_address()
+    with Client(address) as client, pytest.raises(NotReady, match=f"nothing answers at {address}"):
+        client.generate("hello")
+
+
+@pytest.mark.parametrize("module", ["flyserve", "flyserve.client", "flyserve.cli"])
+def test_importing_loads_neither_torch_nor_ray(module: str) -> None:
+    code = f"import sys, {module}; sys.exit(int(bool({{'torch', 'ray'}} & set(sys.modules))))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

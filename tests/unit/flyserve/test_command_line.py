@@ -1,0 +1,99 @@
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_generation import FakeGeneration, fake_generation, refused_address
+from typer.testing import CliRunner, Result
+
+from flyserve.cli import app
+from protos.flyserve.v1 import generation_pb2 as pb
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[FakeGeneration, str]]:
+    with fake_generation() as served:
+        yield served
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def fails_with(result: Result, *parts: str) -> None:
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.output
+    assert lines[0].startswith("error: ")
+    assert all(part in lines[0] for part in parts), lines[0]
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("bench",)])
+def test_help_reads_well(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+def test_generate_prints_the_text_and_one_line_of_statistics(served: tuple[FakeGeneration, str]) -> None:
+    result = run("generate", "hello", "--address", served[1])
+    assert result.exit_code == 0
+    assert result.stdout == "the quick fox\n"
+    assert "\x1b" not in result.output
+    warning, statistics = result.stderr.splitlines()
+    assert warning == "warning: short context"
+    assert statistics == "3 tokens | 6.0 tokens/s | tau 3.00 | 1 rescued | first token after 12 ms"
+
+
+def test_generate_passes_its_options_on(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    run(
+        *("generate", "-", "--address", address, "--mode", "exact", "--preset", "vllm"),
+        *("--draft-length", "0", "--max-new-tokens", "7"),
+        stdin="from a pipe\n",
+    )
+    request = service.requests[0]
+    assert request.prompt == "from a pipe\n"
+    assert request.speculation.mode == pb.SPECULATION_MODE_EXACT
+    assert (request.speculation.preset, request.speculation.HasField("draft_length")) == ("vllm", True)
+    assert request.max_new_tokens == 7
+
+
+def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
+    response = json.loads(run("generate", "hello", "--json", "--address", served[1]).stdout)
+    assert response["tokens"][1] == {"id": 2, "verdict": "rescued", "choice": 7, "entropy": 1.5}
+    assert response["finish_reason"] == "stop_token"
+    assert response["statistics"]["tau"] == 3.0
+
+
+def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:
+    fails_with(run("generate", "bad", "--address", served[1]), "max_new_tokens is 9000")
+
+
+@pytest.mark.parametrize("command", [("generate", "hello"), ("generate", "hello", "--json"), ("bench",)])
+def test_a_deployment_that_is_not_there_is_one_line_with_the_remedy(command: tuple[str, ...]) -> None:
+    address = refused_address()
+    fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up")
+
+
+def test_a_missing_deployment_file_is_one_line(tmp_path: Path) -> None:
+    fails_with(run("up", str(tmp_path / "absent.yaml")), "absent.yaml", "No such file")
+
+
+def test_an_unknown_key_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "deployment.yaml"
+    path.write_text("target: {modell: x}\n", encoding="utf-8")
+    fails_with(run("up", str(path)), "target.modell: unknown key, did you mean 'model'?")
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "deployment.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path.write_text(f"target: {{model: .}}\nrouter: {{grpc_port: {port}}}\n", encoding="utf-8")
+        fails_with(run("up", str(path)), f"router.grpc_port: 127.0.0.1:{port} cannot be bound")
+
+
+def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) -> None:
+    fails_with(run("bench", "--problems", "1000000", "--address", served[1]), "--problems", "must be at most")

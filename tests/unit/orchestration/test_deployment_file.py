@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from fly.errors import ConfigError
+from orchestration.config import APPLICATION_ROOT, Dtype, load_deployment
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "deployment.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "small").mkdir()
+    return tmp_path
+
+
+def test_models_are_found_beside_the_file(folder: Path) -> None:
+    deployment = load_deployment(written(folder, "target: {model: big}\ndrafter: {model: small}"))
+    assert deployment.target.model == folder / "big"
+    assert deployment.drafter is not None
+    assert deployment.drafter.model == folder / "small"
+    assert deployment.target.dtype is Dtype.BFLOAT16
+
+
+def test_models_are_found_under_the_applications_root(folder: Path) -> None:
+    assert load_deployment(written(folder, "target: {model: fly}")).target.model == APPLICATION_ROOT / "fly"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("target: {model: big, replica: 2}", "target.replica: unknown key, did you mean 'replicas'?"),
+        ("tarhet: {model: big}", "tarhet: unknown key, did you mean 'target'?"),
+        (
+            "target: {model: big}\nspeculation: {draft_length: {maxx: 3}}",
+            "speculation.draft_length.maxx: unknown key, did you mean 'max'?",
+        ),
+        ("target: {model: big, dtype: float16}", "target.dtype: is 'float16'"),
+        (
+            "target: {model: big, shards: 2}",
+            "target.shards: is 2: Value error, sharded replicas are not served",
+        ),
+        ("target: {model: big}\nspeculation: {preset: brave}", "must be one of official, paper, vllm"),
+        ("target: {model: gone}", "target.model: no folder gone"),
+        ("target: {model: big}\ndrafter: {model: gone}", "drafter.model: no folder gone"),
+        ("drafter: {model: small}", "target: is"),
+    ],
+)
+def test_a_fault_names_the_key(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_deployment(written(folder, text))
+    assert message in str(error.value)
+    assert str(folder / "deployment.yaml") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: No such file"):
+        load_deployment(tmp_path / "absent.yaml")
+
+
+def test_the_demos_file_breaks_no_limit() -> None:
+    from orchestration.config import Deployment
+    from services.common.config import load_yaml
+
+    demo = load_yaml(Deployment, APPLICATION_ROOT / "demo" / "deployment.yaml")
+    assert demo.target.replicas == 2
+    assert demo.sub_drafter is not None
