@@ -78,7 +78,7 @@ class Coupling(StrEnum):
     SHARED_NOISE = "shared_noise"
     """Both take `argmax(log p + g)` with the same hashed noise: exact mode then equals plain decoding."""
     REJECTION = "rejection"
-    """Modified rejection sampling (Chen et al., 2302.01318): the target accepts a draft with min(1, p / q)."""
+    """Modified rejection sampling (Chen et al., 2302.01318): a draft is accepted with min(1, p / q)."""
 
 
 @dataclass(frozen=True, slots=True)
