@@ -2,7 +2,10 @@
 
 import math
 
-from fly.types import EntropyEstimator, FlyRule
+from fly.types import EntropyEstimator, FlyRule, Tail
+
+DEFAULT_PRESET = "vllm"
+"""What `fly` starts from where neither request nor configuration names a rule."""
 
 EXACT = FlyRule(threshold=math.inf, window=1, min_following=1, guard_stops=True)
 """Only the target's own tokens are kept."""
@@ -13,4 +16,14 @@ PRESETS = {
     "vllm": FlyRule(threshold=0.3, window=6, min_following=6, shrinks=True, guard_excluded=True),
     # Nearly strict in practice: 0.3 of ln |V| is 3.5 nats at a vocabulary of 128k.
     "paper": FlyRule(threshold=0.3, window=6, min_following=6, entropy=EntropyEstimator.NORMALIZED),
+    "flyserve": FlyRule(
+        threshold=0.3,
+        window=6,
+        min_following=6,
+        tail=Tail.CARRY,
+        carry_after=2,
+        guard_stops=True,
+        guard_excluded=True,
+        strict_prefix_tokens=2,
+    ),
 }

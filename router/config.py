@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fly.presets import PRESETS
+from fly.presets import DEFAULT_PRESET, PRESETS
 from fly.types import Mode
 from router.policies import POLICIES
 from services.common.config import Config
@@ -46,7 +46,7 @@ class SpeculationConfig(Config):
     """
 
     mode: Mode = Mode.FLY
-    preset: str = "vllm"
+    preset: str = DEFAULT_PRESET
     draft_length: int = Field(15, ge=0)
     sub_drafter: bool = True
 

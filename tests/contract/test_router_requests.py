@@ -87,7 +87,7 @@ async def test_all_faults_are_told_at_once(rig: Rig) -> None:
     found = violations(await rig.refusal(prompt="", sampling=sampling, speculation=speculation))
     assert set(found) == {"prompt", "sampling.temperature", "sampling.top_p", "speculation.preset"}
     assert "sampling is not supported yet" in found["sampling.temperature"]
-    assert "official, paper, vllm" in found["speculation.preset"]
+    assert "flyserve, official, paper, vllm" in found["speculation.preset"]
 
 
 async def test_a_stream_is_refused_in_the_same_way(rig: Rig) -> None:

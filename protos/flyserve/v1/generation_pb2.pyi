@@ -264,7 +264,7 @@ class SpeculationParams(_message.Message):
     mode: Global___SpeculationMode.ValueType
     """Plain, exact or FLy."""
     preset: _builtins.str
-    """Named rule that FLy starts from: official, vllm or paper."""
+    """Named rule that FLy starts from: official, vllm, paper or flyserve."""
     draft_length: _builtins.int
     """Draft tokens per round."""
     window: _builtins.int

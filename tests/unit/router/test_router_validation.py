@@ -104,7 +104,7 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
         ({}, "neither registry nor targets"),
         ({"targets": ["a:1"], "registry": "b:1"}, "excludes"),
         ({"targets": ["a:1"], "balancing": "best"}, "least_load, round_robin"),
-        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "official, paper, vllm"),
+        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "flyserve, official, paper, vllm"),
         ({"targets": ["a:1"], "speculation": {"draft_length": 65}}, "draft_length"),
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),
     ],
