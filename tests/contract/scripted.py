@@ -1,0 +1,73 @@
+"""Models that differ at chosen positions, with chosen entropies; services that remember what they heard."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fly.known import KnownSequence
+from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
+from fly.types import SamplingParams
+from tests.contract.fakes import EOS, VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel
+
+PROMPT_LENGTH = 4
+
+
+@dataclass(frozen=True)
+class ScriptedModel(HashModel):
+    """A `HashModel` that leaves its own path at chosen positions of the response.
+
+    Attributes:
+        deviates: Response positions at which it takes another token than a model that never deviates.
+        certain: Response positions with entropy 0; all others have 1 nat.
+    """
+
+    deviates: frozenset[int] = frozenset()
+    certain: frozenset[int] = frozenset()
+
+    def choice(self, ids: Sequence[int], sampling: SamplingParams, prompt_length: int) -> int:
+        word = super().choice(ids, sampling, prompt_length)
+        return deviation(word) if len(ids) - prompt_length in self.deviates and word != EOS else word
+
+    def entropy(self, ids: Sequence[int]) -> float:
+        return 0.0 if len(ids) - PROMPT_LENGTH in self.certain else 1.0
+
+
+def deviation(word: int) -> int:
+    """What a model says in place of `word` where it deviates."""
+    return 2 + (word - 1) % (VOCAB_SIZE - 2)
+
+
+@dataclass
+class Told:
+    """What one service was told in each step: how much is decided, and the whole sequence."""
+
+    steps: list[tuple[int, list[int]]] = field(default_factory=list)
+
+    def take(self, known: KnownSequence) -> None:
+        self.steps.append((known.decided, [*known.tokens.ids]))
+
+    def is_true_to(self, sequence: list[int]) -> bool:
+        """Whether all that was ever called decided is part of the sequence that came of it."""
+        return all(ids[:decided] == sequence[:decided] for decided, ids in self.steps)
+
+
+class ToldTarget(FakeTarget):
+    def __init__(self, model: HashModel, **info: Any) -> None:
+        super().__init__(model, **info)
+        self.told = Told()
+        self.asked: list[VerifyStep] = []
+
+    def answer(self, known: KnownSequence, opening: Open, step: VerifyStep) -> Verification:
+        self.told.take(known)
+        self.asked.append(step)
+        return super().answer(known, opening, step)
+
+
+class ToldDrafter(FakeDrafter):
+    def __init__(self, model: HashModel, **info: Any) -> None:
+        super().__init__(model, **info)
+        self.told = Told()
+
+    def answer(self, known: KnownSequence, opening: Open, step: DraftStep) -> Draft:
+        self.told.take(known)
+        return super().answer(known, opening, step)
