@@ -31,7 +31,7 @@ class Scene:
 
     async def carried(self, max_new_tokens: int = LENGTH, **fields: Any) -> pb.GenerateResponse:
         """The response with carried windows; what any service held for decided is part of it."""
-        self.target.num_steps = self.drafter.num_steps = 0
+        self.target.num_steps = self.drafter.num_steps = self.spare.num_steps = 0
         for service in (self.target, self.drafter, self.spare):
             service.told.steps.clear()
         response = await self.rig.generate(FLY, max_new_tokens, speculation=CARRY, **fields)
