@@ -1,6 +1,9 @@
 """The named rules (DESIGN 4.3) and the parameters that they stand for."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from fly.types import EntropyEstimator, FlyRule, Tail
 
@@ -27,3 +30,30 @@ PRESETS = {
         strict_prefix_tokens=2,
     ),
 }
+
+
+def tuned(rule: FlyRule, changes: Mapping[str, Any]) -> FlyRule:
+    """A rule with some of its fields changed.
+
+    What must follow a mismatch in its draft keeps its distance from the window. A window that is carried
+    needs neither: no draft has to be longer for it, and none makes it shrink.
+
+    Args:
+        rule: What to start from.
+        changes: New values by the names of the rule's fields.
+    """
+    changed = replace(rule, **changes)
+    beyond = rule.min_following - rule.window
+    changed = replace(changed, min_following=changed.window + beyond)
+    if changes.get("tail") is Tail.CARRY:
+        changed = replace(changed, min_following=changed.window, shrinks=False)
+    return changed
+
+
+def can_rescue(rule: FlyRule, draft_length: int) -> bool:
+    """Whether any mismatch can be kept with drafts of this length: whether its window can be filled."""
+    following = draft_length - 1
+    if rule.shrinks:
+        return following >= 1
+    needed = min(rule.carry_after, rule.min_following) if rule.tail is Tail.CARRY else rule.min_following
+    return following >= needed and draft_length >= 1

@@ -49,6 +49,8 @@ class Client:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         stop: Sequence[str] = (),
+        n: int | None = None,
+        logprobs: int | None = None,
         timeout_s: float | None = None,
     ) -> Response:
         """Generates a whole response.
@@ -59,13 +61,16 @@ class Client:
             sampling: Greedy where it is None.
             speculation: The server's default where it is None.
             stop: The response ends before the first of these strings.
+            n: Choices, made side by side; one where it is None.
+            logprobs: Tells log-probabilities, those of so many most likely tokens among them; 0 to 20.
             timeout_s: After which the work is given up everywhere.
 
         Raises:
-            FlyServeError: What the server refused, and why.
+            InvalidRequest: A value that no server would take, or that this one refused.
+            FlyServeError: What else the server refused, and why.
         """
         request = request_to_wire(
-            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop
+            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop, n, logprobs
         )
         with self._raising():
             return response_from_wire(self._stub.Generate(request, timeout=timeout_s))
@@ -77,11 +82,13 @@ class Client:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         stop: Sequence[str] = (),
+        n: int | None = None,
+        logprobs: int | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Chunk]:
         """As `generate`, but yields what is decided as it is decided; leaving the loop cancels the rest."""
         request = request_to_wire(
-            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop
+            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop, n, logprobs
         )
         with self._raising():
             call = self._stub.GenerateStream(request, timeout=timeout_s)

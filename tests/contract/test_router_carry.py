@@ -14,7 +14,7 @@ from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeService, Script, save_tokenizer
-from tests.contract.router_rig import FLY, PLAIN, PROMPT, Rig, ids, make_request, running
+from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make_request, running
 from tests.contract.scripted import ScriptedModel, ToldDrafter, ToldTarget
 
 LENGTH = 40
@@ -29,7 +29,7 @@ class Scene:
     drafter: ToldDrafter
     spare: ToldTarget
 
-    async def carried(self, max_new_tokens: int = LENGTH, **fields: Any) -> pb.GenerateResponse:
+    async def carried(self, max_new_tokens: int = LENGTH, **fields: Any) -> Answer:
         """The response with carried windows; what any service held for decided is part of it."""
         self.target.num_steps = self.drafter.num_steps = self.spare.num_steps = 0
         for service in (self.target, self.drafter, self.spare):
@@ -53,7 +53,7 @@ async def scene(folder: Path, deviates: Sequence[int], **model: Any) -> AsyncIte
         yield Scene(rig, target, drafter, spare)
 
 
-def verdicts(response: pb.GenerateResponse) -> list[int]:
+def verdicts(response: Answer) -> list[int]:
     return [token.verdict for token in response.tokens]
 
 
