@@ -6,10 +6,15 @@ from typing import Self
 
 import grpc
 
-from flyserve.codec import chunk_from_wire, request_to_wire, response_from_wire
+from flyserve.codec import (
+    chunk_from_wire,
+    deployment_from_wire,
+    request_to_wire,
+    response_from_wire,
+)
 from flyserve.errors import from_rpc_error
-from flyserve.types import Chunk, Piece, Response, Sampling, Speculation
-from protos.flyserve.v1 import generation_pb2
+from flyserve.types import Chunk, Deployment, Piece, Response, Sampling, Speculation
+from protos.flyserve.v1 import common_pb2, generation_pb2
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 
 _OPTIONS = (("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000))
@@ -97,6 +102,15 @@ class Client:
                     yield chunk_from_wire(chunk)
             finally:
                 call.cancel()
+
+    def info(self, timeout_s: float | None = None) -> Deployment:
+        """What the deployment serves.
+
+        Raises:
+            FlyServeError: It serves nothing at present.
+        """
+        with self._raising():
+            return deployment_from_wire(self._stub.Info(common_pb2.InfoRequest(), timeout=timeout_s))
 
     def tokenize(self, text: str, timeout_s: float | None = None) -> tuple[Piece, ...]:
         """Token ids of a text, as the server sees it.

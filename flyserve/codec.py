@@ -11,7 +11,9 @@ from flyserve.fields import fill
 from flyserve.types import (
     Choice,
     Chunk,
+    Deployment,
     Logprobs,
+    Model,
     RankedToken,
     Response,
     Sampling,
@@ -99,6 +101,20 @@ def _number(known: Mapping[Any, int], name: Enum | None, field: str) -> int | No
         listed = ", ".join(each.value for each in known)
         raise InvalidRequest.of(field, f"is {name!r}, must be one of {listed}")
     return known[name]
+
+
+def deployment_from_wire(wire: generation_pb2.GenerationInfo) -> Deployment:
+    return Deployment(
+        target=_model_from_wire(wire.target),
+        drafter=_model_from_wire(wire.drafter) if wire.HasField("drafter") else None,
+        presets=tuple(wire.presets),
+        default_preset=wire.default_speculation.preset,
+        version=wire.target.version,
+    )
+
+
+def _model_from_wire(wire: common_pb2.ModelInfo) -> Model:
+    return Model(**{field.name: getattr(wire, field.name) for field in fields(Model)})
 
 
 def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:

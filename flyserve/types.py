@@ -208,6 +208,41 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
+class Model:
+    """What a tier serves.
+
+    Attributes:
+        weight_fingerprint: Hash of the weights.
+        context_length: Longest sequence in tokens; 0 is unlimited.
+    """
+
+    model_id: str
+    weight_fingerprint: str
+    architecture: str
+    dtype: str
+    vocab_size: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What a deployment serves.
+
+    Attributes:
+        drafter: None where there is none at present.
+        presets: Named rules that FLy may start from.
+        default_preset: The one that it starts from where a request names none.
+        version: FlyServe's.
+    """
+
+    target: Model
+    drafter: Model | None
+    presets: tuple[str, ...]
+    default_preset: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A token of tokenized text."""
 

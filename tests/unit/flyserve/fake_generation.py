@@ -11,6 +11,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import GenerationServicer, add_GenerationServicer_to_server
 
@@ -41,6 +42,11 @@ class FakeGeneration(GenerationServicer):
     def __init__(self) -> None:
         self.requests: list[pb.GenerateRequest] = []
         self.has_ended = threading.Event()
+
+    def Info(self, request: Any, context: Any) -> pb.GenerationInfo:
+        target = common_pb2.ModelInfo(role="target", model_id="big", weight_fingerprint="w1", version="0")
+        default = pb.SpeculationParams(preset="vllm")
+        return pb.GenerationInfo(target=target, default_speculation=default, presets=["vllm", "flyserve"])
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         self._take(request, context)

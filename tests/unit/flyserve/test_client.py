@@ -118,6 +118,13 @@ def test_what_the_wire_cannot_carry_names_its_field(
         served[1].generate("hello", **fields)
 
 
+def test_info_names_models_and_presets(served: tuple[FakeGeneration, Client]) -> None:
+    deployment = served[1].info()
+    assert (deployment.target.model_id, deployment.target.weight_fingerprint) == ("big", "w1")
+    assert deployment.drafter is None
+    assert (deployment.presets, deployment.default_preset) == (("vllm", "flyserve"), "vllm")
+
+
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
     first, last = served[1].stream("hello")
     assert (first.text, first.request_id, first.prompt_tokens) == ("the quick", "r1", 5)
