@@ -47,7 +47,7 @@ class Summary:
         tokens_per_s: All tokens by all seconds.
         median_tokens_per_s: Over problems.
         speed_up: `tokens_per_s` by the baseline's in the same run.
-        tau: Tokens per verification.
+        tau: Tokens emitted in rounds with a draft, by such rounds.
         rescued_share: Rescued tokens by emitted tokens.
         supplied_share: Draft tokens that the sub-drafter supplied, by draft tokens.
         forwards_per_token: Drafter forwards by emitted tokens.
@@ -86,7 +86,7 @@ def summarize(setting: str, runs: Sequence[Measurement], baseline: Sequence[Meas
         tokens_per_s=speed(runs),
         median_tokens_per_s=median(speed([run]) for run in runs),
         speed_up=bootstrap(pairs, _speed_up),
-        tau=share(_total(runs, lambda s: s.tau * s.rounds), _total(runs, lambda s: s.rounds)),
+        tau=share(_total(runs, lambda s: s.tau * s.draft_rounds), _total(runs, lambda s: s.draft_rounds)),
         rescued_share=share(_total(runs, lambda s: s.rescued), emitted),
         supplied_share=share(_total(runs, lambda s: s.sub_drafter_tokens), _total(runs, lambda s: s.drafted)),
         forwards_per_token=share(_total(runs, lambda s: s.drafter_forwards), emitted),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from fly.tokens import SequenceUpdate
-from fly.types import EntropyEstimator, SamplingParams
+from fly.types import EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
 
 
 class Role(StrEnum):
@@ -74,6 +74,7 @@ class Open:
         deadline_ms: From now; 0 is none.
         cache_salt: Prefixes and memories are shared only within one.
         entropy: The estimator that the rule asks of a target.
+        num_logprobs: Most likely tokens whose log-probabilities a target tells per position; None tells none.
         without_sub_drafter: A drafter leaves its sub-drafter out.
     """
 
@@ -85,6 +86,7 @@ class Open:
     cache_salt: str = ""
     entropy: EntropyEstimator = EntropyEstimator.TOP_K
     without_sub_drafter: bool = False
+    num_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,15 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
-    """Update the sequence, then answer for its last `num_drafts + 1` positions."""
+    """Update the sequence, then answer for its last `num_drafts + 1` positions.
+
+    Attributes:
+        distributions: What each draft was drawn from (coupling `rejection`); else empty.
+    """
 
     update: SequenceUpdate
     num_drafts: int
+    distributions: tuple[SparseDistribution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +131,14 @@ class Verification:
         choices: Token that the target itself takes; `num_drafts + 1` of them.
         entropies: In the estimator's unit; as many.
         excluded_drafts: Indices of drafts that the sampling filters exclude.
+        logprobs: As many as choices, where they were asked for; else empty.
     """
 
     step_id: int
     choices: tuple[int, ...]
     entropies: tuple[float, ...]
     excluded_drafts: frozenset[int] = frozenset()
+    logprobs: tuple[Logprobs, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()
 
@@ -158,6 +167,7 @@ class Draft:
         supplied: Tokens that the sub-drafter supplied.
         match_length: Suffix that a look-up engine matched; 0 for a model.
         confidence: Estimated probability that the first token is accepted; 1 where there is no estimate.
+        distributions: What each token was drawn from (coupling `rejection`); else empty.
     """
 
     step_id: int
@@ -166,6 +176,7 @@ class Draft:
     supplied: int = 0
     match_length: int = 0
     confidence: float = 1.0
+    distributions: tuple[SparseDistribution, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()
 

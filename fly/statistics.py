@@ -26,6 +26,9 @@ class Statistics:
         wire_s: On the wire, and in queues.
         wire_bytes: Sent to and received from the services.
         replays: Times that the sequence was told anew from its start.
+        draft_rounds: Rounds with a draft.
+        draft_round_tokens: Tokens emitted in them, those of an earlier round's window included.
+        carried: Rounds that left a window open for the next draft.
     """
 
     rounds: int = 0
@@ -46,6 +49,7 @@ class Statistics:
     seed: int = 0
     draft_rounds: int = 0
     draft_round_tokens: int = 0
+    carried: int = 0
 
     @property
     def tau(self) -> float:
@@ -60,6 +64,7 @@ class Statistics:
         self.emitted += len(decision.decided)
         self.accepted += sum(verdicts[verdict] for verdict in _DRAFTED)
         self.rescued += verdicts[Verdict.RESCUED]
+        self.carried += bool(decision.provisional)
         if decision.refusal is not None:
             self.refusals[decision.refusal] += 1
         if num_drafts:

@@ -72,11 +72,49 @@ class EntropyEstimator(StrEnum):
     """Entropy over the whole vocabulary divided by ln |V| (the paper's equation)."""
 
 
+class Coupling(StrEnum):
+    """How the random choices of drafter and target are tied together; at temperature 0 there are none."""
+
+    SHARED_NOISE = "shared_noise"
+    """Both take `argmax(log p + g)` with the same hashed noise: exact mode then equals plain decoding."""
+    REJECTION = "rejection"
+    """Modified rejection sampling (Chen et al., 2302.01318): a draft is accepted with min(1, p / q)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseDistribution:
+    """A distribution over a few tokens: exactly what a draft was drawn from.
+
+    Attributes:
+        ids: Distinct token ids, at most 64.
+        probabilities: As many, positive; their sum is 1 up to rounding.
+    """
+
+    ids: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities at one position, of the raw logits' softmax.
+
+    Attributes:
+        draft: Of the draft token; None where there is none.
+        choice: Of the token that the target itself takes.
+        top: The most likely tokens with theirs, in descending order; as many as were asked for.
+    """
+
+    draft: float | None
+    choice: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one sequence's tokens are drawn from the logits (DESIGN 4.4); temperature 0 is greedy.
 
     Attributes:
+        coupling: How drafter's and target's random choices are tied together.
         stop_token_ids: Tokens that end the response, the model's end-of-sequence ids included.
         min_tokens: No stop token is chosen before this many response tokens.
         ignore_eos: Stop tokens do not end the response.
@@ -94,6 +132,7 @@ class SamplingParams:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     seed: int = 0
+    coupling: Coupling = Coupling.SHARED_NOISE
 
     @property
     def ending_ids(self) -> frozenset[int]:

@@ -1,6 +1,23 @@
 """What people import: the client and what it returns. Neither torch nor Ray is loaded."""
 
+from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 from flyserve.client import Client
-from flyserve.types import Chunk, Response, Sampling, Speculation, Statistics, Token
+from flyserve.types import Choice, Chunk, Logprobs, Response, Sampling, Speculation, Statistics, Token
 
-__all__ = ["Chunk", "Client", "Response", "Sampling", "Speculation", "Statistics", "Token"]
+__all__ = [
+    "Choice",
+    "Chunk",
+    "Client",
+    "Coupling",
+    "EntropyEstimator",
+    "FinishReason",
+    "Logprobs",
+    "Mode",
+    "Response",
+    "Sampling",
+    "Speculation",
+    "Statistics",
+    "Tail",
+    "Token",
+    "Verdict",
+]

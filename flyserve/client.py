@@ -6,10 +6,15 @@ from typing import Self
 
 import grpc
 
-from flyserve.codec import chunk_from_wire, request_to_wire, response_from_wire
+from flyserve.codec import (
+    chunk_from_wire,
+    deployment_from_wire,
+    request_to_wire,
+    response_from_wire,
+)
 from flyserve.errors import from_rpc_error
-from flyserve.types import Chunk, Piece, Response, Sampling, Speculation
-from protos.flyserve.v1 import generation_pb2
+from flyserve.types import Chunk, Deployment, Piece, Response, Sampling, Speculation
+from protos.flyserve.v1 import common_pb2, generation_pb2
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 
 _OPTIONS = (("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000))
@@ -49,6 +54,8 @@ class Client:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         stop: Sequence[str] = (),
+        n: int | None = None,
+        logprobs: int | None = None,
         timeout_s: float | None = None,
     ) -> Response:
         """Generates a whole response.
@@ -59,13 +66,16 @@ class Client:
             sampling: Greedy where it is None.
             speculation: The server's default where it is None.
             stop: The response ends before the first of these strings.
+            n: Choices, made side by side; one where it is None.
+            logprobs: Tells log-probabilities, those of so many most likely tokens among them; 0 to 20.
             timeout_s: After which the work is given up everywhere.
 
         Raises:
-            FlyServeError: What the server refused, and why.
+            InvalidRequest: A value that no server would take, or that this one refused.
+            FlyServeError: What else the server refused, and why.
         """
         request = request_to_wire(
-            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop
+            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop, n, logprobs
         )
         with self._raising():
             return response_from_wire(self._stub.Generate(request, timeout=timeout_s))
@@ -77,11 +87,13 @@ class Client:
         sampling: Sampling | None = None,
         speculation: Speculation | None = None,
         stop: Sequence[str] = (),
+        n: int | None = None,
+        logprobs: int | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Chunk]:
         """As `generate`, but yields what is decided as it is decided; leaving the loop cancels the rest."""
         request = request_to_wire(
-            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop
+            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop, n, logprobs
         )
         with self._raising():
             call = self._stub.GenerateStream(request, timeout=timeout_s)
@@ -90,6 +102,15 @@ class Client:
                     yield chunk_from_wire(chunk)
             finally:
                 call.cancel()
+
+    def info(self, timeout_s: float | None = None) -> Deployment:
+        """What the deployment serves.
+
+        Raises:
+            FlyServeError: It serves nothing at present.
+        """
+        with self._raising():
+            return deployment_from_wire(self._stub.Info(common_pb2.InfoRequest(), timeout=timeout_s))
 
     def tokenize(self, text: str, timeout_s: float | None = None) -> tuple[Piece, ...]:
         """Token ids of a text, as the server sees it.

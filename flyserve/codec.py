@@ -1,17 +1,44 @@
 """The public service's messages to and from what the client shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from enum import Enum
 from typing import Any
 
-from fly.types import FinishReason, Mode, Verdict
-from flyserve.types import Chunk, Response, Sampling, Speculation, Statistics, Token
+from fly.errors import InvalidRequest
+from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
+from flyserve.fields import fill
+from flyserve.types import (
+    Choice,
+    Chunk,
+    Deployment,
+    Logprobs,
+    Model,
+    RankedToken,
+    Response,
+    Sampling,
+    Speculation,
+    Statistics,
+    Token,
+)
 from protos.flyserve.v1 import common_pb2, generation_pb2
 
 _MODES = {
     Mode.PLAIN: generation_pb2.SPECULATION_MODE_PLAIN,
     Mode.EXACT: generation_pb2.SPECULATION_MODE_EXACT,
     Mode.FLY: generation_pb2.SPECULATION_MODE_FLY,
+}
+_TAILS = {
+    Tail.REJECT: generation_pb2.TAIL_POLICY_REJECT,
+    Tail.CARRY: generation_pb2.TAIL_POLICY_CARRY,
+}
+_ENTROPIES = {
+    EntropyEstimator.TOP_K: generation_pb2.ENTROPY_MEASURE_TOP_K,
+    EntropyEstimator.NORMALIZED: generation_pb2.ENTROPY_MEASURE_NORMALIZED,
+}
+_COUPLINGS = {
+    Coupling.SHARED_NOISE: common_pb2.COUPLING_SHARED_NOISE,
+    Coupling.REJECTION: common_pb2.COUPLING_REJECTION,
 }
 _VERDICTS = {
     generation_pb2.VERDICT_EXACT: Verdict.EXACT,
@@ -33,24 +60,61 @@ def request_to_wire(
     sampling: Sampling,
     speculation: Speculation,
     stop: Sequence[str],
+    n: int | None = None,
+    logprobs: int | None = None,
 ) -> generation_pb2.GenerateRequest:
-    request = generation_pb2.GenerateRequest(
-        max_new_tokens=max_new_tokens,
-        sampling=common_pb2.SamplingParams(**asdict(sampling)),
-        speculation=_speculation_to_wire(speculation),
-        stop=stop,
-    )
+    """What the wire can carry; the server judges it.
+
+    Raises:
+        InvalidRequest: A value that the wire cannot carry.
+    """
+    request = generation_pb2.GenerateRequest()
     if isinstance(prompt, str):
-        request.prompt = prompt
+        fill(request, "", {"prompt": prompt})
     else:
-        request.prompt_token_ids.ids.extend(prompt)
+        fill(request.prompt_token_ids, "prompt_token_ids.", {"ids": tuple(prompt)})
+        request.prompt_token_ids.SetInParent()
+    fill(request, "", {"max_new_tokens": max_new_tokens, "stop": stop, "n": n, "logprobs": logprobs})
+    fill(request.sampling, "sampling.", _sampling_fields(sampling))
+    fill(request.speculation, "speculation.", _speculation_fields(speculation))
     return request
 
 
-def _speculation_to_wire(speculation: Speculation) -> generation_pb2.SpeculationParams:
-    said = asdict(speculation)
-    mode = _MODES.get(said.pop("mode"), generation_pb2.SPECULATION_MODE_UNSPECIFIED)
-    return generation_pb2.SpeculationParams(mode=mode, **said)
+def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    coupling = _number(_COUPLINGS, sampling.coupling, "sampling.coupling")
+    return {**asdict(sampling), "coupling": coupling}
+
+
+def _speculation_fields(speculation: Speculation) -> dict[str, Any]:
+    return asdict(speculation) | {
+        "mode": _number(_MODES, speculation.mode, "speculation.mode"),
+        "tail": _number(_TAILS, speculation.tail, "speculation.tail"),
+        "entropy": _number(_ENTROPIES, speculation.entropy, "speculation.entropy"),
+    }
+
+
+def _number(known: Mapping[Any, int], name: Enum | None, field: str) -> int | None:
+    """The wire's number of a name; None where nothing is said."""
+    if name is None:
+        return None
+    if name not in known:
+        listed = ", ".join(each.value for each in known)
+        raise InvalidRequest.of(field, f"is {name!r}, must be one of {listed}")
+    return known[name]
+
+
+def deployment_from_wire(wire: generation_pb2.GenerationInfo) -> Deployment:
+    return Deployment(
+        target=_model_from_wire(wire.target),
+        drafter=_model_from_wire(wire.drafter) if wire.HasField("drafter") else None,
+        presets=tuple(wire.presets),
+        default_preset=wire.default_speculation.preset,
+        version=wire.target.version,
+    )
+
+
+def _model_from_wire(wire: common_pb2.ModelInfo) -> Model:
+    return Model(**{field.name: getattr(wire, field.name) for field in fields(Model)})
 
 
 def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:
@@ -62,26 +126,47 @@ def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:
         finish_reason=_FINISH_REASONS.get(wire.finish_reason),
         statistics=_statistics_from_wire(wire.statistics) if wire.HasField("statistics") else None,
         warnings=tuple(wire.warnings),
+        choice_index=wire.choice_index,
     )
 
 
 def response_from_wire(wire: generation_pb2.GenerateResponse) -> Response:
     return Response(
         request_id=wire.request_id,
-        text=wire.text,
-        tokens=_tokens_from_wire(wire.tokens),
-        finish_reason=_FINISH_REASONS.get(wire.finish_reason),
-        statistics=_statistics_from_wire(wire.statistics),
+        choices=tuple(_choice_from_wire(choice) for choice in wire.choices),
         prompt_tokens=wire.prompt_tokens,
         warnings=tuple(wire.warnings),
     )
 
 
+def _choice_from_wire(wire: generation_pb2.Choice) -> Choice:
+    return Choice(
+        index=wire.index,
+        text=wire.text,
+        tokens=_tokens_from_wire(wire.tokens),
+        finish_reason=_FINISH_REASONS.get(wire.finish_reason),
+        statistics=_statistics_from_wire(wire.statistics),
+    )
+
+
 def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
     return tuple(
-        Token(token.id, _VERDICTS.get(token.verdict, Verdict.PLAIN), token.choice, token.entropy)
+        Token(
+            id=token.id,
+            verdict=_VERDICTS.get(token.verdict, Verdict.PLAIN),
+            choice=token.choice,
+            entropy=token.entropy,
+            text=token.text,
+            choice_text=token.choice_text,
+            logprobs=_logprobs_from_wire(token.logprobs) if token.HasField("logprobs") else None,
+        )
         for token in wire
     )
+
+
+def _logprobs_from_wire(wire: generation_pb2.TokenLogprobs) -> Logprobs:
+    top = tuple(RankedToken(ranked.id, ranked.text, ranked.logprob) for ranked in wire.top)
+    return Logprobs(wire.token, wire.choice, top)
 
 
 def _statistics_from_wire(wire: generation_pb2.Statistics) -> Statistics:

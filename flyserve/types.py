@@ -1,8 +1,9 @@
 """What a request says and what a response tells."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from fly.types import FinishReason, Mode, Verdict
+from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,8 +11,10 @@ class Sampling:
     """How tokens are drawn; temperature 0 is greedy.
 
     Attributes:
+        logit_bias: Added to the logits of single tokens, by id.
         stop_token_ids: Tokens that end the response, beside the model's end-of-sequence ids.
-        seed: Drawn by the server where it is None; the response tells it.
+        seed: Drawn by the server where it is None; the response tells it. Further choices get their own.
+        coupling: How drafter's and target's random choices are tied together.
     """
 
     temperature: float = 0.0
@@ -21,10 +24,12 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    coupling: Coupling = Coupling.SHARED_NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,14 @@ class Speculation:
         preset: Named rule that FLy starts from.
         draft_length: Draft tokens per round.
         window: Draft positions after a mismatch that must match.
-        threshold: Entropy in nats below which a mismatch is refused.
+        threshold: Entropy below which a mismatch is refused, in the unit of its measure.
         sub_drafter: Whether the drafter may use its sub-drafter.
+        tail: What becomes of a mismatch whose window reaches beyond the draft.
+        carry_after: Following matches that must have been seen before a window is carried.
+        guard_stops: An end of the response is never rescued, never overruled, and ends every window.
+        guard_excluded: A draft that the sampling filters exclude is never rescued.
+        strict_prefix_tokens: The first tokens of a response are exact.
+        entropy: How the target's uncertainty is measured.
     """
 
     mode: Mode | None = None
@@ -46,6 +57,36 @@ class Speculation:
     window: int | None = None
     threshold: float | None = None
     sub_drafter: bool | None = None
+    tail: Tail | None = None
+    carry_after: int | None = None
+    guard_stops: bool | None = None
+    guard_excluded: bool | None = None
+    strict_prefix_tokens: int | None = None
+    entropy: EntropyEstimator | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankedToken:
+    """One of the most likely tokens at a position."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities at one position, before penalties, temperature and filters.
+
+    Attributes:
+        token: Of the token.
+        choice: Of the target's own choice.
+        top: The most likely tokens, in descending order.
+    """
+
+    token: float
+    choice: float
+    top: tuple[RankedToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +97,19 @@ class Token:
         id: Its id.
         verdict: How it came to be in the response.
         choice: What the target itself takes here; differs from `id` only where it was rescued.
-        entropy: Of the target's distribution here, in nats.
+        entropy: Of the target's distribution here, in the unit of the rule's measure.
+        text: What it adds to the text; empty while a character is incomplete. A stop string is part of it.
+        choice_text: Of the choice by itself, where it differs.
+        logprobs: Where they were asked for.
     """
 
     id: int
     verdict: Verdict
     choice: int
     entropy: float
+    text: str = ""
+    choice_text: str = ""
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +137,8 @@ class Statistics:
     total_s: float = 0.0
     seed: int = 0
     replays: int = 0
+    draft_rounds: int = 0
+    carried: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +147,13 @@ class Chunk:
 
     Attributes:
         text: To append; whole characters. The text of a token may follow in a later chunk.
-        tokens: Decided since the last chunk.
+        tokens: Decided since the choice's last chunk.
         request_id: In the first chunk, else empty.
         prompt_tokens: In the first chunk, else 0.
-        finish_reason: In the last chunk, else None.
-        statistics: In the last chunk, else None.
-        warnings: In the last chunk.
+        finish_reason: In the choice's last chunk, else None.
+        statistics: In the choice's last chunk, else None.
+        warnings: In the choice's last chunk.
+        choice_index: The choice that this belongs to, from 0.
     """
 
     text: str
@@ -113,19 +163,83 @@ class Chunk:
     finish_reason: FinishReason | None
     statistics: Statistics | None
     warnings: tuple[str, ...]
+    choice_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
-    """A whole response."""
+class Choice:
+    """One way in which the prompt was continued."""
 
-    request_id: str
+    index: int
     text: str
     tokens: tuple[Token, ...]
     finish_reason: FinishReason | None
     statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole response; `text` and its like are those of the first choice.
+
+    Attributes:
+        choices: As many as were asked for, at least one.
+    """
+
+    request_id: str
+    choices: tuple[Choice, ...]
     prompt_tokens: int
     warnings: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        return self.choices[0].tokens
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.choices[0].finish_reason
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.choices[0].statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a tier serves.
+
+    Attributes:
+        weight_fingerprint: Hash of the weights.
+        context_length: Longest sequence in tokens; 0 is unlimited.
+    """
+
+    model_id: str
+    weight_fingerprint: str
+    architecture: str
+    dtype: str
+    vocab_size: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What a deployment serves.
+
+    Attributes:
+        drafter: None where there is none at present.
+        presets: Named rules that FLy may start from.
+        default_preset: The one that it starts from where a request names none.
+        version: FlyServe's.
+    """
+
+    target: Model
+    drafter: Model | None
+    presets: tuple[str, ...]
+    default_preset: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from fly.errors import ConfigError
-from fly.presets import PRESETS
+from fly.presets import DEFAULT_PRESET, PRESETS
 from fly.types import Mode
 from services.common.config import Config, load_yaml
 
@@ -115,7 +115,7 @@ class Speculation(Config):
     """
 
     mode: Mode = Mode.FLY
-    preset: str = "vllm"
+    preset: str = DEFAULT_PRESET
     draft_length: DraftLength = DraftLength()
 
     @field_validator("preset")

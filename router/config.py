@@ -1,13 +1,14 @@
 """Configuration of one router."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fly.presets import PRESETS
-from fly.types import Mode
+from fly.presets import DEFAULT_PRESET, PRESETS, tuned
+from fly.types import EntropyEstimator, FlyRule, Mode, Tail
 from router.policies import POLICIES
+from router.request import RULE_FIELDS
 from services.common.config import Config
 
 
@@ -23,6 +24,8 @@ class LimitsConfig(Config):
         stop_string_characters: Longest stop string.
         listed_tokens: Most stop token ids, and most biased tokens.
         name_characters: Longest request id and cache salt.
+        choices: Most choices; they are decoded side by side and take one place together.
+        logprobs: Most likely tokens told per position.
     """
 
     max_new_tokens: int = Field(4096, ge=1)
@@ -33,6 +36,8 @@ class LimitsConfig(Config):
     stop_string_characters: int = Field(256, ge=1)
     listed_tokens: int = Field(1024, ge=0)
     name_characters: int = Field(256, ge=1)
+    choices: int = Field(16, ge=1)
+    logprobs: int = Field(20, ge=0)
 
 
 class SpeculationConfig(Config):
@@ -43,12 +48,34 @@ class SpeculationConfig(Config):
         preset: Named rule that `fly` starts from.
         draft_length: Draft tokens per round; with the token before them they make one tile of 16 rows.
         sub_drafter: Whether the drafter may use its sub-drafter.
+
+    The other fields change the preset, each as the field of `FlyRule` that has its name; a request that
+    names a preset itself gets that one as it is.
     """
 
     mode: Mode = Mode.FLY
-    preset: str = "vllm"
+    preset: str = DEFAULT_PRESET
     draft_length: int = Field(15, ge=0)
     sub_drafter: bool = True
+    window: int | None = Field(None, ge=1)
+    threshold: float | None = Field(None, ge=0, allow_inf_nan=False)
+    tail: Tail | None = None
+    carry_after: int | None = Field(None, ge=0)
+    guard_stops: bool | None = None
+    guard_excluded: bool | None = None
+    strict_prefix_tokens: int | None = Field(None, ge=0)
+    entropy: EntropyEstimator | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is said of the rule itself."""
+        said = {name: getattr(self, name) for name in RULE_FIELDS}
+        return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def rule(self) -> FlyRule:
+        """The rule of mode `fly`."""
+        return tuned(PRESETS[self.preset], self.changes)
 
     @field_validator("preset")
     @classmethod
@@ -56,6 +83,12 @@ class SpeculationConfig(Config):
         if preset not in PRESETS:
             raise ValueError(f"must be one of {', '.join(sorted(PRESETS))}")
         return preset
+
+    @model_validator(mode="after")
+    def _carries_within_the_window(self) -> Self:
+        if self.carry_after is not None and self.carry_after > self.rule.window:
+            raise ValueError(f"carry_after is {self.carry_after}, at most the window of {self.rule.window}")
+        return self
 
 
 class RouterConfig(Config):

@@ -1,8 +1,6 @@
 """Token ids to text, piece by piece: whole characters only, and the pieces joined are the whole text."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from typing import Self
 
 Decode = Callable[[Sequence[int]], str]
 """Text of token ids; bytes that make no character yet become U+FFFD."""
@@ -26,12 +24,6 @@ class Detokenizer:
         self._window = list(context)
         self._read = len(self._window)
         self._num_given = len(decode(self._window))
-
-    def copy(self) -> Self:
-        """The same state, to go on from separately."""
-        twin = copy(self)
-        twin._window = list(self._window)
-        return twin
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that has become certain with these tokens."""

@@ -1,6 +1,6 @@
-"""One request's life: open, then rounds of propose, verify, decide and emit, then close."""
+"""One choice's life: open, then rounds of propose, verify, decide and emit, then close."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ from router.config import RouterConfig
 from router.deadline import Deadline
 from router.drafter_side import DrafterSide
 from router.fleet import Fleet
+from router.logprobs import LogprobLedger
 from router.request import PreparedRequest
-from router.response import Ending, Piece
+from router.response import Ending, Piece, ResponseToken
 from router.round import Response, play_round
 from router.target_side import TargetSide
 from router.text import ResponseText
@@ -38,11 +39,11 @@ class Means:
 async def generate(
     means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
 ) -> None:
-    """Makes one response; its streams end with this call, however it ends.
+    """Makes one choice's response; its streams end with this call, however it ends.
 
     Args:
         means: What requests share.
-        request: What to make.
+        request: What to make, with the choice's own seed.
         started: Clock reading when the request came.
         deadline: When nobody wants it any more.
         emit: Takes each piece as it is decided; the last one has an ending.
@@ -53,7 +54,7 @@ async def generate(
     async with open_response(means, request, started, deadline) as response:
         while response.speculation.finish_reason is None:
             decision = await play_round(response)
-            if (piece := make_piece(response, decision)) is not None:
+            if (piece := make_piece(response, decision, means.tokenizer)) is not None:
                 await emit(piece)
 
 
@@ -73,19 +74,22 @@ async def open_response(
             cache_salt=request.cache_salt,
             entropy=request.plan.rule.entropy,
             without_sub_drafter=not request.plan.sub_drafter,
+            num_logprobs=request.logprobs,
         )
 
     config, fleet = means.config, means.fleet
     async with AsyncExitStack() as sides:
-        target = TargetSide(fleet, make_opening, config.verify_timeout_s, config.replica_wait_s)
+        target = TargetSide(
+            fleet, make_opening, config.verify_timeout_s, config.replica_wait_s, request.logprobs
+        )
         await sides.enter_async_context(target)
         drafter = None
         if request.plan.drafts:
             drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock)
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation = _begin(request, text)
-        yield Response(request, speculation, text, target, drafter, means.clock, deadline, started)
+        speculation, ledger = _begin(request, text), LogprobLedger(means.tokenizer)
+        yield Response(request, speculation, text, ledger, target, drafter, means.clock, deadline, started)
 
 
 def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
@@ -93,13 +97,22 @@ def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
     return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop)
 
 
-def make_piece(response: Response, decision: Decision) -> Piece | None:
+def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
     """What a round gives to the client; None where it has nothing to show."""
+    tokens = tuple(_tokens(response, decision, tokenizer))
     if response.speculation.finish_reason is not None:
-        text = response.text.take() + response.text.flush()
-        return Piece(text, decision.decided, close(response))
+        return Piece(response.text.take() + response.text.flush(), tokens, close(response))
     text = response.text.take()
-    return Piece(text, decision.decided) if decision.decided or text else None
+    return Piece(text, tokens) if tokens or text else None
+
+
+def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:
+    """The tokens that a round decided, each with its text and what the target says of it."""
+    first = response.speculation.decided_length - len(decision.decided)
+    texts = response.text.take_token_texts()
+    for index, (decided, text) in enumerate(zip(decision.decided, texts, strict=True)):
+        choice_text = "" if decided.token == decided.choice else tokenizer.pieces((decided.choice,))[0]
+        yield ResponseToken(decided, text, choice_text, response.logprobs.take(first + index, decided))
 
 
 def close(response: Response) -> Ending:

@@ -1,32 +1,29 @@
 """What a client may ask of speculation, and the rule and draft length that come of it."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator
 
 from fly.errors import FieldViolation
-from fly.presets import EXACT, PRESETS
-from fly.types import FlyRule, Mode
+from fly.presets import EXACT, PRESETS, tuned
+from fly.types import EntropyEstimator, FlyRule, Mode, Tail
 from router.config import LimitsConfig, SpeculationConfig
 from router.request import SpeculationParams, SpeculationPlan
 
-_MODES = frozenset(mode.value for mode in Mode)
 
-
-def check_speculation(asked: SpeculationParams, limits: LimitsConfig) -> Iterator[FieldViolation]:
-    """A violation for every parameter that is unknown or out of its range."""
-    if asked.mode and asked.mode not in _MODES:
-        known = ", ".join(mode.value for mode in Mode)
-        yield FieldViolation("speculation.mode", f"is {asked.mode}, must be one of {known}")
-    if asked.preset and asked.preset not in PRESETS:
-        known = ", ".join(sorted(PRESETS))
-        yield FieldViolation("speculation.preset", f"is {asked.preset!r}, must be one of {known}")
-    if asked.draft_length is not None and asked.draft_length > limits.draft_length:
-        allowed = f"must be at most {limits.draft_length}"
-        yield FieldViolation("speculation.draft_length", f"is {asked.draft_length}, {allowed}")
-    if asked.window is not None and not 1 <= asked.window <= limits.draft_length:
-        yield FieldViolation("speculation.window", f"is {asked.window}, must be 1 to {limits.draft_length}")
-    if asked.threshold is not None and not asked.threshold >= 0:  # so that NaN is refused
-        yield FieldViolation("speculation.threshold", f"is {asked.threshold}, must be at least 0")
+def check_speculation(
+    asked: SpeculationParams, default: SpeculationConfig, limits: LimitsConfig
+) -> Iterator[FieldViolation]:
+    """A violation for every parameter that is unknown, out of its range, or at odds with another."""
+    named = list(_check_names(asked))
+    yield from named
+    yield from _check_lengths(asked, limits)
+    if asked.threshold is not None and not (math.isfinite(asked.threshold) and asked.threshold >= 0):
+        yield FieldViolation("speculation.threshold", f"is {asked.threshold}, must be finite and at least 0")
+    if not named and asked.carry_after is not None:
+        window = fly_rule(asked, default).window
+        if asked.carry_after > window:
+            found = f"is {asked.carry_after}, must be at most the window of {window}"
+            yield FieldViolation("speculation.carry_after", found)
 
 
 def plan_speculation(asked: SpeculationParams, default: SpeculationConfig) -> SpeculationPlan:
@@ -34,17 +31,43 @@ def plan_speculation(asked: SpeculationParams, default: SpeculationConfig) -> Sp
     mode = Mode(asked.mode) if asked.mode else default.mode
     return SpeculationPlan(
         mode=mode,
-        rule=_tuned(PRESETS[asked.preset or default.preset], asked) if mode is Mode.FLY else EXACT,
+        rule=fly_rule(asked, default) if mode is Mode.FLY else EXACT,
         draft_length=default.draft_length if asked.draft_length is None else asked.draft_length,
         sub_drafter=default.sub_drafter if asked.sub_drafter is None else asked.sub_drafter,
     )
 
 
-def _tuned(rule: FlyRule, asked: SpeculationParams) -> FlyRule:
-    """The preset with the client's own window and threshold; what must follow a mismatch grows along."""
-    if asked.window is not None:
-        beyond = rule.min_following - rule.window
-        rule = replace(rule, window=asked.window, min_following=asked.window + beyond)
-    if asked.threshold is not None:
-        rule = replace(rule, threshold=asked.threshold)
-    return rule
+def fly_rule(asked: SpeculationParams, default: SpeculationConfig) -> FlyRule:
+    """The rule of mode `fly`: the request's preset or the server's own rule, with the request's changes."""
+    changes = asked.changes
+    if "tail" in changes:
+        changes["tail"] = Tail(changes["tail"])
+    if "entropy" in changes:
+        changes["entropy"] = EntropyEstimator(changes["entropy"])
+    return tuned(PRESETS[asked.preset] if asked.preset else default.rule, changes)
+
+
+def _check_names(asked: SpeculationParams) -> Iterator[FieldViolation]:
+    known: dict[str, Iterable[str]] = {
+        "mode": (mode.value for mode in Mode),
+        "preset": sorted(PRESETS),
+        "tail": (tail.value for tail in Tail),
+        "entropy": (estimator.value for estimator in EntropyEstimator),
+    }
+    for field, names in known.items():
+        found, allowed = getattr(asked, field), list(names)
+        if found and found not in allowed:
+            listed = ", ".join(allowed)
+            yield FieldViolation(f"speculation.{field}", f"is {found!r}, must be one of {listed}")
+
+
+def _check_lengths(asked: SpeculationParams, limits: LimitsConfig) -> Iterator[FieldViolation]:
+    ranges = {
+        "draft_length": (0, limits.draft_length),
+        "window": (1, limits.draft_length),
+        "strict_prefix_tokens": (0, limits.max_new_tokens),
+    }
+    for field, (least, most) in ranges.items():
+        found = getattr(asked, field)
+        if found is not None and not least <= found <= most:
+            yield FieldViolation(f"speculation.{field}", f"is {found}, must be {least} to {most}")

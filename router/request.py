@@ -1,8 +1,22 @@
 """What a client asks for, as it asks, and what becomes of it once it is checked and completed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fly.types import FlyRule, Mode, SamplingParams
+from fly.types import Coupling, FlyRule, Mode, SamplingParams
+from router.seeds import choice_seed
+
+RULE_FIELDS = (
+    "window",
+    "threshold",
+    "tail",
+    "carry_after",
+    "guard_stops",
+    "guard_excluded",
+    "strict_prefix_tokens",
+    "entropy",
+)
+"""Parameters of speculation that change the rule; a `FlyRule` has them by the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,17 +27,35 @@ class SpeculationParams:
         mode: Name of a `Mode`; anything else is for the validation to refuse.
         preset: Named rule that `fly` starts from.
         draft_length: Draft tokens per round.
+        sub_drafter: Whether the drafter may use its sub-drafter.
         window: Draft positions after a mismatch that must match.
         threshold: Entropy below which a mismatch is refused.
-        sub_drafter: Whether the drafter may use its sub-drafter.
+        tail: Name of a `Tail`.
+        carry_after: Following matches that must have been seen before a window is carried.
+        guard_stops: Whether ends of the response are guarded.
+        guard_excluded: Whether what the filters exclude is guarded.
+        strict_prefix_tokens: The first tokens of a response are exact.
+        entropy: Name of an `EntropyEstimator`.
     """
 
     mode: str = ""
     preset: str = ""
     draft_length: int | None = None
+    sub_drafter: bool | None = None
     window: int | None = None
     threshold: float | None = None
-    sub_drafter: bool | None = None
+    tail: str = ""
+    carry_after: int | None = None
+    guard_stops: bool | None = None
+    guard_excluded: bool | None = None
+    strict_prefix_tokens: int | None = None
+    entropy: str = ""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the client says of the rule itself."""
+        said = {name: getattr(self, name) for name in RULE_FIELDS}
+        return {name: value for name, value in said.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +68,8 @@ class GenerateRequest:
         sampling: Its stop token ids are the client's own; its seed does not count.
         seed: Of the sampling noise; None lets the router draw one.
         stop: The response ends before the first of these strings.
+        n: Choices.
+        logprobs: Most likely tokens told per position; None tells no log-probabilities.
     """
 
     prompt: str | tuple[int, ...]
@@ -47,6 +81,8 @@ class GenerateRequest:
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     priority: int = 0
     cache_salt: str = ""
+    n: int = 1
+    logprobs: int | None = None
 
     @property
     def prompt_field(self) -> str:
@@ -86,6 +122,8 @@ class PreparedRequest:
     Attributes:
         sampling: Stop token ids and seed are complete.
         warnings: What the client should know of the request.
+        n: Choices.
+        logprobs: Most likely tokens told per position; None tells no log-probabilities.
     """
 
     request_id: str
@@ -97,3 +135,18 @@ class PreparedRequest:
     priority: int
     cache_salt: str
     warnings: tuple[str, ...] = ()
+    n: int = 1
+    logprobs: int | None = None
+
+    @property
+    def needs_distributions(self) -> bool:
+        """Whether a draft is verified together with what it was drawn from."""
+        return self.sampling.temperature > 0 and self.sampling.coupling is Coupling.REJECTION
+
+    def choices(self) -> tuple["PreparedRequest", ...]:
+        """One request for each choice, with a seed and an id of its own; of one choice the request itself."""
+        return (self, *(self._choice(index) for index in range(1, self.n)))
+
+    def _choice(self, index: int) -> "PreparedRequest":
+        sampling = replace(self.sampling, seed=choice_seed(self.sampling.seed, index))
+        return replace(self, sampling=sampling, request_id=f"{self.request_id}#{index}")

@@ -9,8 +9,48 @@ from router.request import SpeculationParams
 
 
 @dataclass(frozen=True, slots=True)
+class RankedToken:
+    """One of the most likely tokens at a position."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities where a token was decided, of the target's raw softmax.
+
+    Attributes:
+        token: Of the token.
+        choice: Of the target's own choice.
+        top: The most likely tokens, in descending order.
+    """
+
+    token: float
+    choice: float
+    top: tuple[RankedToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseToken:
+    """A decided token as the client sees it.
+
+    Attributes:
+        text: What it adds to the text, withheld or not; empty while a character is incomplete.
+        choice_text: Of the choice by itself, where it differs from the token.
+        logprobs: Where they were asked for.
+    """
+
+    decided: Decided
+    text: str = ""
+    choice_text: str = ""
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens decided since the last piece, and text to append.
+    """Tokens of one choice decided since the last piece, and text to append.
 
     Attributes:
         text: Whole characters; the text of a token may follow in a later piece.
@@ -18,13 +58,13 @@ class Piece:
     """
 
     text: str
-    tokens: tuple[Decided, ...]
+    tokens: tuple[ResponseToken, ...]
     ending: "Ending | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a response ended and how it was made."""
+    """How a choice ended and how it was made."""
 
     finish_reason: FinishReason
     statistics: Statistics
@@ -48,3 +88,6 @@ class DeploymentInfo:
     default_speculation: SpeculationParams
     max_new_tokens_limit: int
     draft_length_limit: int
+    choices_limit: int
+    logprobs_limit: int
+    presets: tuple[str, ...]

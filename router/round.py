@@ -8,6 +8,7 @@ from fly.speculation import Speculation
 from fly.types import Decision, Evidence, Position
 from router.deadline import Deadline
 from router.drafter_side import DrafterSide
+from router.logprobs import LogprobLedger
 from router.request import PreparedRequest
 from router.target_side import TargetSide
 from router.text import ResponseText
@@ -17,7 +18,7 @@ NO_DRAFT = Draft(step_id=0, tokens=())
 
 @dataclass(slots=True)
 class Response:
-    """One response in the making.
+    """One choice's response in the making.
 
     Attributes:
         drafter: None where none takes part.
@@ -28,6 +29,7 @@ class Response:
     request: PreparedRequest
     speculation: Speculation
     text: ResponseText
+    logprobs: LogprobLedger
     target: TargetSide
     drafter: DrafterSide | None
     clock: Clock
@@ -72,9 +74,11 @@ async def propose(response: Response) -> Draft:
 async def verify(response: Response, draft: Draft) -> Verification:
     """The target's word on the draft."""
     speculation, asked_at = response.speculation, response.clock.now()
+    distributions = draft.distributions if response.request.needs_distributions else ()
     verification = await response.target.verify(
-        speculation.sequence, draft.tokens, speculation.decided_length
+        speculation.sequence, draft.tokens, speculation.decided_length, distributions
     )
+    response.logprobs.note(len(speculation.sequence), verification)
     spent_s = response.clock.now() - asked_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
     statistics.verify_s += forward_s

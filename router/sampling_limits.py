@@ -24,8 +24,6 @@ def check_sampling(
 def _check_temperature(temperature: float) -> Iterator[FieldViolation]:
     if not (math.isfinite(temperature) and temperature >= 0):
         yield FieldViolation("sampling.temperature", f"is {temperature}, must be finite and at least 0")
-    elif temperature > 0:
-        yield FieldViolation("sampling.temperature", f"is {temperature}: sampling is not supported yet")
 
 
 def _check_filters(sampling: SamplingParams, vocab_size: int) -> Iterator[FieldViolation]:

@@ -1,18 +1,22 @@
 """The public gRPC service: checks, admits, generates, streams."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
 from protos.flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 from router.admission import Admission
+from router.choices import EmitOfChoice, generate_choices
 from router.clients import Replica, any_replica
-from router.codec.generation import info_to_wire, piece_to_wire, request_from_wire, response_to_wire
+from router.codec.generation import request_from_wire
+from router.codec.response import info_to_wire, piece_to_wire, response_to_wire
 from router.deadline import Deadline
-from router.generation import Emit, Means, generate
-from router.request import GenerateRequest, PreparedRequest, SpeculationParams
-from router.response import DeploymentInfo, Header, Piece
+from router.deployment_info import describe
+from router.generation import Means
+from router.request import GenerateRequest, PreparedRequest
+from router.response import Header, Piece
 from router.tokenizer import is_slow_to_encode
 from router.validation import prepare
 
@@ -30,41 +34,28 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> generation_pb2.GenerationInfo:
         target, drafter = await self._paired()
-        config = self._means.config
-        default = config.speculation
-        info = DeploymentInfo(
-            target.info,
-            None if drafter is None else drafter.info,
-            SpeculationParams(
-                default.mode.value, default.preset, default.draft_length, sub_drafter=default.sub_drafter
-            ),
-            config.limits.max_new_tokens,
-            config.limits.draft_length,
-        )
-        return info_to_wire(info)
+        return info_to_wire(describe(target.info, drafter.info if drafter else None, self._means.config))
 
     async def Generate(
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> generation_pb2.GenerateResponse:
-        pieces: list[Piece] = []
+        pieces: defaultdict[int, list[Piece]] = defaultdict(list)
 
-        async def collect(piece: Piece) -> None:
-            pieces.append(piece)
+        async def collect(index: int, piece: Piece) -> None:
+            pieces[index].append(piece)
 
         header = await self._serve(request, context, lambda header: collect)
-        ending = pieces[-1].ending
-        assert ending is not None
-        return response_to_wire(header, pieces, ending)
+        return response_to_wire(header, [pieces[index] for index in sorted(pieces)])
 
     # A coroutine that writes, not a generator: it is left the moment that the call ends.
     async def GenerateStream(  # type: ignore[override]
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> None:
-        def make_emit(header: Header) -> Emit:
+        def make_emit(header: Header) -> EmitOfChoice:
             unsent: list[Header] = [header]
 
-            async def emit(piece: Piece) -> None:
-                await context.write(piece_to_wire(piece, unsent.pop() if unsent else None))
+            async def emit(index: int, piece: Piece) -> None:
+                await context.write(piece_to_wire(index, piece, unsent.pop() if unsent else None))
 
             return emit
 
@@ -87,7 +78,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self,
         wire: generation_pb2.GenerateRequest,
         context: Any,
-        make_emit: Callable[[Header], Emit],
+        make_emit: Callable[[Header], EmitOfChoice],
     ) -> Header:
         """Checks, admits and generates one request."""
         clock = self._means.clock
@@ -95,7 +86,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         request = await self._prepare(request_from_wire(wire))
         header = Header(request.request_id, len(request.prompt_ids))
         async with self._admission.place():
-            await generate(self._means, request, started, deadline, make_emit(header))
+            await generate_choices(self._means, request, started, deadline, make_emit(header))
         return header
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:

@@ -1,8 +1,6 @@
 """Stop strings: found wherever they lie across pieces of text, and withheld while they may still come."""
 
 from collections.abc import Sequence
-from copy import copy
-from typing import Self
 
 
 class StopStrings:
@@ -13,14 +11,6 @@ class StopStrings:
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self._found = False
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to look for."""
-        return bool(self._stops)
-
-    def copy(self) -> Self:
-        """The same state, to go on from separately."""
-        return copy(self)
 
     def push(self, text: str) -> bool:
         """Takes text; whether a stop string has been found, behind which all text is dropped."""

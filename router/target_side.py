@@ -9,6 +9,7 @@ from typing import Self
 from fly.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.messages import Open, Verification
 from fly.tokens import TokenSequence
+from fly.types import SparseDistribution
 from router.checks import check_verification
 from router.clients import Accepts, Replica, any_replica, still_serves
 from router.fleet import Fleet
@@ -33,6 +34,7 @@ class TargetSide:
         make_opening: Callable[[], Open],
         timeout_s: float,
         wait_s: float,
+        num_logprobs: int | None = None,
     ) -> None:
         """Opens nothing yet.
 
@@ -41,12 +43,14 @@ class TargetSide:
             make_opening: Made anew for every stream: the deadline comes closer.
             timeout_s: A replica that takes longer for one step is taken for broken.
             wait_s: How long to wait for a replica when there is none.
+            num_logprobs: As the opening asks for; None where it asks for none.
         """
         self.links: Links[TargetStream] = Links()
         self._fleet = fleet
         self._make_opening = make_opening
         self._timeout_s = timeout_s
         self._wait_s = wait_s
+        self._num_logprobs = num_logprobs
         self._failed: list[Replica] = []
         self._link: Link[TargetStream]
 
@@ -64,8 +68,20 @@ class TargetSide:
     ) -> None:
         await self.links.leave(error)
 
-    async def verify(self, sequence: TokenSequence, drafts: Sequence[int], decided: int) -> Verification:
+    async def verify(
+        self,
+        sequence: TokenSequence,
+        drafts: Sequence[int],
+        decided: int,
+        distributions: Sequence[SparseDistribution] = (),
+    ) -> Verification:
         """Has `drafts` judged after `sequence`, whatever becomes of single replicas.
+
+        Args:
+            sequence: What the drafts follow.
+            drafts: Tokens to judge.
+            decided: Tokens of the sequence that will never be rolled back.
+            distributions: What each draft was drawn from, where that counts; else empty.
 
         Raises:
             NotReady: No replica with the same weights is left, or one after the other failed.
@@ -75,21 +91,25 @@ class TargetSide:
         """
         while True:
             try:
-                return await self._verify_here(sequence, drafts, decided)
+                return await self._verify_here(sequence, drafts, decided, distributions)
             except InvalidRequest:
                 raise
             except FlyServeError as error:
                 await self._fail_over(error)
 
     async def _verify_here(
-        self, sequence: TokenSequence, drafts: Sequence[int], decided: int
+        self,
+        sequence: TokenSequence,
+        drafts: Sequence[int],
+        decided: int,
+        distributions: Sequence[SparseDistribution],
     ) -> Verification:
         try:
             async with asyncio.timeout(self._timeout_s):
-                verification = await self._link.stream.verify(sequence, drafts, decided)
+                verification = await self._link.stream.verify(sequence, drafts, decided, distributions)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None
-        check_verification(verification, len(drafts), self.replica.info.vocab_size)
+        check_verification(verification, len(drafts), self.replica.info.vocab_size, self._num_logprobs)
         self.replica.served(verification.load)
         return verification
 

@@ -12,24 +12,24 @@ class ResponseText:
     def __init__(self, decode: Decode, prompt_tail: Sequence[int], stops: Sequence[str]) -> None:
         self._detokenizer = Detokenizer(decode, prompt_tail)
         self._stops = StopStrings(stops)
+        self._token_texts: list[str] = []
 
     def find_stop(self, ids: Sequence[int]) -> int | None:
         """Takes decided tokens; how many of them the response keeps when they complete a stop string.
 
-        The answer does not depend on how many tokens come at a time: the token that first completes a stop
-        string is the last.
+        Token by token, so that the answer does not depend on how many come at a time.
         """
-        if not self._stops:
-            self._stops.push(self._detokenizer.push(ids))
-            return None
-        before, stops_before = self._detokenizer.copy(), self._stops.copy()
-        if not self._stops.push(self._detokenizer.push(ids)):
-            return None
-        self._detokenizer, self._stops = before, stops_before
         for index, token in enumerate(ids):
-            if self._stops.push(self._detokenizer.push((token,))):
+            text = self._detokenizer.push((token,))
+            self._token_texts.append(text)
+            if self._stops.push(text):
                 return index + 1
         return None
+
+    def take_token_texts(self) -> tuple[str, ...]:
+        """What each token added that `find_stop` took since the last call, whether or not it is withheld."""
+        taken, self._token_texts = tuple(self._token_texts), []
+        return taken
 
     def take(self) -> str:
         """Text that may be streamed; what may begin a stop string is withheld."""

@@ -1,7 +1,6 @@
 """Checks a request against every limit and completes it; all faults are told at once."""
 
 import math
-import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,12 +8,12 @@ from dataclasses import replace
 from fly.errors import FieldViolation, InvalidRequest
 from fly.messages import ModelInfo
 from fly.types import SamplingParams
+from router.advice import advise
 from router.config import LimitsConfig, RouterConfig
 from router.planning import check_speculation, plan_speculation
 from router.request import GenerateRequest, PreparedRequest
 from router.sampling_limits import check_sampling
-
-_SEED_BITS = 64
+from router.seeds import draw_seed
 
 
 def prepare(
@@ -38,7 +37,7 @@ def prepare(
     """
     violations = [*_check_texts(request, config.limits), *_check_length(request, config.limits)]
     violations += check_sampling(request.sampling, target.vocab_size, config.limits)
-    violations += check_speculation(request.speculation, config.limits)
+    violations += check_speculation(request.speculation, config.speculation, config.limits)
     prompt_ids: tuple[int, ...] = ()
     if not any(violation.field == request.prompt_field for violation in violations):
         prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
@@ -73,6 +72,10 @@ def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fi
     if request.sampling.min_tokens > most:
         found = request.sampling.min_tokens
         yield FieldViolation("sampling.min_tokens", f"is {found}, must be at most max_new_tokens = {most}")
+    if not 1 <= request.n <= limits.choices:
+        yield FieldViolation("n", f"is {request.n}, must be 1 to {limits.choices}")
+    if request.logprobs is not None and request.logprobs > limits.logprobs:
+        yield FieldViolation("logprobs", f"is {request.logprobs}, must be 0 to {limits.logprobs}")
 
 
 def _check_prompt(field: str, ids: Sequence[int], target: ModelInfo) -> Iterator[FieldViolation]:
@@ -102,16 +105,19 @@ def _complete(
     if length < asked and request.max_new_tokens is not None:
         context = f"the target's context holds {target.context_length} tokens"
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
+    plan = plan_speculation(request.speculation, config.speculation)
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
         prompt_ids=prompt_ids,
         max_new_tokens=length,
         sampling=_complete_sampling(request, eos_ids),
         stop=request.stop,
-        plan=plan_speculation(request.speculation, config.speculation),
+        plan=plan,
         priority=request.priority,
         cache_salt=request.cache_salt,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *advise(request, plan)),
+        n=request.n,
+        logprobs=request.logprobs,
     )
 
 
@@ -119,6 +125,6 @@ def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int]) -> Samp
     """`ignore_eos` takes away the model's end-of-sequence ids only: the client's stop tokens hold."""
     sampling = request.sampling
     own = () if sampling.ignore_eos else tuple(eos_ids)
-    seed = random.getrandbits(_SEED_BITS) if request.seed is None else request.seed
+    seed = draw_seed() if request.seed is None else request.seed
     stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *own)))
     return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed)

@@ -33,7 +33,7 @@ def bench(
         tasks = load_tasks(problems)
         if len(tasks) < problems:
             raise ConfigError(f"--problems: is {problems}, must be at most {len(tasks)}")
-        with _served_at(address, verbose) as served, Client(served) as client:
+        with served_at(address, verbose) as served, Client(served) as client:
             summaries, data = run(client, tasks, messages())
         if report is not None:
             write_report(data, report)
@@ -41,7 +41,8 @@ def bench(
 
 
 @contextmanager
-def _served_at(address: str | None, verbose: bool) -> Iterator[str]:
+def served_at(address: str | None, verbose: bool) -> Iterator[str]:
+    """The address of a running deployment: the given one, else the demo's while the block runs."""
     if address is not None:
         yield address
         return

@@ -1,11 +1,11 @@
 """Verdicts as colours: the text of a response, the legend, the line of statistics."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
 
 from rich.text import Text
 
 from fly.types import Verdict
-from flyserve.types import Chunk, Piece, Statistics
+from flyserve.types import Chunk, Statistics
 
 STYLES = {
     Verdict.EXACT: "green",
@@ -23,21 +23,28 @@ _MEANINGS = {
 }
 
 
-def coloured(chunk: Chunk, tokenize: Callable[[str], Sequence[Piece]]) -> Text:
-    """A chunk's text, each token in its verdict's colour.
+class Colouring:
+    """The text of one choice as it comes, each token's part in its verdict's colour."""
 
-    The wire tells verdicts by token and text by chunk, so the text is tokenized again; where that gives
-    other tokens (text withheld or joined to the chunk before), it stays uncoloured.
-    """
-    if not chunk.text:
-        return Text()
-    pieces = tokenize(chunk.text)
-    same = [piece.id for piece in pieces] == [token.id for token in chunk.tokens]
-    if not same or "".join(piece.text for piece in pieces) != chunk.text:
-        return Text(chunk.text)
-    return Text.assemble(
-        *((piece.text, STYLES[token.verdict]) for piece, token in zip(pieces, chunk.tokens, strict=True))
-    )
+    def __init__(self) -> None:
+        self._untold: deque[tuple[str, Verdict]] = deque()
+
+    def colour(self, chunk: Chunk) -> Text:
+        """A chunk's text.
+
+        Tokens come before their text does where it may begin a stop string, hence the queue. Text that
+        belongs to no token, an incomplete character at the end, stays uncoloured.
+        """
+        self._untold.extend((token.text, token.verdict) for token in chunk.tokens)
+        text, at = Text(), 0
+        while at < len(chunk.text) and self._untold:
+            part, verdict = self._untold.popleft()
+            shown = part[: len(chunk.text) - at]
+            text.append(chunk.text[at : at + len(shown)], STYLES[verdict])
+            at += len(shown)
+            if len(shown) < len(part):
+                self._untold.appendleft((part[len(shown) :], verdict))
+        return text.append(chunk.text[at:])
 
 
 def legend() -> Text:

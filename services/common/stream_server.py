@@ -45,13 +45,17 @@ async def serve_stream(
         return
     if not isinstance(opening, Open):
         raise InvalidRequest.of("kind", "is step, the first message must be open")
+    # NOTE: a sequence opens with its first step: a client writes both at once, and a call that is refused
+    # between two writes would show the client a broken stream in place of the reason.
+    message = await _next(requests, decode, idle_ttl_s)
+    if message is None or isinstance(message, Close):
+        return
     async with open_session(opening) as session:
-        while (message := await _next(requests, decode, idle_ttl_s)) is not None:
-            if isinstance(message, Close):
-                return
+        while message is not None and not isinstance(message, Close):
             if isinstance(message, Open):
                 raise InvalidRequest.of("kind", "is open, but this stream is open already")
             await send(await _answer(session, message))
+            message = await _next(requests, decode, idle_ttl_s)
 
 
 async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:

@@ -11,6 +11,7 @@ import grpc
 from fly.errors import FlyServeError, NotReady
 from fly.messages import Close, Draft, DraftStep, Open, Stale, Verification, VerifyStep
 from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from fly.types import SparseDistribution
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.codec.drafter import draft_request_to_wire, draft_response_from_wire
@@ -125,9 +126,26 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
             TargetStub(channel).Verify(), opening, verify_request_to_wire, verify_response_from_wire
         )
 
-    async def verify(self, sequence: TokenSequence, drafts: Sequence[int], decided: int) -> Verification:
-        """Has `drafts` judged after `sequence`, of which the first `decided` tokens are final."""
-        return await self._step(lambda update: VerifyStep(update, len(drafts)), sequence, drafts, decided)
+    async def verify(
+        self,
+        sequence: TokenSequence,
+        drafts: Sequence[int],
+        decided: int,
+        distributions: Sequence[SparseDistribution] = (),
+    ) -> Verification:
+        """Has `drafts` judged after `sequence`, of which the first `decided` tokens are final.
+
+        Args:
+            sequence: What the drafts follow, provisional tokens included.
+            drafts: Tokens to judge.
+            decided: Tokens of the sequence that will never be rolled back.
+            distributions: What each draft was drawn from (coupling `rejection`); else empty.
+        """
+
+        def make_step(update: SequenceUpdate) -> VerifyStep:
+            return VerifyStep(update, len(drafts), tuple(distributions))
+
+        return await self._step(make_step, sequence, drafts, decided)
 
 
 class DrafterStream(SequenceStream[DraftStep, Draft]):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fly.rule import count_native
+from fly.types import SparseDistribution
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 
@@ -28,11 +29,19 @@ class NoGuesser:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A draft and how it was made: tokens, forwards of the model, tokens that the sub-drafter supplied."""
+    """A draft and how it was made.
+
+    Attributes:
+        tokens: In order.
+        forwards: Of the model.
+        supplied: Tokens that the sub-drafter supplied.
+        distributions: What each token was drawn from, where a target will ask for it.
+    """
 
     tokens: tuple[int, ...]
     forwards: int
     supplied: int
+    distributions: tuple[SparseDistribution, ...] = ()
 
 
 def draft(
@@ -40,8 +49,8 @@ def draft(
 ) -> Job[Drafted]:
     """Proposes at most `max_tokens` tokens after the sequence, and leaves them appended to it.
 
-    Each forward scores the sub-drafter's guess and keeps its exact matches plus one token, so the draft is
-    the same whatever is guessed.
+    Each forward scores the sub-drafter's guess and keeps what equals the model's own choices, or draws, plus
+    one token, so the draft is the same whatever is guessed.
 
     Args:
         sequence: What precedes the draft.
@@ -50,19 +59,22 @@ def draft(
         guesser: The sub-drafter.
     """
     start, forwards, supplied = len(sequence), 0, 0
+    distributions: list[SparseDistribution] = []
     while (room := max_tokens - (len(sequence) - start)) > 0:
         guess = guesser.take(sequence, room - 1)
         sequence.extend(guess)
-        scores = yield from sequence.score(len(guess) + 1)
+        scores = yield from sequence.score(len(guess) + 1, is_proposing=True)
         forwards += 1
         matched = count_native(guess, scores.choices)
         sequence.truncate(len(sequence) - len(guess) + matched)
         sequence.extend(scores.choices[matched : matched + 1])
+        distributions += scores.distributions[: matched + 1]
         supplied += matched
         if ends := _ending(sequence.tokens.ids[start:], ending_ids):
             sequence.truncate(start + ends)
             break
-    return Drafted(tuple(sequence.tokens.ids[start:]), forwards, supplied)
+    tokens = tuple(sequence.tokens.ids[start:])
+    return Drafted(tokens, forwards, supplied, tuple(distributions[: len(tokens)]))
 
 
 def _ending(drafted: list[int], ending_ids: frozenset[int]) -> int:

@@ -37,6 +37,7 @@ class DraftSession:
             drafted.tokens,
             forwards=drafted.forwards,
             supplied=drafted.supplied,
+            distributions=drafted.distributions,
             times=times,
             load=self._engine.load(),
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from fly.messages import ModelInfo
-from fly.types import EntropyEstimator, SamplingParams
+from fly.types import EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
 
 Slot = int
 """A sequence's place in the runner's KV memory."""
@@ -25,6 +25,9 @@ class Work:
         history: Token ids of the whole sequence, `tokens` included, for penalties; not to be changed.
         drafts: The token that follows each output position, -1 where none does; to tell excluded drafts.
         entropy: The estimator.
+        num_logprobs: Most likely tokens whose log-probabilities are told; None tells none.
+        proposals: What the drafts were drawn from (coupling `rejection`); empty where nothing is known of it.
+        is_proposing: The choices are drafts themselves: under `rejection`, drawn from distributions to tell.
     """
 
     slot: Slot
@@ -36,6 +39,14 @@ class Work:
     history: Sequence[int]
     drafts: Sequence[int] = ()
     entropy: EntropyEstimator = EntropyEstimator.TOP_K
+    num_logprobs: int | None = None
+    proposals: Sequence[SparseDistribution] = ()
+    is_proposing: bool = False
+
+    @property
+    def first_position(self) -> int:
+        """Of the token that the first output chooses: the length of the prefix that it sees."""
+        return self.start + len(self.tokens) - self.num_outputs + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +57,15 @@ class Scores:
         choices: Token that the model takes after each position.
         entropies: Of its distribution there, in the estimator's unit.
         excluded: The sampling filters exclude the draft that follows there.
+        logprobs: Where they were asked for.
+        distributions: What each choice was drawn from, where it proposes under `rejection`.
     """
 
     choices: tuple[int, ...]
     entropies: tuple[float, ...]
     excluded: tuple[bool, ...]
+    logprobs: tuple[Logprobs, ...] = ()
+    distributions: tuple[SparseDistribution, ...] = ()
 
 
 class Memory(Protocol):

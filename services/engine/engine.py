@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from fly.errors import InvalidRequest, NotReady
+from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
 from services.engine.core import EngineCore, works
+from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
 from services.engine.scheduler import Ticket
 from services.engine.sequence import EngineSequence
@@ -180,24 +181,6 @@ class ThreadEngine(Engine):
         self._core.abort()
         self._core.keep(stopped)
         self._has_ended = True
-
-
-def check_opening(opening: Open, vocab_size: int, context_length: int) -> None:
-    """Raises `InvalidRequest` for what no step of the sequence could mend."""
-    sampling = opening.sampling
-    if not 0 <= opening.prompt_length <= context_length:
-        raise InvalidRequest.of("prompt_length", f"is {opening.prompt_length}, must be 0 to {context_length}")
-    if sampling.temperature > 0:
-        raise InvalidRequest.of("sampling.temperature", f"is {sampling.temperature}, only 0 is served")
-    if sampling.repetition_penalty <= 0:
-        raise InvalidRequest.of(
-            "sampling.repetition_penalty", f"is {sampling.repetition_penalty}, must be above 0"
-        )
-    ids = {"stop_token_ids": sampling.stop_token_ids, "logit_bias": [pair[0] for pair in sampling.logit_bias]}
-    for field, tokens in ids.items():
-        for token in tokens:
-            if not 0 <= token < vocab_size:
-                raise InvalidRequest.of(f"sampling.{field}", f"has {token}, must be 0 to {vocab_size - 1}")
 
 
 def forward_error(error: Exception, batch: Sequence[Ticket]) -> ForwardError:

@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from fly.types import EntropyEstimator
 from services.engine.base import Scores, Work
+from services.engine.logprobs import logprobs
 from services.engine.processors import excluded_drafts, needs_processing, process
+from services.engine.sampler import sampled_scores
+from services.engine.sampling import sample
 
 TOP_K = 3
 
@@ -27,32 +32,21 @@ class Head:
             batch: Whose output rows they are, in order.
         """
         raw = logits[:, : self._vocab_size].float()
-        processed, excluded = self._process(raw, batch)
-        choices = choose_greedy(processed).tolist()
+        spans = _spans(batch)
+        processed = _process(raw, batch, spans)
+        drawn = sample(processed, batch, spans)
+        is_greedy = any(work.num_outputs and index not in drawn for index, work in enumerate(batch))
+        greedy = choose_greedy(processed).tolist() if is_greedy else []
         entropies = self._entropies(raw, batch)
         scores = []
-        row = 0
-        for work, flags in zip(batch, excluded, strict=True):
-            end = row + work.num_outputs
-            scores.append(Scores(tuple(choices[row:end]), tuple(entropies[row:end]), flags))
-            row = end
+        for index, (work, span) in enumerate(zip(batch, spans, strict=True)):
+            if index in drawn:
+                answer = sampled_scores(drawn[index], entropies[span])
+            else:
+                excluded = _excluded(processed[span], work)
+                answer = Scores(tuple(greedy[span]), tuple(entropies[span]), excluded)
+            scores.append(_with_logprobs(answer, raw[span], work))
         return scores
-
-    def _process(self, raw: Tensor, batch: Sequence[Work]) -> tuple[Tensor, list[tuple[bool, ...]]]:
-        """The logits to choose from, and per work which of its drafts they exclude."""
-        processed = raw
-        excluded = []
-        row = 0
-        for work in batch:
-            end = row + work.num_outputs
-            flags = (False,) * work.num_outputs
-            if work.num_outputs and needs_processing(work):
-                processed = raw.clone() if processed is raw else processed
-                process(processed[row:end], work)
-                flags = excluded_drafts(processed[row:end], work.drafts) if work.drafts else flags
-            excluded.append(flags)
-            row = end
-        return processed, excluded
 
     def _entropies(self, raw: Tensor, batch: Sequence[Work]) -> list[float]:
         """Per row, by the estimator that its sequence asks for."""
@@ -65,6 +59,35 @@ class Head:
         ]
         mask = torch.tensor(is_full, device=raw.device)
         return _as_floats(torch.where(mask, normalized_entropy(raw), top_k_entropy(raw)))
+
+
+def _spans(batch: Sequence[Work]) -> list[slice]:
+    """Which output rows are whose."""
+    ends = list(accumulate(work.num_outputs for work in batch))
+    return [slice(end - work.num_outputs, end) for work, end in zip(batch, ends, strict=True)]
+
+
+def _process(raw: Tensor, batch: Sequence[Work], spans: Sequence[slice]) -> Tensor:
+    """The logits to choose from; the raw ones where nobody asks for a change."""
+    changes = [index for index, work in enumerate(batch) if work.num_outputs and needs_processing(work)]
+    processed = raw.clone() if changes else raw
+    for index in changes:
+        process(processed[spans[index]], batch[index])
+    return processed
+
+
+def _excluded(processed: Tensor, work: Work) -> tuple[bool, ...]:
+    """Which drafts of a greedy work the processed logits rule out."""
+    if work.num_outputs and work.drafts and needs_processing(work):
+        return excluded_drafts(processed, work.drafts)
+    return (False,) * work.num_outputs
+
+
+def _with_logprobs(scores: Scores, raw: Tensor, work: Work) -> Scores:
+    if work.num_logprobs is None or not work.num_outputs:
+        return scores
+    drafts = work.drafts or (-1,) * work.num_outputs
+    return replace(scores, logprobs=logprobs(raw, scores.choices, drafts, work.num_logprobs))
 
 
 def choose_greedy(logits: Tensor) -> Tensor:

@@ -51,19 +51,14 @@ def _has_penalties(sampling: SamplingParams) -> bool:
     )
 
 
-def _first_output(work: Work) -> int:
-    """Length of the prefix that the first output row sees."""
-    return work.start + len(work.tokens) - work.num_outputs + 1
-
-
 def _first_response_index(work: Work) -> int:
     """Response tokens before the one that the first output row chooses."""
-    return _first_output(work) - work.prompt_length
+    return work.first_position - work.prompt_length
 
 
 def _penalize(logits: Tensor, work: Work) -> None:
     sampling = work.sampling
-    first, last = _first_output(work), work.start + len(work.tokens)
+    first, last = work.first_position, work.start + len(work.tokens)
     history = torch.tensor(work.history[:last], device=logits.device)
     ids, places = torch.unique(history, return_inverse=True)
     seen = _counts(places, 0, first, work.num_outputs, len(ids))

@@ -1,11 +1,13 @@
 """One sequence at a server: the token ids that it knows, and how far its KV reaches."""
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from fly.errors import InvalidRequest
 from fly.known import KnownSequence, StaleState
 from fly.messages import Open, StaleReason
 from fly.tokens import SequenceUpdate
+from fly.types import SparseDistribution
 from services.engine.base import Job, Scores, Slot, Work
 
 
@@ -56,8 +58,19 @@ class EngineSequence(KnownSequence):
         self._num_computed = 0
         self._is_evicted = True
 
-    def score(self, num_outputs: int = 1) -> Job[Scores]:
+    def score(
+        self,
+        num_outputs: int = 1,
+        proposals: Sequence[SparseDistribution] = (),
+        is_proposing: bool = False,
+    ) -> Job[Scores]:
         """Computes what has no KV yet, in chunks, and answers for the last `num_outputs` positions.
+
+        Args:
+            num_outputs: How many.
+            proposals: What the drafts among them, `num_outputs - 1`, were drawn from; empty where nothing is
+                known of it.
+            is_proposing: The choices are drafts themselves.
 
         Raises:
             StaleState: Its memory was taken away.
@@ -74,7 +87,8 @@ class EngineSequence(KnownSequence):
         yield from self._prefill(len(self.tokens) - num_outputs)
         end = len(self.tokens)
         start = min(self._num_computed, end - num_outputs)
-        scores = yield self._work(start, end, num_outputs)
+        work = self._work(start, end, num_outputs)
+        scores = yield replace(work, proposals=proposals, is_proposing=is_proposing)
         self._num_computed = end
         return scores
 
@@ -99,4 +113,5 @@ class EngineSequence(KnownSequence):
             history=ids,
             drafts=[*ids[end - num_outputs + 1 : end], -1] if num_outputs else (),
             entropy=self.opening.entropy,
+            num_logprobs=self.opening.num_logprobs,
         )

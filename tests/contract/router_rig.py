@@ -25,8 +25,16 @@ class Rig:
         self.channel = channel
         self.stub = GenerationStub(channel)
 
-    async def generate(self, mode: int, max_new_tokens: int = 60, **fields: Any) -> pb.GenerateResponse:
-        return await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=20)
+    async def generate(self, mode: int, max_new_tokens: int = 60, **fields: Any) -> "Answer":
+        """The first choice, with what the response says of the request."""
+        (choice, *_), response = await self.choices(mode, max_new_tokens, **fields)
+        return Answer(choice, response)
+
+    async def choices(
+        self, mode: int, max_new_tokens: int = 60, **fields: Any
+    ) -> tuple[list[pb.Choice], pb.GenerateResponse]:
+        response = await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=20)
+        return list(response.choices), response
 
     async def refusal(self, **fields: Any) -> grpc.aio.AioRpcError:
         """The error that this request is answered with."""
@@ -37,13 +45,26 @@ class Rig:
         raise AssertionError("the request was not refused")
 
 
+class Answer:
+    """A response of one choice."""
+
+    def __init__(self, choice: pb.Choice, response: pb.GenerateResponse) -> None:
+        self.text = choice.text
+        self.tokens = choice.tokens
+        self.finish_reason = choice.finish_reason
+        self.statistics = choice.statistics
+        self.request_id = response.request_id
+        self.prompt_tokens = response.prompt_tokens
+        self.warnings = response.warnings
+
+
 def make_request(mode: int, max_new_tokens: int = 60, **fields: Any) -> pb.GenerateRequest:
     speculation = pb.SpeculationParams(mode=mode, **fields.pop("speculation", {}))
     fields.setdefault("prompt_token_ids", pb.TokenIds(ids=PROMPT))
     return pb.GenerateRequest(max_new_tokens=max_new_tokens, speculation=speculation, **fields)
 
 
-def ids(response: pb.GenerateResponse) -> list[int]:
+def ids(response: Answer | pb.Choice) -> list[int]:
     return [token.id for token in response.tokens]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fly.presets import DEFAULT_PRESET, PRESETS
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.tokenizer import Tokenizer
@@ -105,6 +106,8 @@ async def test_a_stream_says_the_same_in_pieces(rig: Rig) -> None:
     assert len(chunks) == whole.statistics.rounds
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert [token.id for chunk in chunks for token in chunk.tokens] == ids(whole)
+    joined = "".join(token.text for token in whole.tokens)
+    assert joined.rstrip("\ufffd") == whole.text.rstrip("\ufffd")
     assert (chunks[0].request_id, chunks[0].prompt_tokens) == ("mine", 4)
     assert [c.finish_reason for c in chunks[:-1]] == [pb.FINISH_REASON_UNSPECIFIED] * (len(chunks) - 1)
     assert chunks[-1].finish_reason == pb.FINISH_REASON_LENGTH and chunks[-1].statistics.emitted == 60
@@ -140,7 +143,10 @@ async def test_text_is_tokenized_and_info_names_both_models(rig: Rig, model: Pat
     tokens = await rig.stub.Tokenize(pb.TokenizeRequest(text=text))
     assert tuple(tokens.ids) == Tokenizer.load(model).encode(text) and tokens.pieces[0] == "the"
     response = await rig.stub.Generate(pb.GenerateRequest(prompt=text, max_new_tokens=3))
-    assert response.prompt_tokens == len(tokens.ids) and len(response.tokens) == 3
+    assert response.prompt_tokens == len(tokens.ids) and len(response.choices[0].tokens) == 3
     info = await rig.stub.Info(common_pb2.InfoRequest())
     assert (info.target.role, info.drafter.role) == ("target", "drafter")
-    assert info.default_speculation.preset == "vllm" and info.draft_length_limit == 64
+    default = info.default_speculation
+    assert default.preset == DEFAULT_PRESET and info.draft_length_limit == 64
+    assert (default.window, default.HasField("carry_after")) == (PRESETS[DEFAULT_PRESET].window, True)
+    assert list(info.presets) == list(PRESETS) and (info.choices_limit, info.logprobs_limit) == (16, 20)

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
-from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, make_request, running
+from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, running
 
 SAMPLING = common_pb2.SamplingParams
 SPECULATION = pb.SpeculationParams
@@ -53,7 +53,6 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("sampling.temperature", {"sampling": SAMPLING(temperature=-1)}),
     ("sampling.temperature", {"sampling": SAMPLING(temperature=NAN)}),
     ("sampling.temperature", {"sampling": SAMPLING(temperature=INF)}),
-    ("sampling.temperature", {"sampling": SAMPLING(temperature=0.7)}),
     ("sampling.top_p", {"sampling": SAMPLING(top_p=0)}),
     ("sampling.top_p", {"sampling": SAMPLING(top_p=NAN)}),
     ("sampling.top_k", {"sampling": SAMPLING(top_k=305)}),
@@ -71,6 +70,14 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("speculation.window", {"speculation": SPECULATION(window=0)}),
     ("speculation.threshold", {"speculation": SPECULATION(threshold=NAN)}),
     ("speculation.threshold", {"speculation": SPECULATION(threshold=-0.1)}),
+    ("speculation.threshold", {"speculation": SPECULATION(threshold=INF)}),
+    ("speculation.tail", {"speculation": SPECULATION(tail=7)}),  # type: ignore[arg-type]
+    ("speculation.entropy", {"speculation": SPECULATION(entropy=7)}),  # type: ignore[arg-type]
+    ("speculation.carry_after", {"speculation": SPECULATION(preset="flyserve", carry_after=7)}),
+    ("speculation.strict_prefix_tokens", {"speculation": SPECULATION(strict_prefix_tokens=4097)}),
+    ("n", {"n": 0}),
+    ("n", {"n": 17}),
+    ("logprobs", {"logprobs": 21}),
 ]
 
 
@@ -83,11 +90,10 @@ async def test_every_bad_input_names_its_field_and_the_server_goes_on(rig: Rig) 
 
 
 async def test_all_faults_are_told_at_once(rig: Rig) -> None:
-    sampling, speculation = SAMPLING(temperature=0.5, top_p=2), SPECULATION(preset="none")
+    sampling, speculation = SAMPLING(temperature=-1, top_p=2), SPECULATION(preset="none")
     found = violations(await rig.refusal(prompt="", sampling=sampling, speculation=speculation))
     assert set(found) == {"prompt", "sampling.temperature", "sampling.top_p", "speculation.preset"}
-    assert "sampling is not supported yet" in found["sampling.temperature"]
-    assert "official, paper, vllm" in found["speculation.preset"]
+    assert "flyserve, official, paper, vllm" in found["speculation.preset"]
 
 
 async def test_a_stream_is_refused_in_the_same_way(rig: Rig) -> None:
@@ -127,7 +133,7 @@ async def test_more_requests_than_places_are_told_to_come_back(tmp_path: Path) -
 
 async def test_a_client_that_knows_only_reflection_lists_and_calls_the_service(tmp_path: Path) -> None:
     async with running(save_tokenizer(tmp_path), [FakeTarget(HashModel())]) as rig:
-        expected = ids(await rig.stub.Generate(make_request(PLAIN, 4)))
+        expected = ids(await rig.generate(PLAIN, 4))
         channel = rig.channel
         assert "flyserve.v1.Generation" in await listed_services(channel)
         pool = descriptor_pool.DescriptorPool()
@@ -139,7 +145,7 @@ async def test_a_client_that_knows_only_reflection_lists_and_calls_the_service(t
         )
         asked = ask(max_new_tokens=4, prompt_token_ids={"ids": PROMPT}, speculation={"mode": 1})
         response = await call(asked)
-    assert [token.id for token in response.tokens] == expected
+    assert [token.id for token in response.choices[0].tokens] == expected
 
 
 async def reflect(channel: grpc.aio.Channel, **question: Any) -> Any:

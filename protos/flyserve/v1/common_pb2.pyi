@@ -19,6 +19,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Coupling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CouplingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Coupling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COUPLING_UNSPECIFIED: _Coupling.ValueType  # 0
+    """shared_noise."""
+    COUPLING_SHARED_NOISE: _Coupling.ValueType  # 1
+    """Both take argmax(log p + g) with the same hashed noise g."""
+    COUPLING_REJECTION: _Coupling.ValueType  # 2
+    """Modified rejection sampling: the target accepts a draft with min(1, p / q)."""
+
+class Coupling(_Coupling, metaclass=_CouplingEnumTypeWrapper):
+    """How the random choices of drafter and target are tied together; at temperature 0 there are none."""
+
+COUPLING_UNSPECIFIED: Coupling.ValueType  # 0
+"""shared_noise."""
+COUPLING_SHARED_NOISE: Coupling.ValueType  # 1
+"""Both take argmax(log p + g) with the same hashed noise g."""
+COUPLING_REJECTION: Coupling.ValueType  # 2
+"""Modified rejection sampling: the target accepts a draft with min(1, p / q)."""
+Global___Coupling: _TypeAlias = Coupling  # noqa: Y015
+
 class _StaleReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -85,6 +109,7 @@ class SamplingParams(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    COUPLING_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Softmax temperature; 0 takes the argmax."""
     top_k: _builtins.int
@@ -105,6 +130,8 @@ class SamplingParams(_message.Message):
     """Generate on after an end-of-sequence token."""
     seed: _builtins.int
     """Seed of the sampling noise; the router draws one when it is absent, and returns it."""
+    coupling: Global___Coupling.ValueType
+    """How the random choices of drafter and target are tied together."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """Added to the logits of single tokens."""
@@ -128,10 +155,11 @@ class SamplingParams(_message.Message):
         ignore_eos: _builtins.bool = ...,
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         seed: _builtins.int | None = ...,
+        coupling: Global___Coupling.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_top_p", b"_top_p", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_top_p", b"_top_p", "coupling", b"coupling", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
     _WhichOneofArgType__repetition_penalty: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty"]  # noqa: Y015
@@ -147,6 +175,36 @@ class SamplingParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
+
+@_typing.final
+class SparseDistribution(_message.Message):
+    """A distribution over a few tokens: exactly what a draft was drawn from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    PROBABILITIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Distinct token ids, at most 64."""
+
+    @_builtins.property
+    def probabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """As many probabilities; their sum is 1 up to rounding."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        probabilities: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "probabilities", b"probabilities"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SparseDistribution: _TypeAlias = SparseDistribution  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):

@@ -163,6 +163,7 @@ class Draft(_message.Message):
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Echo of the step."""
     forwards: _builtins.int
@@ -185,6 +186,10 @@ class Draft(_message.Message):
     def load(self) -> _common_pb2.Load:
         """What the replica carries at present."""
 
+    @_builtins.property
+    def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SparseDistribution]:
+        """What each token was drawn from, under coupling rejection."""
+
     def __init__(
         self,
         *,
@@ -196,10 +201,11 @@ class Draft(_message.Message):
         confidence: _builtins.float = ...,
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
+        distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "forwards", b"forwards", "load", b"load", "match_length", b"match_length", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "forwards", b"forwards", "load", b"load", "match_length", b"match_length", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,39 +25,49 @@ _sym_db = _symbol_database.Default()
 from protos.flyserve.v1 import common_pb2 as protos_dot_flyserve_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/flyserve/v1/generation.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\xd8\x01\n\x0eGenerationInfo\x12&\n\x06target\x18\x01 \x01(\x0b\x32\x16.flyserve.v1.ModelInfo\x12\'\n\x07\x64rafter\x18\x02 \x01(\x0b\x32\x16.flyserve.v1.ModelInfo\x12;\n\x13\x64\x65\x66\x61ult_speculation\x18\x03 \x01(\x0b\x32\x1e.flyserve.v1.SpeculationParams\x12\x1c\n\x14max_new_tokens_limit\x18\x04 \x01(\r\x12\x1a\n\x12\x64raft_length_limit\x18\x05 \x01(\r\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xbb\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\x31\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x15.flyserve.v1.TokenIdsH\x00\x12\x1b\n\x0emax_new_tokens\x18\x04 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.flyserve.v1.SamplingParams\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x33\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x1e.flyserve.v1.SpeculationParams\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x12\n\ncache_salt\x18\t \x01(\tB\x07\n\x05inputB\x11\n\x0f_max_new_tokens\"\xeb\x01\n\x11SpeculationParams\x12*\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.flyserve.v1.SpeculationMode\x12\x0e\n\x06preset\x18\x02 \x01(\t\x12\x19\n\x0c\x64raft_length\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x06window\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x16\n\tthreshold\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bsub_drafter\x18\x06 \x01(\x08H\x03\x88\x01\x01\x42\x0f\n\r_draft_lengthB\t\n\x07_windowB\x0c\n\n_thresholdB\x0e\n\x0c_sub_drafter\"[\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\r\x12%\n\x07verdict\x18\x02 \x01(\x0e\x32\x14.flyserve.v1.Verdict\x12\x0e\n\x06\x63hoice\x18\x03 \x01(\r\x12\x0f\n\x07\x65ntropy\x18\x04 \x01(\x02\"\xc0\x03\n\nStatistics\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x0f\n\x07\x65mitted\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0f\n\x07rescued\x18\x05 \x01(\r\x12\x18\n\x10rejected_by_gate\x18\x06 \x01(\r\x12\x1a\n\x12rejected_by_window\x18\x07 \x01(\r\x12\x18\n\x10rejected_by_tail\x18\x08 \x01(\r\x12\x19\n\x11rejected_by_guard\x18\t \x01(\r\x12\x0b\n\x03tau\x18\n \x01(\x01\x12\x18\n\x10\x64rafter_forwards\x18\x0b \x01(\r\x12\x1a\n\x12sub_drafter_tokens\x18\x0c \x01(\r\x12\x0f\n\x07\x64raft_s\x18\r \x01(\x01\x12\x10\n\x08verify_s\x18\x0e \x01(\x01\x12\x0e\n\x06wire_s\x18\x0f \x01(\x01\x12\x12\n\nwire_bytes\x18\x10 \x01(\x04\x12\x1d\n\x15time_to_first_token_s\x18\x11 \x01(\x01\x12\x0f\n\x07total_s\x18\x12 \x01(\x01\x12\x0c\n\x04seed\x18\x13 \x01(\x04\x12\x19\n\x11rejected_by_exact\x18\x14 \x01(\r\x12\x0f\n\x07replays\x18\x15 \x01(\r\"\xdd\x01\n\rGenerateChunk\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\"\n\x06tokens\x18\x02 \x03(\x0b\x32\x12.flyserve.v1.Token\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.flyserve.v1.FinishReason\x12+\n\nstatistics\x18\x04 \x01(\x0b\x32\x17.flyserve.v1.Statistics\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x10\n\x08warnings\x18\x07 \x03(\t\"\xe0\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\"\n\x06tokens\x18\x03 \x03(\x0b\x32\x12.flyserve.v1.Token\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.flyserve.v1.FinishReason\x12+\n\nstatistics\x18\x05 \x01(\x0b\x32\x17.flyserve.v1.Statistics\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x10\n\x08warnings\x18\x07 \x03(\t\"\x1f\n\x0fTokenizeRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"/\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x0e\n\x06pieces\x18\x02 \x03(\t*\x85\x01\n\x0fSpeculationMode\x12 \n\x1cSPECULATION_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SPECULATION_MODE_PLAIN\x10\x01\x12\x1a\n\x16SPECULATION_MODE_EXACT\x10\x02\x12\x18\n\x14SPECULATION_MODE_FLY\x10\x03*\x87\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_EXACT\x10\x01\x12\x13\n\x0fVERDICT_RESCUED\x10\x02\x12\x15\n\x11VERDICT_CORRECTED\x10\x03\x12\x11\n\rVERDICT_BONUS\x10\x04\x12\x11\n\rVERDICT_PLAIN\x10\x05*\x84\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x32\xab\x02\n\nGeneration\x12=\n\x04Info\x12\x18.flyserve.v1.InfoRequest\x1a\x1b.flyserve.v1.GenerationInfo\x12G\n\x08Generate\x12\x1c.flyserve.v1.GenerateRequest\x1a\x1d.flyserve.v1.GenerateResponse\x12L\n\x0eGenerateStream\x12\x1c.flyserve.v1.GenerateRequest\x1a\x1a.flyserve.v1.GenerateChunk0\x01\x12G\n\x08Tokenize\x12\x1c.flyserve.v1.TokenizeRequest\x1a\x1d.flyserve.v1.TokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/flyserve/v1/generation.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\x98\x02\n\x0eGenerationInfo\x12&\n\x06target\x18\x01 \x01(\x0b\x32\x16.flyserve.v1.ModelInfo\x12\'\n\x07\x64rafter\x18\x02 \x01(\x0b\x32\x16.flyserve.v1.ModelInfo\x12;\n\x13\x64\x65\x66\x61ult_speculation\x18\x03 \x01(\x0b\x32\x1e.flyserve.v1.SpeculationParams\x12\x1c\n\x14max_new_tokens_limit\x18\x04 \x01(\r\x12\x1a\n\x12\x64raft_length_limit\x18\x05 \x01(\r\x12\x15\n\rchoices_limit\x18\x06 \x01(\r\x12\x16\n\x0elogprobs_limit\x18\x07 \x01(\r\x12\x0f\n\x07presets\x18\x08 \x03(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xf5\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\x31\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x15.flyserve.v1.TokenIdsH\x00\x12\x1b\n\x0emax_new_tokens\x18\x04 \x01(\rH\x01\x88\x01\x01\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.flyserve.v1.SamplingParams\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x33\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x1e.flyserve.v1.SpeculationParams\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x0e\n\x01n\x18\n \x01(\rH\x02\x88\x01\x01\x12\x15\n\x08logprobs\x18\x0b \x01(\rH\x03\x88\x01\x01\x42\x07\n\x05inputB\x11\n\x0f_max_new_tokensB\x04\n\x02_nB\x0b\n\t_logprobs\"\x80\x04\n\x11SpeculationParams\x12*\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.flyserve.v1.SpeculationMode\x12\x0e\n\x06preset\x18\x02 \x01(\t\x12\x19\n\x0c\x64raft_length\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x06window\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x16\n\tthreshold\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bsub_drafter\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12%\n\x04tail\x18\x07 \x01(\x0e\x32\x17.flyserve.v1.TailPolicy\x12\x18\n\x0b\x63\x61rry_after\x18\x08 \x01(\rH\x04\x88\x01\x01\x12\x18\n\x0bguard_stops\x18\t \x01(\x08H\x05\x88\x01\x01\x12\x1b\n\x0eguard_excluded\x18\n \x01(\x08H\x06\x88\x01\x01\x12!\n\x14strict_prefix_tokens\x18\x0b \x01(\rH\x07\x88\x01\x01\x12,\n\x07\x65ntropy\x18\x0c \x01(\x0e\x32\x1b.flyserve.v1.EntropyMeasureB\x0f\n\r_draft_lengthB\t\n\x07_windowB\x0c\n\n_thresholdB\x0e\n\x0c_sub_drafterB\x0e\n\x0c_carry_afterB\x0e\n\x0c_guard_stopsB\x11\n\x0f_guard_excludedB\x17\n\x15_strict_prefix_tokens\"8\n\x0bRankedToken\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"U\n\rTokenLogprobs\x12\r\n\x05token\x18\x01 \x01(\x02\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\x02\x12%\n\x03top\x18\x03 \x03(\x0b\x32\x18.flyserve.v1.RankedToken\"\xac\x01\n\x05Token\x12\n\n\x02id\x18\x01 \x01(\r\x12%\n\x07verdict\x18\x02 \x01(\x0e\x32\x14.flyserve.v1.Verdict\x12\x0e\n\x06\x63hoice\x18\x03 \x01(\r\x12\x0f\n\x07\x65ntropy\x18\x04 \x01(\x02\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\x13\n\x0b\x63hoice_text\x18\x06 \x01(\t\x12,\n\x08logprobs\x18\x07 \x01(\x0b\x32\x1a.flyserve.v1.TokenLogprobs\"\xe7\x03\n\nStatistics\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0f\n\x07\x64rafted\x18\x02 \x01(\r\x12\x0f\n\x07\x65mitted\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12\x0f\n\x07rescued\x18\x05 \x01(\r\x12\x18\n\x10rejected_by_gate\x18\x06 \x01(\r\x12\x1a\n\x12rejected_by_window\x18\x07 \x01(\r\x12\x18\n\x10rejected_by_tail\x18\x08 \x01(\r\x12\x19\n\x11rejected_by_guard\x18\t \x01(\r\x12\x0b\n\x03tau\x18\n \x01(\x01\x12\x18\n\x10\x64rafter_forwards\x18\x0b \x01(\r\x12\x1a\n\x12sub_drafter_tokens\x18\x0c \x01(\r\x12\x0f\n\x07\x64raft_s\x18\r \x01(\x01\x12\x10\n\x08verify_s\x18\x0e \x01(\x01\x12\x0e\n\x06wire_s\x18\x0f \x01(\x01\x12\x12\n\nwire_bytes\x18\x10 \x01(\x04\x12\x1d\n\x15time_to_first_token_s\x18\x11 \x01(\x01\x12\x0f\n\x07total_s\x18\x12 \x01(\x01\x12\x0c\n\x04seed\x18\x13 \x01(\x04\x12\x19\n\x11rejected_by_exact\x18\x14 \x01(\r\x12\x0f\n\x07replays\x18\x15 \x01(\r\x12\x14\n\x0c\x64raft_rounds\x18\x16 \x01(\r\x12\x0f\n\x07\x63\x61rried\x18\x17 \x01(\r\"\xf3\x01\n\rGenerateChunk\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\"\n\x06tokens\x18\x02 \x03(\x0b\x32\x12.flyserve.v1.Token\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.flyserve.v1.FinishReason\x12+\n\nstatistics\x18\x04 \x01(\x0b\x32\x17.flyserve.v1.Statistics\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x15\n\rprompt_tokens\x18\x06 \x01(\r\x12\x10\n\x08warnings\x18\x07 \x03(\t\x12\x14\n\x0c\x63hoice_index\x18\x08 \x01(\r\"\xa8\x01\n\x06\x43hoice\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\"\n\x06tokens\x18\x03 \x03(\x0b\x32\x12.flyserve.v1.Token\x12\x30\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x19.flyserve.v1.FinishReason\x12+\n\nstatistics\x18\x05 \x01(\x0b\x32\x17.flyserve.v1.Statistics\"u\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07\x63hoices\x18\x02 \x03(\x0b\x32\x13.flyserve.v1.Choice\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x10\n\x08warnings\x18\x04 \x03(\t\"\x1f\n\x0fTokenizeRequest\x12\x0c\n\x04text\x18\x01 \x01(\t\"/\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x0e\n\x06pieces\x18\x02 \x03(\t*\x85\x01\n\x0fSpeculationMode\x12 \n\x1cSPECULATION_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SPECULATION_MODE_PLAIN\x10\x01\x12\x1a\n\x16SPECULATION_MODE_EXACT\x10\x02\x12\x18\n\x14SPECULATION_MODE_FLY\x10\x03*X\n\nTailPolicy\x12\x1b\n\x17TAIL_POLICY_UNSPECIFIED\x10\x00\x12\x16\n\x12TAIL_POLICY_REJECT\x10\x01\x12\x15\n\x11TAIL_POLICY_CARRY\x10\x02*l\n\x0e\x45ntropyMeasure\x12\x1f\n\x1b\x45NTROPY_MEASURE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NTROPY_MEASURE_TOP_K\x10\x01\x12\x1e\n\x1a\x45NTROPY_MEASURE_NORMALIZED\x10\x02*\x87\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_EXACT\x10\x01\x12\x13\n\x0fVERDICT_RESCUED\x10\x02\x12\x15\n\x11VERDICT_CORRECTED\x10\x03\x12\x11\n\rVERDICT_BONUS\x10\x04\x12\x11\n\rVERDICT_PLAIN\x10\x05*\x84\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x01\x12\x1c\n\x18\x46INISH_REASON_STOP_TOKEN\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03\x32\xab\x02\n\nGeneration\x12=\n\x04Info\x12\x18.flyserve.v1.InfoRequest\x1a\x1b.flyserve.v1.GenerationInfo\x12G\n\x08Generate\x12\x1c.flyserve.v1.GenerateRequest\x1a\x1d.flyserve.v1.GenerateResponse\x12L\n\x0eGenerateStream\x12\x1c.flyserve.v1.GenerateRequest\x1a\x1a.flyserve.v1.GenerateChunk0\x01\x12G\n\x08Tokenize\x12\x1c.flyserve.v1.TokenizeRequest\x1a\x1d.flyserve.v1.TokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.flyserve.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SPECULATIONMODE']._serialized_start=1963
-  _globals['_SPECULATIONMODE']._serialized_end=2096
-  _globals['_VERDICT']._serialized_start=2099
-  _globals['_VERDICT']._serialized_end=2234
-  _globals['_FINISHREASON']._serialized_start=2237
-  _globals['_FINISHREASON']._serialized_end=2369
+  _globals['_SPECULATIONMODE']._serialized_start=2713
+  _globals['_SPECULATIONMODE']._serialized_end=2846
+  _globals['_TAILPOLICY']._serialized_start=2848
+  _globals['_TAILPOLICY']._serialized_end=2936
+  _globals['_ENTROPYMEASURE']._serialized_start=2938
+  _globals['_ENTROPYMEASURE']._serialized_end=3046
+  _globals['_VERDICT']._serialized_start=3049
+  _globals['_VERDICT']._serialized_end=3184
+  _globals['_FINISHREASON']._serialized_start=3187
+  _globals['_FINISHREASON']._serialized_end=3319
   _globals['_GENERATIONINFO']._serialized_start=86
-  _globals['_GENERATIONINFO']._serialized_end=302
-  _globals['_TOKENIDS']._serialized_start=304
-  _globals['_TOKENIDS']._serialized_end=327
-  _globals['_GENERATEREQUEST']._serialized_start=330
-  _globals['_GENERATEREQUEST']._serialized_end=645
-  _globals['_SPECULATIONPARAMS']._serialized_start=648
-  _globals['_SPECULATIONPARAMS']._serialized_end=883
-  _globals['_TOKEN']._serialized_start=885
-  _globals['_TOKEN']._serialized_end=976
-  _globals['_STATISTICS']._serialized_start=979
-  _globals['_STATISTICS']._serialized_end=1427
-  _globals['_GENERATECHUNK']._serialized_start=1430
-  _globals['_GENERATECHUNK']._serialized_end=1651
-  _globals['_GENERATERESPONSE']._serialized_start=1654
-  _globals['_GENERATERESPONSE']._serialized_end=1878
-  _globals['_TOKENIZEREQUEST']._serialized_start=1880
-  _globals['_TOKENIZEREQUEST']._serialized_end=1911
-  _globals['_TOKENIZERESPONSE']._serialized_start=1913
-  _globals['_TOKENIZERESPONSE']._serialized_end=1960
-  _globals['_GENERATION']._serialized_start=2372
-  _globals['_GENERATION']._serialized_end=2671
+  _globals['_GENERATIONINFO']._serialized_end=366
+  _globals['_TOKENIDS']._serialized_start=368
+  _globals['_TOKENIDS']._serialized_end=391
+  _globals['_GENERATEREQUEST']._serialized_start=394
+  _globals['_GENERATEREQUEST']._serialized_end=767
+  _globals['_SPECULATIONPARAMS']._serialized_start=770
+  _globals['_SPECULATIONPARAMS']._serialized_end=1282
+  _globals['_RANKEDTOKEN']._serialized_start=1284
+  _globals['_RANKEDTOKEN']._serialized_end=1340
+  _globals['_TOKENLOGPROBS']._serialized_start=1342
+  _globals['_TOKENLOGPROBS']._serialized_end=1427
+  _globals['_TOKEN']._serialized_start=1430
+  _globals['_TOKEN']._serialized_end=1602
+  _globals['_STATISTICS']._serialized_start=1605
+  _globals['_STATISTICS']._serialized_end=2092
+  _globals['_GENERATECHUNK']._serialized_start=2095
+  _globals['_GENERATECHUNK']._serialized_end=2338
+  _globals['_CHOICE']._serialized_start=2341
+  _globals['_CHOICE']._serialized_end=2509
+  _globals['_GENERATERESPONSE']._serialized_start=2511
+  _globals['_GENERATERESPONSE']._serialized_end=2628
+  _globals['_TOKENIZEREQUEST']._serialized_start=2630
+  _globals['_TOKENIZEREQUEST']._serialized_end=2661
+  _globals['_TOKENIZERESPONSE']._serialized_start=2663
+  _globals['_TOKENIZERESPONSE']._serialized_end=2710
+  _globals['_GENERATION']._serialized_start=3322
+  _globals['_GENERATION']._serialized_end=3621
 # @@protoc_insertion_point(module_scope)

@@ -48,6 +48,54 @@ SPECULATION_MODE_FLY: SpeculationMode.ValueType  # 3
 """Drafts, and mismatches are kept where the rule allows."""
 Global___SpeculationMode: _TypeAlias = SpeculationMode  # noqa: Y015
 
+class _TailPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TailPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TailPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TAIL_POLICY_UNSPECIFIED: _TailPolicy.ValueType  # 0
+    """The preset's."""
+    TAIL_POLICY_REJECT: _TailPolicy.ValueType  # 1
+    """It is refused."""
+    TAIL_POLICY_CARRY: _TailPolicy.ValueType  # 2
+    """It waits, unseen by the client, for the next draft. Takes the place of a preset's shrinking window."""
+
+class TailPolicy(_TailPolicy, metaclass=_TailPolicyEnumTypeWrapper):
+    """What becomes of a mismatch whose window reaches beyond the draft."""
+
+TAIL_POLICY_UNSPECIFIED: TailPolicy.ValueType  # 0
+"""The preset's."""
+TAIL_POLICY_REJECT: TailPolicy.ValueType  # 1
+"""It is refused."""
+TAIL_POLICY_CARRY: TailPolicy.ValueType  # 2
+"""It waits, unseen by the client, for the next draft. Takes the place of a preset's shrinking window."""
+Global___TailPolicy: _TypeAlias = TailPolicy  # noqa: Y015
+
+class _EntropyMeasure:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EntropyMeasureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EntropyMeasure.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENTROPY_MEASURE_UNSPECIFIED: _EntropyMeasure.ValueType  # 0
+    """The preset's."""
+    ENTROPY_MEASURE_TOP_K: _EntropyMeasure.ValueType  # 1
+    """Over the three largest probabilities of the full softmax, in nats, not renormalised."""
+    ENTROPY_MEASURE_NORMALIZED: _EntropyMeasure.ValueType  # 2
+    """Over the whole vocabulary, divided by ln |V|."""
+
+class EntropyMeasure(_EntropyMeasure, metaclass=_EntropyMeasureEnumTypeWrapper):
+    """How the target's uncertainty is measured."""
+
+ENTROPY_MEASURE_UNSPECIFIED: EntropyMeasure.ValueType  # 0
+"""The preset's."""
+ENTROPY_MEASURE_TOP_K: EntropyMeasure.ValueType  # 1
+"""Over the three largest probabilities of the full softmax, in nats, not renormalised."""
+ENTROPY_MEASURE_NORMALIZED: EntropyMeasure.ValueType  # 2
+"""Over the whole vocabulary, divided by ln |V|."""
+Global___EntropyMeasure: _TypeAlias = EntropyMeasure  # noqa: Y015
+
 class _Verdict:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -123,10 +171,17 @@ class GenerationInfo(_message.Message):
     DEFAULT_SPECULATION_FIELD_NUMBER: _builtins.int
     MAX_NEW_TOKENS_LIMIT_FIELD_NUMBER: _builtins.int
     DRAFT_LENGTH_LIMIT_FIELD_NUMBER: _builtins.int
+    CHOICES_LIMIT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_LIMIT_FIELD_NUMBER: _builtins.int
+    PRESETS_FIELD_NUMBER: _builtins.int
     max_new_tokens_limit: _builtins.int
     """Most new tokens of one request."""
     draft_length_limit: _builtins.int
     """Longest draft of one round."""
+    choices_limit: _builtins.int
+    """Most choices of one request."""
+    logprobs_limit: _builtins.int
+    """Most likely tokens that a request may ask for at each position."""
     @_builtins.property
     def target(self) -> _common_pb2.ModelInfo:
         """The target."""
@@ -139,6 +194,10 @@ class GenerationInfo(_message.Message):
     def default_speculation(self) -> Global___SpeculationParams:
         """What a request gets that does not say otherwise."""
 
+    @_builtins.property
+    def presets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Named rules that FLy may start from."""
+
     def __init__(
         self,
         *,
@@ -147,10 +206,13 @@ class GenerationInfo(_message.Message):
         default_speculation: Global___SpeculationParams | None = ...,
         max_new_tokens_limit: _builtins.int = ...,
         draft_length_limit: _builtins.int = ...,
+        choices_limit: _builtins.int = ...,
+        logprobs_limit: _builtins.int = ...,
+        presets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_speculation", b"default_speculation", "drafter", b"drafter", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_speculation", b"default_speculation", "draft_length_limit", b"draft_length_limit", "drafter", b"drafter", "max_new_tokens_limit", b"max_new_tokens_limit", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices_limit", b"choices_limit", "default_speculation", b"default_speculation", "draft_length_limit", b"draft_length_limit", "drafter", b"drafter", "logprobs_limit", b"logprobs_limit", "max_new_tokens_limit", b"max_new_tokens_limit", "presets", b"presets", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -195,6 +257,8 @@ class GenerateRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, or drawn by the router."""
     prompt: _builtins.str
@@ -205,6 +269,14 @@ class GenerateRequest(_message.Message):
     """Higher runs first when work queues."""
     cache_salt: _builtins.str
     """Sequences share cached prefixes and memories only within one salt."""
+    n: _builtins.int
+    """How many choices to make, side by side; 1 when absent. The first is drawn with the request's seed, each
+    further one with a seed of its own that follows from it.
+    """
+    logprobs: _builtins.int
+    """Tells the log-probability of every token and of the target's choice, and those of so many most likely
+    tokens; 0 tells only the former, absent tells none.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -233,17 +305,27 @@ class GenerateRequest(_message.Message):
         speculation: Global___SpeculationParams | None = ...,
         priority: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
+        n: _builtins.int | None = ...,
+        logprobs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "input", b"input", "max_new_tokens", b"max_new_tokens", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "cache_salt", b"cache_salt", "input", b"input", "max_new_tokens", b"max_new_tokens", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
+    _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
+    _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["prompt", "prompt_token_ids"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
@@ -251,7 +333,10 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class SpeculationParams(_message.Message):
-    """Speculation of one request."""
+    """Speculation of one request. What is absent is the server's default. A request that names a preset starts
+    from that preset alone: what the server changes of its own default rule does not count then. The fields of
+    the rule (window and below, but for sub_drafter) have no effect in modes plain and exact.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -261,18 +346,36 @@ class SpeculationParams(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
     SUB_DRAFTER_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    CARRY_AFTER_FIELD_NUMBER: _builtins.int
+    GUARD_STOPS_FIELD_NUMBER: _builtins.int
+    GUARD_EXCLUDED_FIELD_NUMBER: _builtins.int
+    STRICT_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
+    ENTROPY_FIELD_NUMBER: _builtins.int
     mode: Global___SpeculationMode.ValueType
     """Plain, exact or FLy."""
     preset: _builtins.str
-    """Named rule that FLy starts from: official, vllm or paper."""
+    """Named rule that FLy starts from: official, vllm, paper or flyserve."""
     draft_length: _builtins.int
     """Draft tokens per round."""
     window: _builtins.int
     """Draft positions after a mismatch that must match."""
     threshold: _builtins.float
-    """Entropy in nats below which a mismatch is refused."""
+    """Entropy below which a mismatch is refused; in nats, or a share of ln |V| where it is normalized."""
     sub_drafter: _builtins.bool
     """Whether the drafter may use its sub-drafter; true when absent."""
+    tail: Global___TailPolicy.ValueType
+    """What becomes of a mismatch whose window reaches beyond the draft."""
+    carry_after: _builtins.int
+    """Following matches that must have been seen before a window is carried; at most the window."""
+    guard_stops: _builtins.bool
+    """An end-of-sequence or stop token is never rescued, never overruled, and no window reaches across one."""
+    guard_excluded: _builtins.bool
+    """A draft that the sampling filters exclude is never rescued."""
+    strict_prefix_tokens: _builtins.int
+    """The first tokens of a response are exact."""
+    entropy: Global___EntropyMeasure.ValueType
+    """How the target's uncertainty is measured."""
     def __init__(
         self,
         *,
@@ -282,13 +385,27 @@ class SpeculationParams(_message.Message):
         window: _builtins.int | None = ...,
         threshold: _builtins.float | None = ...,
         sub_drafter: _builtins.bool | None = ...,
+        tail: Global___TailPolicy.ValueType = ...,
+        carry_after: _builtins.int | None = ...,
+        guard_stops: _builtins.bool | None = ...,
+        guard_excluded: _builtins.bool | None = ...,
+        strict_prefix_tokens: _builtins.int | None = ...,
+        entropy: Global___EntropyMeasure.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "draft_length", b"draft_length", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_draft_length", b"_draft_length", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "draft_length", b"draft_length", "mode", b"mode", "preset", b"preset", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_draft_length", b"_draft_length", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "entropy", b"entropy", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "mode", b"mode", "preset", b"preset", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__carry_after: _TypeAlias = _typing.Literal["carry_after"]  # noqa: Y015
+    _WhichOneofArgType__carry_after: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after"]  # noqa: Y015
     _WhichOneofReturnType__draft_length: _TypeAlias = _typing.Literal["draft_length"]  # noqa: Y015
     _WhichOneofArgType__draft_length: _TypeAlias = _typing.Literal["_draft_length", b"_draft_length"]  # noqa: Y015
+    _WhichOneofReturnType__guard_excluded: _TypeAlias = _typing.Literal["guard_excluded"]  # noqa: Y015
+    _WhichOneofArgType__guard_excluded: _TypeAlias = _typing.Literal["_guard_excluded", b"_guard_excluded"]  # noqa: Y015
+    _WhichOneofReturnType__guard_stops: _TypeAlias = _typing.Literal["guard_stops"]  # noqa: Y015
+    _WhichOneofArgType__guard_stops: _TypeAlias = _typing.Literal["_guard_stops", b"_guard_stops"]  # noqa: Y015
+    _WhichOneofReturnType__strict_prefix_tokens: _TypeAlias = _typing.Literal["strict_prefix_tokens"]  # noqa: Y015
+    _WhichOneofArgType__strict_prefix_tokens: _TypeAlias = _typing.Literal["_strict_prefix_tokens", b"_strict_prefix_tokens"]  # noqa: Y015
     _WhichOneofReturnType__sub_drafter: _TypeAlias = _typing.Literal["sub_drafter"]  # noqa: Y015
     _WhichOneofArgType__sub_drafter: _TypeAlias = _typing.Literal["_sub_drafter", b"_sub_drafter"]  # noqa: Y015
     _WhichOneofReturnType__threshold: _TypeAlias = _typing.Literal["threshold"]  # noqa: Y015
@@ -296,7 +413,15 @@ class SpeculationParams(_message.Message):
     _WhichOneofReturnType__window: _TypeAlias = _typing.Literal["window"]  # noqa: Y015
     _WhichOneofArgType__window: _TypeAlias = _typing.Literal["_window", b"_window"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__carry_after) -> _WhichOneofReturnType__carry_after | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__draft_length) -> _WhichOneofReturnType__draft_length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guard_excluded) -> _WhichOneofReturnType__guard_excluded | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guard_stops) -> _WhichOneofReturnType__guard_stops | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__strict_prefix_tokens) -> _WhichOneofReturnType__strict_prefix_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sub_drafter) -> _WhichOneofReturnType__sub_drafter | None: ...
     @_typing.overload
@@ -305,6 +430,68 @@ class SpeculationParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__window) -> _WhichOneofReturnType__window | None: ...
 
 Global___SpeculationParams: _TypeAlias = SpeculationParams  # noqa: Y015
+
+@_typing.final
+class RankedToken(_message.Message):
+    """A token among the most likely ones."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Its id."""
+    text: _builtins.str
+    """Its text by itself."""
+    logprob: _builtins.float
+    """Its log-probability."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        text: _builtins.str = ...,
+        logprob: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "logprob", b"logprob", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankedToken: _TypeAlias = RankedToken  # noqa: Y015
+
+@_typing.final
+class TokenLogprobs(_message.Message):
+    """Log-probabilities at one position, of the target's softmax before penalties, temperature and filters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    token: _builtins.float
+    """Of the token."""
+    choice: _builtins.float
+    """Of the target's own choice."""
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedToken]:
+        """The most likely tokens, in descending order."""
+
+    def __init__(
+        self,
+        *,
+        token: _builtins.float = ...,
+        choice: _builtins.float = ...,
+        top: _abc.Iterable[Global___RankedToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "token", b"token", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class Token(_message.Message):
@@ -316,6 +503,9 @@ class Token(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     CHOICE_FIELD_NUMBER: _builtins.int
     ENTROPY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    CHOICE_TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Its id."""
     verdict: Global___Verdict.ValueType
@@ -323,7 +513,17 @@ class Token(_message.Message):
     choice: _builtins.int
     """The target's own choice at this position (differs from id when rescued)."""
     entropy: _builtins.float
-    """Entropy of the target's distribution at this position, in nats."""
+    """Entropy of the target's distribution at this position, in the unit of the rule's measure."""
+    text: _builtins.str
+    """The text that it adds to the response: empty while a character is incomplete. All of them joined are the
+    response's text, but for an incomplete character at its end and what a stop string cuts off.
+    """
+    choice_text: _builtins.str
+    """Text of the choice by itself, where it differs from the token."""
+    @_builtins.property
+    def logprobs(self) -> Global___TokenLogprobs:
+        """Where they were asked for."""
+
     def __init__(
         self,
         *,
@@ -331,10 +531,13 @@ class Token(_message.Message):
         verdict: Global___Verdict.ValueType = ...,
         choice: _builtins.int = ...,
         entropy: _builtins.float = ...,
+        text: _builtins.str = ...,
+        choice_text: _builtins.str = ...,
+        logprobs: Global___TokenLogprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "entropy", b"entropy", "id", b"id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "choice_text", b"choice_text", "entropy", b"entropy", "id", b"id", "logprobs", b"logprobs", "text", b"text", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -342,7 +545,7 @@ Global___Token: _TypeAlias = Token  # noqa: Y015
 
 @_typing.final
 class Statistics(_message.Message):
-    """How a response was made (docs: what every response reports)."""
+    """How one choice was made."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -367,6 +570,8 @@ class Statistics(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     REJECTED_BY_EXACT_FIELD_NUMBER: _builtins.int
     REPLAYS_FIELD_NUMBER: _builtins.int
+    DRAFT_ROUNDS_FIELD_NUMBER: _builtins.int
+    CARRIED_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds, with and without a draft."""
     drafted: _builtins.int
@@ -386,7 +591,7 @@ class Statistics(_message.Message):
     rejected_by_guard: _builtins.int
     """First refused mismatches that a guard protects."""
     tau: _builtins.float
-    """Tokens emitted per round with a draft; 0 without such a round."""
+    """Tokens emitted in rounds with a draft, per such round; 0 without one."""
     drafter_forwards: _builtins.int
     """Forwards of the drafter's model."""
     sub_drafter_tokens: _builtins.int
@@ -409,6 +614,10 @@ class Statistics(_message.Message):
     """Draft tokens verified in exact mode and refused for not being the choice."""
     replays: _builtins.int
     """Times that the sequence was replayed at another replica or after an eviction."""
+    draft_rounds: _builtins.int
+    """Rounds with a draft: those that tau is of."""
+    carried: _builtins.int
+    """Rounds that left a window open for the next draft."""
     def __init__(
         self,
         *,
@@ -433,10 +642,12 @@ class Statistics(_message.Message):
         seed: _builtins.int = ...,
         rejected_by_exact: _builtins.int = ...,
         replays: _builtins.int = ...,
+        draft_rounds: _builtins.int = ...,
+        carried: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "draft_s", b"draft_s", "drafted", b"drafted", "drafter_forwards", b"drafter_forwards", "emitted", b"emitted", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "carried", b"carried", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafter_forwards", b"drafter_forwards", "emitted", b"emitted", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -444,7 +655,7 @@ Global___Statistics: _TypeAlias = Statistics  # noqa: Y015
 
 @_typing.final
 class GenerateChunk(_message.Message):
-    """A piece of a streamed response."""
+    """A piece of a streamed response. The pieces of several choices come interleaved."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -455,25 +666,28 @@ class GenerateChunk(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text to append; whole UTF-8 characters."""
     finish_reason: Global___FinishReason.ValueType
-    """Set in the last chunk."""
+    """Set in the last chunk of a choice."""
     request_id: _builtins.str
     """Set in the first chunk."""
     prompt_tokens: _builtins.int
     """Set in the first chunk: prompt length in tokens."""
+    choice_index: _builtins.int
+    """The choice that this belongs to, from 0."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
-        """Tokens decided since the last chunk. Their text may follow later."""
+        """Tokens decided since the choice's last chunk. Of their text, what may begin a stop string follows later."""
 
     @_builtins.property
     def statistics(self) -> Global___Statistics:
-        """Set in the last chunk."""
+        """Set in the last chunk of a choice."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Set in the last chunk: what the caller should know of the request."""
+        """Set in the last chunk of a choice: what the caller should know of the request and of this choice."""
 
     def __init__(
         self,
@@ -485,36 +699,33 @@ class GenerateChunk(_message.Message):
         request_id: _builtins.str = ...,
         prompt_tokens: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        choice_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateChunk: _TypeAlias = GenerateChunk  # noqa: Y015
 
 @_typing.final
-class GenerateResponse(_message.Message):
-    """A whole response."""
+class Choice(_message.Message):
+    """One of the choices that were asked for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
-    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
-    WARNINGS_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
-    """The request's id."""
+    index: _builtins.int
+    """From 0."""
     text: _builtins.str
     """The text."""
     finish_reason: Global___FinishReason.ValueType
     """Why it ended."""
-    prompt_tokens: _builtins.int
-    """Prompt length in tokens."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
         """The tokens, each with its verdict."""
@@ -523,24 +734,56 @@ class GenerateResponse(_message.Message):
     def statistics(self) -> Global___Statistics:
         """How it was made."""
 
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        text: _builtins.str = ...,
+        tokens: _abc.Iterable[Global___Token] | None = ...,
+        finish_reason: Global___FinishReason.ValueType = ...,
+        statistics: Global___Statistics | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "statistics", b"statistics", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Choice: _TypeAlias = Choice  # noqa: Y015
+
+@_typing.final
+class GenerateResponse(_message.Message):
+    """A whole response."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The request's id."""
+    prompt_tokens: _builtins.int
+    """Prompt length in tokens."""
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
+        """As many as were asked for, in order of their index."""
+
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the caller should know of the request."""
+        """What the caller should know of the request and of its choices."""
 
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        text: _builtins.str = ...,
-        tokens: _abc.Iterable[Global___Token] | None = ...,
-        finish_reason: Global___FinishReason.ValueType = ...,
-        statistics: Global___Statistics | None = ...,
+        choices: _abc.Iterable[Global___Choice] | None = ...,
         prompt_tokens: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

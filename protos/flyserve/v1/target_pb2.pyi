@@ -90,8 +90,11 @@ class VerifyOpen(_message.Message):
 
     OPEN_FIELD_NUMBER: _builtins.int
     ENTROPY_FIELD_NUMBER: _builtins.int
+    NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
     entropy: Global___EntropyEstimator.ValueType
     """The estimator that the rule asks for."""
+    num_logprobs: _builtins.int
+    """Most likely tokens whose log-probabilities are told per position; absent tells none, 0 those of draft and choice."""
     @_builtins.property
     def open(self) -> _common_pb2.Open:
         """What every stream carries."""
@@ -101,12 +104,15 @@ class VerifyOpen(_message.Message):
         *,
         open: _common_pb2.Open | None = ...,
         entropy: Global___EntropyEstimator.ValueType = ...,
+        num_logprobs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "open", b"open"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entropy", b"entropy", "open", b"open"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "entropy", b"entropy", "num_logprobs", b"num_logprobs", "open", b"open"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_logprobs) -> _WhichOneofReturnType__num_logprobs | None: ...
 
 Global___VerifyOpen: _TypeAlias = VerifyOpen  # noqa: Y015
 
@@ -118,21 +124,27 @@ class VerifyStep(_message.Message):
 
     UPDATE_FIELD_NUMBER: _builtins.int
     NUM_DRAFTS_FIELD_NUMBER: _builtins.int
+    DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
     num_drafts: _builtins.int
     """How many tokens at the sequence's end are drafts to be judged; the answer has one position more."""
     @_builtins.property
     def update(self) -> _common_pb2.SequenceUpdate:
         """The sequence from now on."""
 
+    @_builtins.property
+    def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SparseDistribution]:
+        """What each draft was drawn from, under coupling rejection."""
+
     def __init__(
         self,
         *,
         update: _common_pb2.SequenceUpdate | None = ...,
         num_drafts: _builtins.int = ...,
+        distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_drafts", b"num_drafts", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["distributions", b"distributions", "num_drafts", b"num_drafts", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -182,6 +194,7 @@ class Verification(_message.Message):
     EXCLUDED_DRAFTS_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Echo of the step."""
     @_builtins.property
@@ -204,6 +217,10 @@ class Verification(_message.Message):
     def load(self) -> _common_pb2.Load:
         """What the replica carries at present."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PositionLogprobs]:
+        """One per choice, where the open asked for them."""
+
     def __init__(
         self,
         *,
@@ -213,11 +230,52 @@ class Verification(_message.Message):
         excluded_drafts: _abc.Iterable[_builtins.int] | None = ...,
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
+        logprobs: _abc.Iterable[Global___PositionLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "entropies", b"entropies", "excluded_drafts", b"excluded_drafts", "load", b"load", "step_id", b"step_id", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "entropies", b"entropies", "excluded_drafts", b"excluded_drafts", "load", b"load", "logprobs", b"logprobs", "step_id", b"step_id", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Verification: _TypeAlias = Verification  # noqa: Y015
+
+@_typing.final
+class PositionLogprobs(_message.Message):
+    """Log-probabilities at one position, of the raw logits' softmax."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAFT_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    draft: _builtins.float
+    """Of the draft token; absent where there is none."""
+    choice: _builtins.float
+    """Of the choice."""
+    @_builtins.property
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the most likely tokens, in descending order."""
+
+    @_builtins.property
+    def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Their log-probabilities."""
+
+    def __init__(
+        self,
+        *,
+        draft: _builtins.float | None = ...,
+        choice: _builtins.float = ...,
+        top_ids: _abc.Iterable[_builtins.int] | None = ...,
+        top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "draft", b"draft"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draft", b"_draft", "choice", b"choice", "draft", b"draft", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__draft: _TypeAlias = _typing.Literal["draft"]  # noqa: Y015
+    _WhichOneofArgType__draft: _TypeAlias = _typing.Literal["_draft", b"_draft"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__draft) -> _WhichOneofReturnType__draft | None: ...
+
+Global___PositionLogprobs: _TypeAlias = PositionLogprobs  # noqa: Y015

@@ -4,6 +4,8 @@ from fly.errors import InvalidRequest
 from fly.messages import Close, Draft, DraftStep, Open, Stale
 from protos.flyserve.v1 import common_pb2, drafter_pb2
 from services.common.codec.shared import (
+    distribution_from_wire,
+    distribution_to_wire,
     load_from_wire,
     load_to_wire,
     open_from_wire,
@@ -59,6 +61,7 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
         confidence=message.confidence,
         times=times_to_wire(message.times),
         load=load_to_wire(message.load),
+        distributions=[distribution_to_wire(distribution) for distribution in message.distributions],
     )
     return drafter_pb2.DraftResponse(draft=draft)
 
@@ -74,6 +77,7 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         supplied=draft.supplied,
         match_length=draft.match_length,
         confidence=draft.confidence,
+        distributions=tuple(distribution_from_wire(distribution) for distribution in draft.distributions),
         times=times_from_wire(draft.times),
         load=load_from_wire(draft.load),
     )

@@ -1,8 +1,9 @@
 """What every link carries: sampling, opening, sequence updates, times, load, model info."""
 
+from fly.errors import InvalidRequest
 from fly.messages import Load, ModelInfo, Open, Role, Stale, StaleReason, StepTimes
 from fly.tokens import SequenceUpdate
-from fly.types import EntropyEstimator, SamplingParams
+from fly.types import Coupling, EntropyEstimator, SamplingParams, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 
 _STALE = {
@@ -11,6 +12,13 @@ _STALE = {
     StaleReason.EVICTED: common_pb2.STALE_REASON_EVICTED,
 }
 _STALE_BACK = {wire: domain for domain, wire in _STALE.items()}
+_COUPLINGS = {
+    Coupling.SHARED_NOISE: common_pb2.COUPLING_SHARED_NOISE,
+    Coupling.REJECTION: common_pb2.COUPLING_REJECTION,
+}
+_COUPLINGS_BACK = {wire: domain for domain, wire in _COUPLINGS.items()} | {
+    common_pb2.COUPLING_UNSPECIFIED: Coupling.SHARED_NOISE
+}
 
 
 def sampling_to_wire(sampling: SamplingParams) -> common_pb2.SamplingParams:
@@ -27,10 +35,14 @@ def sampling_to_wire(sampling: SamplingParams) -> common_pb2.SamplingParams:
         ignore_eos=sampling.ignore_eos,
         stop_token_ids=sampling.stop_token_ids,
         seed=sampling.seed,
+        coupling=_COUPLINGS[sampling.coupling],
     )
 
 
 def sampling_from_wire(wire: common_pb2.SamplingParams) -> SamplingParams:
+    """Raises InvalidRequest where the coupling is unknown."""
+    if (coupling := _COUPLINGS_BACK.get(wire.coupling)) is None:
+        raise InvalidRequest.of("sampling.coupling", f"is {wire.coupling}, not a known coupling")
     return SamplingParams(
         temperature=wire.temperature,
         top_k=wire.top_k,
@@ -44,7 +56,16 @@ def sampling_from_wire(wire: common_pb2.SamplingParams) -> SamplingParams:
         ignore_eos=wire.ignore_eos,
         stop_token_ids=tuple(wire.stop_token_ids),
         seed=wire.seed,
+        coupling=coupling,
     )
+
+
+def distribution_to_wire(distribution: SparseDistribution) -> common_pb2.SparseDistribution:
+    return common_pb2.SparseDistribution(ids=distribution.ids, probabilities=distribution.probabilities)
+
+
+def distribution_from_wire(wire: common_pb2.SparseDistribution) -> SparseDistribution:
+    return SparseDistribution(tuple(wire.ids), tuple(wire.probabilities))
 
 
 def open_to_wire(message: Open) -> common_pb2.Open:
@@ -62,6 +83,7 @@ def open_from_wire(
     wire: common_pb2.Open,
     entropy: EntropyEstimator = EntropyEstimator.TOP_K,
     without_sub_drafter: bool = False,
+    num_logprobs: int | None = None,
 ) -> Open:
     return Open(
         request_id=wire.request_id,
@@ -72,6 +94,7 @@ def open_from_wire(
         cache_salt=wire.cache_salt,
         entropy=entropy,
         without_sub_drafter=without_sub_drafter,
+        num_logprobs=num_logprobs,
     )
 
 

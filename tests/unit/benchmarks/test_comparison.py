@@ -13,7 +13,7 @@ from flyserve.types import Statistics
 
 
 def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:
-    statistics = Statistics(**{"emitted": 100, "rounds": 10, **figures})  # type: ignore[arg-type]
+    statistics = Statistics(**{"emitted": 100, "rounds": 10, "draft_rounds": 10, **figures})  # type: ignore[arg-type]
     return Measurement(str(problem), seconds, is_solved, statistics)
 
 
@@ -44,7 +44,9 @@ def test_the_interval_holds_the_value() -> None:
 def test_shares_are_of_totals() -> None:
     runs = [
         measurement(0, 1.0, tau=4.0, drafted=150, rescued=5, sub_drafter_tokens=30, drafter_forwards=40),
-        measurement(1, 1.0, tau=10.0, rounds=20, emitted=300, drafted=250, rescued=15, sub_drafter_tokens=50),
+        measurement(
+            1, 1.0, tau=10.0, draft_rounds=20, emitted=300, drafted=250, rescued=15, sub_drafter_tokens=50
+        ),
     ]
     summary = summarize("FLy", runs, runs)
     assert summary.tau == 8.0

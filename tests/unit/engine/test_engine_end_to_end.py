@@ -9,10 +9,18 @@ import torch
 
 from fly.messages import Open, Role
 from fly.tokens import PeerView, TokenSequence
+from fly.types import SamplingParams
 from services.engine.base import Job
 from services.engine.engine import Engine
 from services.engine.factory import EngineConfig, build_engine
 from services.engine.loading import load_model
+
+GREEDY = SamplingParams()
+SAMPLED = [
+    SamplingParams(temperature=0.8, seed=1),
+    SamplingParams(temperature=1.0, top_p=0.9, seed=2),
+    SamplingParams(temperature=1.2, top_k=30, repetition_penalty=1.2, seed=3),
+]
 
 
 @pytest.fixture
@@ -40,13 +48,20 @@ def nothing() -> Job[None]:
     yield
 
 
-async def speculate(engine: Engine, prompt: list[int], drafts: list[int], num_tokens: int) -> list[int]:
+async def speculate(
+    engine: Engine,
+    prompt: list[int],
+    drafts: list[int],
+    num_tokens: int,
+    sampling: SamplingParams = GREEDY,
+    num_drafts: int = 4,
+) -> list[int]:
     """Exact speculation with the given (bad and good) drafts over the engine."""
     known, view = TokenSequence(prompt), PeerView()
-    sequence = await engine.open(Open("r", len(prompt)))
+    sequence = await engine.open(Open("r", len(prompt), sampling))
     while len(known) < len(prompt) + num_tokens:
         place = len(known) - len(prompt)
-        guess = drafts[place : place + 4]
+        guess = drafts[place : place + num_drafts]
         sequence.apply(view.update(known, guess, len(known)))
         scores = await engine.run(sequence.score(len(guess) + 1))
         matched = next(
@@ -70,3 +85,16 @@ async def test_speculation_over_the_engine_is_greedy_decoding(
     assert answers == expected
     await engine.run(nothing())  # the sequences were closed before it
     assert engine.load().kv_used == 0
+
+
+async def test_sampled_tokens_depend_neither_on_drafts_nor_on_the_batch(engine: Engine) -> None:
+    """One by one, with all drafts at once, and beside five other sequences."""
+    for index, sampling in enumerate(SAMPLED):
+        alone = await speculate(engine, [5, 6, 7 + index], [], 15, sampling)
+        assert await speculate(engine, [5, 6, 7 + index], alone, 15, sampling, num_drafts=15) == alone
+        spoilt = [token if place % 3 else 1 for place, token in enumerate(alone)]
+        others = [speculate(engine, [9 + other], [], 15, SAMPLED[other % 2]) for other in range(5)]
+        together, *_ = await asyncio.gather(
+            speculate(engine, [5, 6, 7 + index], spoilt, 15, sampling), *others
+        )
+        assert together == alone

@@ -4,6 +4,7 @@ import asyncio
 import math
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.tokens import SequenceUpdate
-from fly.types import EntropyEstimator, SamplingParams
+from fly.types import Coupling, EntropyEstimator, SamplingParams
 from services.engine.factory import EngineConfig, build_engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulated import SimulatedConfig, SimulatedRunner
@@ -82,6 +83,27 @@ def test_a_stop_before_min_tokens_is_excluded() -> None:
     sampling = SamplingParams(stop_token_ids=(2,), min_tokens=3)
     scores = scored(CONFIG, [20, 21, 22, 23, 2, 30, 31, 2], 5, sampling=sampling)
     assert scores.excluded == (True, False, False, False, False)
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+def test_sampled_answers_vary_by_seed_and_follow_the_told_distribution(coupling: Coupling) -> None:
+    config = replace(CONFIG, vocab_size=16, first_word=3, uncertain_share=1.0)
+    ids, told, drawn = [3, 4, 5, 6, 7], {}, Counter[int]()
+    for seed in range(400):
+        sampling = SamplingParams(temperature=1.0, seed=seed, coupling=coupling)
+        scores = scored(config, ids, 1, sampling=sampling, num_logprobs=20)
+        drawn[scores.choices[0]] += 1
+        told = dict(scores.logprobs[0].top)
+    assert sum(math.exp(value) for value in told.values()) == pytest.approx(1.0, abs=1e-5)
+    for token, value in told.items():
+        assert drawn[token] / 400 == pytest.approx(math.exp(value), abs=0.09)
+    assert len(drawn) > 3
+
+
+def test_sampling_ends_where_greedy_decoding_does(drive: Callable[..., Any]) -> None:
+    stops = (CONFIG.end_id,)
+    sampled = response(drive, SamplingParams(stop_token_ids=stops, temperature=1.0))
+    assert 20 <= len(sampled) - 1 <= 40 and sampled[-1] == CONFIG.end_id
 
 
 def test_the_fingerprint_ignores_costs() -> None:

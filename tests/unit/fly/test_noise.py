@@ -5,30 +5,77 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.noise import BLOCK, race, token_noise, uniform
+from fly.noise import BLOCK, Domain, Floats, Ints, Words, noise_keys, race, race_among, token_noise, uniform
+
+
+def keys_of(seed: int, positions: Ints, domain: Domain = Domain.SHARED) -> Words:
+    words = positions.astype(np.uint64)
+    return noise_keys(np.full_like(words, seed), words, np.full_like(words, domain))
+
+
+def one_key(seed: int, position: int) -> Words:
+    return keys_of(seed, np.array([position]))
+
+
+def all_noise(keys: Words, vocabulary: int) -> Floats:
+    return token_noise(np.tile(np.arange(vocabulary), (len(keys), 1)), keys)
+
+
+def dense_race(log_probs: Floats, keys: Words) -> Ints:
+    rows, vocabulary = log_probs.shape
+    padded = np.full((rows, -(-vocabulary // BLOCK) * BLOCK), -np.inf)
+    padded[:, :vocabulary] = log_probs
+    blocks = padded.reshape(rows, -1, BLOCK)
+    return race(blocks.max(axis=2), lambda row, block: blocks[row, block], keys)
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 10**6), st.integers(1, 3 * BLOCK), st.floats(0.1, 20))
 def test_the_race_finds_the_largest_sum(seed: int, position: int, vocabulary: int, scale: float) -> None:
     log_probs = scale * np.sin(np.arange(1, vocabulary + 1) * 12.9898)[None]
-    winner = race(log_probs, np.array([seed], dtype=np.uint64), np.array([position], dtype=np.uint64))
-    assert winner[0] == (log_probs[0] + token_noise(seed, position, vocabulary)).argmax()
+    keys = one_key(seed, position)
+    expected = (log_probs + all_noise(keys, vocabulary)).argmax()
+    assert dense_race(log_probs, keys) == race_among(np.arange(vocabulary)[None], log_probs, keys) == expected
+
+
+def test_bounds_may_be_loose() -> None:
+    log_probs = np.random.default_rng(2).normal(size=(50, 6, BLOCK)) * 3
+    keys = keys_of(3, np.arange(50))
+    tight = race(log_probs.max(axis=2), lambda row, block: log_probs[row, block], keys)
+    loose = race(log_probs.max(axis=2) + 5.0, lambda row, block: log_probs[row, block], keys)
+    assert loose.tolist() == tight.tolist()
 
 
 def test_rows_do_not_depend_on_each_other() -> None:
     rng = np.random.default_rng(0)
     log_probs = rng.normal(size=(32, 1000)) * 3
-    seeds, positions = rng.integers(0, 2**63, 32).astype(np.uint64), np.arange(32, dtype=np.uint64)
-    together = race(log_probs, seeds, positions)
-    alone = [race(log_probs[i : i + 1], seeds[i : i + 1], positions[i : i + 1])[0] for i in range(32)]
+    keys = keys_of(11, np.arange(32))
+    together = dense_race(log_probs, keys)
+    alone = [dense_race(log_probs[i : i + 1], keys[i : i + 1])[0] for i in range(32)]
     assert together.tolist() == alone
 
 
 def test_excluded_tokens_are_never_drawn() -> None:
     log_probs = np.full((200, 300), -np.inf)
     log_probs[:, [7, 130, 299]] = 0.0
-    seeds = np.arange(200, dtype=np.uint64)
-    assert set(race(log_probs, seeds, np.zeros(200, dtype=np.uint64)).tolist()) == {7, 130, 299}
+    assert set(dense_race(log_probs, keys_of(0, np.arange(200))).tolist()) == {7, 130, 299}
+
+
+def test_where_nothing_can_be_drawn_nothing_is() -> None:
+    log_probs = np.full((2, 100), -np.inf)
+    log_probs[1, 5] = 0.0
+    assert dense_race(log_probs, keys_of(0, np.arange(2))).tolist() == [-1, 5]
+
+
+def test_only_blocks_that_may_win_are_read() -> None:
+    log_probs = np.random.default_rng(1).normal(size=(1, 2000, BLOCK)) * 3
+    reads = []
+
+    def read(rows: Ints, blocks: Ints) -> Floats:
+        reads.extend(blocks.tolist())
+        return np.asarray(log_probs[rows, blocks])
+
+    race(log_probs.max(axis=2), read, one_key(1, 1))
+    assert len(reads) < 400
 
 
 def test_tokens_are_drawn_by_their_probability() -> None:
@@ -36,7 +83,7 @@ def test_tokens_are_drawn_by_their_probability() -> None:
     draws = 40_000
     log_probs = np.full((draws, 200), -np.inf)
     log_probs[:, [0, 1, 70, 71, 199]] = np.log(probabilities)
-    winners = race(log_probs, np.full(draws, 5, dtype=np.uint64), np.arange(draws, dtype=np.uint64))
+    winners = dense_race(log_probs, keys_of(5, np.arange(draws)))
     observed = np.array([(winners == token).sum() for token in (0, 1, 70, 71, 199)])
     chi_square = ((observed - draws * probabilities) ** 2 / (draws * probabilities)).sum()
     assert chi_square < 18.47, "p > 0.001 at 4 degrees of freedom"
@@ -44,7 +91,7 @@ def test_tokens_are_drawn_by_their_probability() -> None:
 
 @pytest.mark.parametrize("statistic", ["values", "neighbours"])
 def test_the_noise_is_gumbel_and_independent(statistic: str) -> None:
-    noise = np.stack([token_noise(seed=9, position=p, vocabulary=2 * BLOCK) for p in range(400)])
+    noise = all_noise(keys_of(9, np.arange(400)), 2 * BLOCK)
     cdf = np.exp(-np.exp(-noise))
     if statistic == "values":
         expected = (np.arange(cdf.size) + 0.5) / cdf.size
@@ -57,7 +104,33 @@ def test_the_noise_is_gumbel_and_independent(statistic: str) -> None:
             assert abs(correlation) < 4 / np.sqrt(left.size)
 
 
-def test_uniform_numbers_differ_by_domain_and_position() -> None:
-    drawn = {uniform(seed, position, domain) for seed in (1, 2) for position in (3, 4) for domain in (16, 17)}
-    assert len(drawn) == 8
-    assert all(0 < number < 1 for number in drawn)
+def test_domains_are_independent() -> None:
+    positions = np.arange(20_000)
+    drawn = [uniform(keys_of(4, positions, domain)) for domain in Domain]
+    noise = [all_noise(keys_of(4, positions[:2000], domain), BLOCK).reshape(-1) for domain in Domain]
+    for numbers in (drawn, noise):
+        correlations = np.abs(np.corrcoef(np.stack(numbers)) - np.eye(len(Domain)))
+        assert correlations.max() < 4.5 / np.sqrt(numbers[0].size)
+
+
+def test_uniform_numbers_differ_by_seed_and_position() -> None:
+    drawn = np.concatenate([uniform(keys_of(seed, np.arange(100))) for seed in (1, 2)])
+    assert len(set(drawn.tolist())) == 200
+    assert drawn.min() > 0 and drawn.max() < 1
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("difference", [0.1, 0.5, 2.0])
+def test_shared_noise_agrees_as_often_as_promised(sharpness: float, difference: float) -> None:
+    """At least (1 - TV) / (1 + TV) of the draws (Daliri, Musco and Suresh, 2408.07978)."""
+    rng = np.random.default_rng(8)
+    draws, vocabulary = 8000, 40
+    target = rng.normal(size=vocabulary) * sharpness
+    drafter = target + rng.normal(size=vocabulary) * difference
+    p, q = (np.exp(logits) / np.exp(logits).sum() for logits in (target, drafter))
+    ids, keys = np.tile(np.arange(vocabulary), (draws, 1)), keys_of(6, np.arange(draws))
+    mine, yours = (race_among(ids, np.tile(np.log(r), (draws, 1)), keys) for r in (p, q))
+    distance = np.abs(p - q).sum() / 2
+    promised = (1 - distance) / (1 + distance)
+    slack = 3 * np.sqrt(promised * (1 - promised) / draws)
+    assert promised - slack <= (mine == yours).mean() <= 1 - distance + slack

@@ -11,18 +11,29 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import GenerationServicer, add_GenerationServicer_to_server
 
 TOKENS = (
-    pb.Token(id=1, verdict=pb.VERDICT_EXACT, choice=1, entropy=0.5),
-    pb.Token(id=2, verdict=pb.VERDICT_RESCUED, choice=7, entropy=1.5),
-    pb.Token(id=3, verdict=pb.VERDICT_CORRECTED, choice=3, entropy=0.25),
+    pb.Token(id=1, verdict=pb.VERDICT_EXACT, choice=1, entropy=0.5, text="the"),
+    pb.Token(id=2, verdict=pb.VERDICT_RESCUED, choice=7, entropy=1.5, text=" quick", choice_text=" slow"),
+    pb.Token(id=3, verdict=pb.VERDICT_CORRECTED, choice=3, entropy=0.25, text=" fox"),
 )
 PIECES = {1: "the", 2: " quick", 3: " fox"}
 STATISTICS = pb.Statistics(
     rounds=1, drafted=4, emitted=3, accepted=2, rescued=1, tau=3.0, time_to_first_token_s=0.012, total_s=0.5
 )
+
+
+def make_choice(index: int) -> pb.Choice:
+    return pb.Choice(
+        index=index,
+        text="the quick fox",
+        tokens=TOKENS,
+        finish_reason=pb.FINISH_REASON_STOP_TOKEN,
+        statistics=STATISTICS,
+    )
 
 
 class FakeGeneration(GenerationServicer):
@@ -32,23 +43,25 @@ class FakeGeneration(GenerationServicer):
         self.requests: list[pb.GenerateRequest] = []
         self.has_ended = threading.Event()
 
+    def Info(self, request: Any, context: Any) -> pb.GenerationInfo:
+        target = common_pb2.ModelInfo(role="target", model_id="big", weight_fingerprint="w1", version="0")
+        default = pb.SpeculationParams(preset="vllm")
+        return pb.GenerationInfo(target=target, default_speculation=default, presets=["vllm", "flyserve"])
+
     def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         self._take(request, context)
         return pb.GenerateResponse(
             request_id="r1",
-            text="the quick fox",
-            tokens=TOKENS,
-            finish_reason=pb.FINISH_REASON_STOP_TOKEN,
-            statistics=STATISTICS,
+            choices=[make_choice(index) for index in range(request.n or 1)],
             prompt_tokens=5,
             warnings=["short context"],
         )
 
     def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateChunk]:
         self._take(request, context)
+        context.add_callback(self.has_ended.set)
         yield pb.GenerateChunk(text="the quick", tokens=TOKENS[:2], request_id="r1", prompt_tokens=5)
         if request.prompt == "endless":
-            context.add_callback(self.has_ended.set)
             self.has_ended.wait()
             return
         yield pb.GenerateChunk(

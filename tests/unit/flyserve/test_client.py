@@ -1,13 +1,15 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
 
 from fly.errors import DeadlineExceeded, InvalidRequest, NotReady, Overloaded
-from fly.types import FinishReason, Mode, Verdict
+from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 from flyserve import Client, Sampling, Speculation, Token
+from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 
 
@@ -20,7 +22,7 @@ def served() -> Iterator[tuple[FakeGeneration, Client]]:
 def test_generate_returns_tokens_with_their_verdicts(served: tuple[FakeGeneration, Client]) -> None:
     response = served[1].generate("hello")
     assert response.text == "the quick fox"
-    assert response.tokens[1] == Token(2, Verdict.RESCUED, 7, 1.5)
+    assert response.tokens[1] == Token(2, Verdict.RESCUED, 7, 1.5, " quick", " slow")
     assert response.finish_reason is FinishReason.STOP_TOKEN
     assert (response.statistics.tau, response.statistics.rescued) == (STATISTICS.tau, STATISTICS.rescued)
     assert response.warnings == ("short context",)
@@ -56,6 +58,71 @@ def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
     assert (speculation.HasField("draft_length"), speculation.draft_length) == (True, 0)
     assert (speculation.HasField("sub_drafter"), speculation.sub_drafter) == (True, False)
     assert list(request.stop) == ["\n"]
+
+
+def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
+    response = served[1].generate("hello", n=3, logprobs=0)
+    assert [choice.index for choice in response.choices] == [0, 1, 2]
+    assert response.choices[0].text == response.text
+    assert (served[0].requests[0].n, served[0].requests[0].HasField("logprobs")) == (3, True)
+
+
+def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    speculation = Speculation(
+        tail=Tail.CARRY,
+        carry_after=0,
+        guard_stops=False,
+        guard_excluded=True,
+        strict_prefix_tokens=3,
+        entropy=EntropyEstimator.NORMALIZED,
+    )
+    sampling = Sampling(logit_bias={5: -1.5}, coupling=Coupling.REJECTION)
+    client.generate("hello", sampling=sampling, speculation=speculation)
+    wire = service.requests[0]
+    assert (wire.speculation.tail, wire.speculation.carry_after) == (pb.TAIL_POLICY_CARRY, 0)
+    assert (wire.speculation.guard_stops, wire.speculation.HasField("guard_stops")) == (False, True)
+    assert wire.speculation.guard_excluded and wire.speculation.strict_prefix_tokens == 3
+    assert wire.speculation.entropy == pb.ENTROPY_MEASURE_NORMALIZED
+    assert dict(wire.sampling.logit_bias) == {5: -1.5}
+    assert wire.sampling.coupling == common_pb2.COUPLING_REJECTION
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sampling": Sampling(seed=-1)}, "sampling.seed is -1, must be a whole number from 0 to 1844674"),
+        ({"sampling": Sampling(seed=2**64)}, "sampling.seed is 18446744073709551616, must be"),
+        ({"sampling": Sampling(seed=1.5)}, "sampling.seed is 1.5, must be a whole number"),
+        ({"sampling": Sampling(temperature="hot")}, "sampling.temperature is 'hot', must be a number"),
+        ({"sampling": Sampling(stop_token_ids=(-1,))}, "sampling.stop_token_ids .* a list, each a whole"),
+        (
+            {"sampling": Sampling(logit_bias={-1: 1.0})},
+            "sampling.logit_bias .* must be token ids with numbers",
+        ),
+        ({"sampling": Sampling(coupling="none")}, "sampling.coupling is 'none', must be one of shared_noise"),
+        (
+            {"speculation": Speculation(mode="quick")},
+            "speculation.mode is 'quick', must be one of plain, exact",
+        ),
+        ({"speculation": Speculation(window=-1)}, "speculation.window is -1, must be a whole number"),
+        ({"max_new_tokens": -5}, "max_new_tokens is -5"),
+        ({"stop": "end"}, "stop is 'end', must be a list, each text"),
+        ({"n": -1}, "n is -1"),
+    ],
+)
+def test_what_the_wire_cannot_carry_names_its_field(
+    served: tuple[FakeGeneration, Client], fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        served[1].generate("hello", **fields)
+
+
+def test_info_names_models_and_presets(served: tuple[FakeGeneration, Client]) -> None:
+    deployment = served[1].info()
+    assert (deployment.target.model_id, deployment.target.weight_fingerprint) == ("big", "w1")
+    assert deployment.drafter is None
+    assert (deployment.presets, deployment.default_preset) == (("vllm", "flyserve"), "vllm")
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:

@@ -8,6 +8,7 @@ from fake_generation import FakeGeneration, fake_generation, refused_address
 from typer.testing import CliRunner, Result
 
 from flyserve.cli import app
+from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 
 
@@ -62,9 +63,56 @@ def test_generate_passes_its_options_on(served: tuple[FakeGeneration, str]) -> N
 
 def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
     response = json.loads(run("generate", "hello", "--json", "--address", served[1]).stdout)
-    assert response["tokens"][1] == {"id": 2, "verdict": "rescued", "choice": 7, "entropy": 1.5}
-    assert response["finish_reason"] == "stop_token"
-    assert response["statistics"]["tau"] == 3.0
+    (choice,) = response["choices"]
+    assert choice["tokens"][1] == {
+        "id": 2,
+        "verdict": "rescued",
+        "choice": 7,
+        "entropy": 1.5,
+        "text": " quick",
+        "choice_text": " slow",
+        "logprobs": None,
+    }
+    assert choice["finish_reason"] == "stop_token"
+    assert choice["statistics"]["tau"] == 3.0
+
+
+def test_generate_passes_sampling_and_the_rule_on(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    run(
+        *("generate", "hello", "--address", address, "--temperature", "0.7", "--top-p", "0.9"),
+        *("--seed", "18446744073709551615", "--coupling", "rejection", "--stop", "a", "--stop", "b"),
+        *("--window", "4", "--threshold", "0.5", "--tail", "carry"),
+    )
+    request = service.requests[0]
+    assert (request.sampling.temperature, request.sampling.top_p) == (0.7, 0.9)
+    assert request.sampling.seed == 2**64 - 1
+    assert request.sampling.coupling == common_pb2.COUPLING_REJECTION
+    assert list(request.stop) == ["a", "b"]
+    speculation = request.speculation
+    assert (speculation.window, speculation.threshold) == (4, 0.5)
+    assert speculation.tail == pb.TAIL_POLICY_CARRY
+
+
+def test_several_choices_are_shown_one_after_the_other(served: tuple[FakeGeneration, str]) -> None:
+    result = run("generate", "hello", "--n", "2", "--address", served[1])
+    assert result.stdout == "[choice 0]\nthe quick fox\n[choice 1]\nthe quick fox\n"
+    assert result.stderr.count("3 tokens") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("--seed", "-1"), "--seed"),
+        (("--seed", "18446744073709551616"), "--seed"),
+        (("--n", "0"), "--n"),
+        (("--logprobs", "3"), "--json only"),
+        (("--tail", "keep"), "--tail"),
+    ],
+)
+def test_a_bad_option_is_a_usage_error(options: tuple[str, ...], part: str) -> None:
+    result = run("generate", "hello", *options, "--address", "127.0.0.1:1")
+    assert result.exit_code == 2 and part in result.stderr
 
 
 def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:

@@ -2,41 +2,47 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from fly.types import Verdict
-from flyserve.cli.verdicts import STYLES, coloured, legend, statistics_line
-from flyserve.types import Chunk, Piece, Statistics, Token
+from flyserve.cli.verdicts import STYLES, Colouring, legend, statistics_line
+from flyserve.types import Chunk, Statistics, Token
 
 
-def chunk(text: str, *verdicts: Verdict) -> Chunk:
-    tokens = tuple(Token(index, verdict, index, 0.5) for index, verdict in enumerate(verdicts))
-    return Chunk(text, tokens, "", 0, None, None, ())
+def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:
+    made = tuple(Token(index, verdict, index, 0.5, part) for index, (part, verdict) in enumerate(tokens))
+    return Chunk(text, made, "", 0, None, None, ())
+
+
+def spans(text: Text) -> list[tuple[str, str]]:
+    return [(text.plain[span.start : span.end], str(span.style)) for span in text.spans]
+
+
+EXACT, RESCUED = STYLES[Verdict.EXACT], STYLES[Verdict.RESCUED]
 
 
 def test_each_token_has_its_verdicts_colour() -> None:
-    pieces = (Piece(0, "two"), Piece(1, " words"))
-    text = coloured(chunk("two words", Verdict.EXACT, Verdict.RESCUED), lambda _: pieces)
+    text = Colouring().colour(chunk("two words", ("two", Verdict.EXACT), (" words", Verdict.RESCUED)))
     assert text.plain == "two words"
-    assert [(span.start, span.end, span.style) for span in text.spans] == [
-        (0, 3, STYLES[Verdict.EXACT]),
-        (3, 9, STYLES[Verdict.RESCUED]),
-    ]
+    assert spans(text) == [("two", EXACT), (" words", RESCUED)]
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [(Piece(0, "two words"),), (Piece(0, "two"), Piece(9, " words")), (Piece(0, "tw"), Piece(1, "o"))],
-)
-def test_text_that_cannot_be_told_apart_is_uncoloured(pieces: tuple[Piece, ...]) -> None:
-    text = coloured(chunk("two words", Verdict.EXACT, Verdict.RESCUED), lambda _: pieces)
-    assert (text.plain, text.spans) == ("two words", [])
+def test_text_that_was_withheld_keeps_its_tokens_colour() -> None:
+    colouring = Colouring()
+    first = colouring.colour(chunk("two wo", ("two", Verdict.EXACT), (" words", Verdict.RESCUED)))
+    assert spans(first) == [("two", EXACT), (" wo", RESCUED)]
+    assert spans(colouring.colour(chunk("rds", ("!", Verdict.EXACT)))) == [("rds", RESCUED)]
+    assert spans(colouring.colour(chunk("!"))) == [("!", EXACT)]
 
 
-def test_a_chunk_without_text_asks_nothing() -> None:
-    def refuse(text: str) -> tuple[Piece, ...]:
-        raise AssertionError(text)
+def test_a_character_that_several_tokens_make_has_the_last_ones_colour() -> None:
+    text = Colouring().colour(chunk("\U0001f600", ("", Verdict.EXACT), ("\U0001f600", Verdict.RESCUED)))
+    assert spans(text) == [("\U0001f600", RESCUED)]
 
-    assert coloured(chunk("", Verdict.EXACT), refuse).plain == ""
+
+def test_what_belongs_to_no_token_is_uncoloured() -> None:
+    text = Colouring().colour(chunk("a\ufffd", ("a", Verdict.EXACT)))
+    assert (text.plain, spans(text)) == ("a\ufffd", [("a", EXACT)])
 
 
 def test_the_legend_explains_every_verdict() -> None:

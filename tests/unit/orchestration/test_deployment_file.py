@@ -45,7 +45,10 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target: {model: big, shards: 2}",
             "target.shards: is 2: Value error, sharded replicas are not served",
         ),
-        ("target: {model: big}\nspeculation: {preset: brave}", "must be one of official, paper, vllm"),
+        (
+            "target: {model: big}\nspeculation: {preset: brave}",
+            "must be one of flyserve, official, paper, vllm",
+        ),
         ("target: {model: gone}", "target.model: no folder gone"),
         ("target: {model: big}\ndrafter: {model: gone}", "drafter.model: no folder gone"),
         ("drafter: {model: small}", "target: is"),

@@ -9,10 +9,10 @@ import pytest
 
 from fly.errors import ConfigError, InvalidRequest
 from fly.messages import ModelInfo, Role
-from fly.presets import EXACT, PRESETS
-from fly.types import Mode, SamplingParams
-from router.config import RouterConfig
-from router.planning import plan_speculation
+from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
+from fly.types import Coupling, EntropyEstimator, Mode, SamplingParams, Tail
+from router.config import RouterConfig, SpeculationConfig
+from router.planning import fly_rule, plan_speculation
 from router.request import GenerateRequest, PreparedRequest, SpeculationParams
 from router.validation import prepare
 from services.common.config import parse
@@ -37,7 +37,7 @@ def test_defaults_fill_in_what_is_absent() -> None:
     request = prepared()
     assert request.max_new_tokens == 61 and not request.warnings and request.request_id
     assert request.sampling.stop_token_ids == (0, 1)
-    assert request.plan.mode is Mode.FLY and request.plan.rule == PRESETS["vllm"]
+    assert request.plan.mode is Mode.FLY and request.plan.rule == PRESETS[DEFAULT_PRESET]
     assert (request.plan.draft_length, request.plan.sub_drafter) == (15, True)
 
 
@@ -91,6 +91,95 @@ def test_a_window_keeps_what_its_preset_demands_beyond_it() -> None:
     assert (rule.window, rule.min_following, rule.threshold) == (9, 10, 0.5)
 
 
+def test_every_field_of_the_rule_can_be_changed() -> None:
+    asked = SpeculationParams(
+        preset="official",
+        threshold=0.1,
+        tail="carry",
+        carry_after=0,
+        guard_stops=True,
+        guard_excluded=True,
+        strict_prefix_tokens=4,
+        entropy="normalized",
+    )
+    rule = fly_rule(asked, CONFIG.speculation)
+    assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, Tail.CARRY, 0)
+    assert (rule.guard_stops, rule.guard_excluded, rule.strict_prefix_tokens) == (True, True, 4)
+    assert rule.entropy is EntropyEstimator.NORMALIZED
+
+
+def test_a_carried_window_neither_shrinks_nor_needs_a_longer_draft() -> None:
+    for preset in PRESETS:
+        rule = fly_rule(SpeculationParams(preset=preset, tail="carry"), CONFIG.speculation)
+        assert rule.min_following == rule.window and not rule.shrinks
+
+
+def test_the_servers_changes_hold_for_its_own_preset_only() -> None:
+    default = SpeculationConfig(preset="flyserve", window=4, tail=Tail.REJECT)
+    assert fly_rule(SpeculationParams(), default) == default.rule
+    assert fly_rule(SpeculationParams(threshold=0.5), default).window == 4
+    assert fly_rule(SpeculationParams(preset="flyserve"), default) == PRESETS["flyserve"]
+
+
+ADVICE: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "exact", "threshold": 0.2, "tail": "carry"}, "speculation.threshold, speculation.tail have no"),
+    ({"mode": "plain", "preset": "vllm"}, "speculation.preset has no effect in mode plain"),
+    ({"mode": "plain", "draft_length": 3}, "speculation.draft_length has no effect in mode plain"),
+    ({"preset": "official", "draft_length": 6}, "a window of 5 does not fit into drafts of 6 tokens"),
+    ({"preset": "flyserve", "tail": "reject", "draft_length": 6}, "no mismatch can be kept"),
+    ({"preset": "flyserve", "draft_length": 2}, "no mismatch can be kept"),
+    ({"preset": "flyserve", "carry_after": 6}, "no window is carried"),
+    ({"preset": "vllm", "draft_length": 1}, "no mismatch can be kept"),
+    ({"preset": "vllm", "carry_after": 1}, "speculation.carry_after has no effect with tail reject"),
+]
+
+
+@pytest.mark.parametrize(("asked", "part"), ADVICE)
+def test_what_has_no_effect_is_warned_of(asked: dict[str, Any], part: str) -> None:
+    (warning,) = prepared(speculation=SpeculationParams(**asked)).warnings
+    assert part in warning
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"mode": "plain", "draft_length": 0},
+        {"mode": "exact", "draft_length": 1},
+        {"draft_length": 0},
+        {"preset": "official", "draft_length": 7},
+        {"preset": "flyserve", "draft_length": 3},
+        {"preset": "flyserve", "draft_length": 1, "carry_after": 0},
+        {"preset": "vllm", "draft_length": 2},
+    ],
+)
+def test_what_has_its_effect_is_not_warned_of(asked: dict[str, Any]) -> None:
+    assert prepared(speculation=SpeculationParams(**asked)).warnings == ()
+
+
+def test_filters_and_choices_without_effect_are_warned_of() -> None:
+    sampling = SamplingParams(top_k=3, top_p=0.5, min_p=0.1, coupling=Coupling.REJECTION)
+    filters, alike = prepared(sampling=sampling, n=2).warnings
+    assert filters.startswith("sampling.top_k, sampling.top_p, sampling.min_p, sampling.coupling have no")
+    assert "all choices are alike" in alike
+    assert prepared(sampling=replace(sampling, temperature=0.5), n=2).warnings == ()
+
+
+def test_choices_have_seeds_of_their_own_and_the_first_has_the_requests() -> None:
+    request = prepared(seed=2**64 - 1, n=16, request_id="r")
+    choices = request.choices()
+    assert choices[0] is request and len(choices) == 16
+    assert len({choice.sampling.seed for choice in choices}) == 16
+    assert all(0 <= choice.sampling.seed < 2**64 for choice in choices)
+    assert [choice.request_id for choice in choices[1:3]] == ["r#1", "r#2"]
+    assert choices[1].sampling.seed == prepared(seed=2**64 - 1, n=2).choices()[1].sampling.seed
+
+
+def test_a_carry_beyond_the_window_is_refused() -> None:
+    asked = SpeculationParams(preset="flyserve", carry_after=5, window=4)
+    assert faults(speculation=asked) == ["speculation.carry_after"]
+
+
 def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
     exact = plan_speculation(SpeculationParams(mode="exact"), CONFIG.speculation)
     assert exact.rule == EXACT and exact.end_at_stop and exact.drafts
@@ -104,9 +193,14 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
         ({}, "neither registry nor targets"),
         ({"targets": ["a:1"], "registry": "b:1"}, "excludes"),
         ({"targets": ["a:1"], "balancing": "best"}, "least_load, round_robin"),
-        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "official, paper, vllm"),
+        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "flyserve, official, paper, vllm"),
         ({"targets": ["a:1"], "speculation": {"draft_length": 65}}, "draft_length"),
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),
+        (
+            {"targets": ["a:1"], "speculation": {"carry_after": 7}},
+            "carry_after is 7, at most the window of 6",
+        ),
+        ({"targets": ["a:1"], "speculation": {"threshold": float("nan")}}, "threshold"),
     ],
 )
 def test_a_bad_configuration_says_what_is_wrong(data: dict[str, Any], part: str) -> None:

@@ -1,12 +1,14 @@
 """The drafting loop: the same draft whatever is guessed, in fewer forwards where the guesses are good."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.messages import Open, Role
 from fly.tokens import SequenceUpdate
-from fly.types import SamplingParams
+from fly.types import Coupling, SamplingParams
 from services.drafter.drafting import Drafted, Guesser, NoGuesser, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
@@ -14,6 +16,8 @@ from services.engine.simulated import SimulatedConfig, SimulatedRunner
 
 PROMPT = (20, 21, 22, 23)
 NO_END = frozenset[int]()
+GREEDY = SamplingParams(stop_token_ids=(2,))
+SAMPLED = [replace(GREEDY, temperature=1.0, seed=5, coupling=coupling) for coupling in Coupling]
 
 
 def run(job: Job[Drafted], runner: SimulatedRunner) -> Drafted:
@@ -27,12 +31,12 @@ def run(job: Job[Drafted], runner: SimulatedRunner) -> Drafted:
         return result
 
 
-def open_sequence() -> tuple[EngineSequence, SimulatedRunner]:
-    config = SimulatedConfig(response_tokens=(5, 5), end_id=2)
+def open_sequence(sampling: SamplingParams = GREEDY) -> tuple[EngineSequence, SimulatedRunner]:
+    config = SimulatedConfig(response_tokens=(5, 5), end_id=2, uncertain_share=1.0)
     runner = SimulatedRunner(config, Role.DRAFTER, max_sequences=1, kv_tokens=1024)
     slot = runner.allocate(len(PROMPT))
     assert slot is not None
-    opening = Open("test", len(PROMPT), SamplingParams(stop_token_ids=(2,)))
+    opening = Open("test", len(PROMPT), sampling)
     sequence = EngineSequence(opening, slot, config.vocab_size, config.context_length, chunk_tokens=64)
     sequence.apply(SequenceUpdate(1, 0, PROMPT, len(PROMPT), 0))
     return sequence, runner
@@ -59,8 +63,13 @@ class Oracle:
         return tuple(self._tokens[done : done + max_tokens])
 
 
-def drafted_with(guesser: Guesser, max_tokens: int = 4, ending_ids: frozenset[int] = NO_END) -> Drafted:
-    sequence, runner = open_sequence()
+def drafted_with(
+    guesser: Guesser,
+    max_tokens: int = 4,
+    ending_ids: frozenset[int] = NO_END,
+    sampling: SamplingParams = GREEDY,
+) -> Drafted:
+    sequence, runner = open_sequence(sampling)
     result = run(draft(sequence, max_tokens, ending_ids, guesser), runner)
     assert sequence.tokens.ids == [*PROMPT, *result.tokens]
     return result
@@ -87,6 +96,27 @@ def test_the_draft_does_not_depend_on_the_guesses(guesses: list[list[int]], max_
     alone = drafted_with(NoGuesser(), max_tokens)
     assert len(alone.tokens) == max_tokens
     assert drafted_with(Script(guesses), max_tokens).tokens == alone.tokens
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@pytest.mark.parametrize("wrong_at", [None, 0, 2])
+def test_guesses_are_scored_against_the_models_own_draws(
+    sampling: SamplingParams, wrong_at: int | None
+) -> None:
+    alone = drafted_with(NoGuesser(), 5, sampling=sampling)
+    assert alone.tokens != drafted_with(NoGuesser(), 5).tokens
+    helped = drafted_with(Oracle(alone.tokens, wrong_at), 5, sampling=sampling)
+    assert (helped.tokens, helped.distributions) == (alone.tokens, alone.distributions)
+    assert helped.forwards < alone.forwards
+    told = 5 if sampling.coupling is Coupling.REJECTION else 0
+    assert len(alone.distributions) == told
+    assert all(token in q.ids for token, q in zip(alone.tokens, alone.distributions, strict=False))
+
+
+def test_a_draft_cut_at_its_end_tells_no_more_than_its_tokens() -> None:
+    alone = drafted_with(NoGuesser(), 10, sampling=SAMPLED[1])
+    helped = drafted_with(Oracle(alone.tokens), 10, frozenset({2}), SAMPLED[1])
+    assert helped.tokens == alone.tokens[:6] and len(helped.distributions) == 6
 
 
 @pytest.mark.parametrize("max_tokens", [6, 10])

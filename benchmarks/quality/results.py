@@ -1,0 +1,97 @@
+"""All figures of a run: group by group, setting by setting."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks.quality.examples import Example, right_ones, wrong_ones
+from benchmarks.quality.figures import Figures, summarize
+from benchmarks.quality.records import Record
+from benchmarks.quality.settings import HARD, MAIN, Group, Setting
+from demo.tasks import Task
+from flyserve.types import Deployment
+
+Records = Mapping[str, Mapping[str, Record]]
+"""Of every setting by its key, by problem."""
+
+_LOOKED_AT = "flyserve, carry"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting's figures."""
+
+    setting: Setting
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """A group's figures; examples only where rules are compared."""
+
+    group: Group
+    rows: tuple[Row, ...]
+    right: tuple[Example, ...] = ()
+    wrong: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the report is made of."""
+
+    deployment: Deployment
+    groups: tuple[GroupResult, ...]
+
+    def as_data(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {
+            "deployment": asdict(self.deployment),
+            "groups": {
+                result.group.name: [
+                    {
+                        "line": row.setting.line,
+                        "value": row.setting.value,
+                        "speculation": _said(row.setting.speculation),
+                        "sampling": _said(row.setting.sampling),
+                        "split": row.setting.split.value,
+                        "figures": asdict(row.figures),
+                    }
+                    for row in result.rows
+                ]
+                for result in self.groups
+            },
+        }
+
+
+def collect(
+    deployment: Deployment, groups: Sequence[tuple[Group, Sequence[Task]]], records: Records
+) -> Results:
+    """Figures of every group over its own problems.
+
+    Args:
+        deployment: What was measured.
+        groups: Each with its problems.
+        records: Every problem of a group under each of its settings.
+    """
+    return Results(deployment, tuple(_collect(group, tasks, records) for group, tasks in groups))
+
+
+def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResult:
+    own = {setting.key: _of(records[setting.key], tasks) for setting in group.settings}
+    rows = tuple(
+        Row(setting, summarize(own[setting.key], own[group.baseline(setting).key]))
+        for setting in group.settings
+    )
+    looked_at = [setting for setting in group.settings if setting.line == _LOOKED_AT]
+    if group.name not in (MAIN, HARD) or not looked_at:
+        return GroupResult(group, rows)
+    runs, baseline = own[looked_at[0].key], own[group.baseline(looked_at[0]).key]
+    right, wrong = right_ones(tasks, runs, baseline), wrong_ones(tasks, runs, baseline)
+    return GroupResult(group, rows, tuple(right), tuple(wrong))
+
+
+def _of(records: Mapping[str, Record], tasks: Sequence[Task]) -> dict[str, Record]:
+    return {task.id: records[task.id] for task in tasks if task.id in records}
+
+
+def _said(params: object) -> dict[str, object]:
+    return {name: value for name, value in asdict(params).items() if value is not None}  # type: ignore[call-overload]

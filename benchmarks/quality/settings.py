@@ -1,0 +1,128 @@
+"""What is measured: the rules side by side, then one factor at a time around the default."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from demo.corpus import Split
+from fly.types import Coupling, Mode, Tail
+from flyserve.types import Sampling, Speculation
+
+DRAFT_LENGTH = 15
+PLAIN = Speculation(mode=Mode.PLAIN)
+EXACT = Speculation(mode=Mode.EXACT, draft_length=DRAFT_LENGTH)
+CARRY = Speculation(mode=Mode.FLY, preset="flyserve", draft_length=DRAFT_LENGTH)
+REJECT = replace(CARRY, tail=Tail.REJECT)
+RULES = {
+    "plain": PLAIN,
+    "exact": EXACT,
+    "official": replace(CARRY, preset="official"),
+    "vllm": replace(CARRY, preset="vllm"),
+    "paper": replace(CARRY, preset="paper"),
+    "flyserve, carry": CARRY,
+    "flyserve, reject": REJECT,
+}
+MAIN, HARD = "main", "hard"
+_HARD_RULES = ("plain", "exact", "vllm", "flyserve, carry", "flyserve, reject")
+_TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way of decoding, on one split.
+
+    Attributes:
+        line: What it is called beside the others of its group.
+        value: Of the factor that its group varies; None where it varies none.
+        split: Of the problems.
+    """
+
+    line: str
+    speculation: Speculation
+    value: float | str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    split: Split = Split.HELD_OUT
+
+    @property
+    def key(self) -> str:
+        """The same for the same requests: what is measured once serves every group."""
+        said = {name: value for name, value in asdict(self.speculation).items() if value is not None}
+        sampling = asdict(self.sampling)
+        if self.sampling.temperature == 0:
+            sampling.pop("coupling")
+        text = json.dumps([said, sampling, self.split.value], sort_keys=True, default=str)
+        return f"{self.speculation.mode}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings that are compared with each other.
+
+    Attributes:
+        name: Of the group, and of the factor that it varies.
+        title: For people.
+        settings: With every setting's baseline among them.
+        is_sweep: Whether a factor varies; else its settings stand for themselves.
+    """
+
+    name: str
+    title: str
+    settings: tuple[Setting, ...]
+    is_sweep: bool = True
+
+    def baseline(self, setting: Setting) -> Setting:
+        """Plain decoding at the same temperature on the same problems."""
+        return next(
+            other
+            for other in self.settings
+            if other.speculation.mode is Mode.PLAIN
+            and other.sampling.temperature == setting.sampling.temperature
+        )
+
+
+def make_groups(only: Sequence[str] = ()) -> list[Group]:
+    """Every group, or those that are named."""
+    groups = [
+        Group(MAIN, "The rules side by side", _rules(tuple(RULES), Split.HELD_OUT), is_sweep=False),
+        Group(HARD, "Problems harder than trained on", _rules(_HARD_RULES, Split.HARD), is_sweep=False),
+        Group("draft_length", "Draft length", (_plain(), *_draft_lengths())),
+        Group("window", "Window", (_plain(), *_varied("window", (2, 4, 6, 8)))),
+        Group("threshold", "Entropy threshold, nats", (_plain(), *_varied("threshold", (0, 0.1, 0.3, 0.5)))),
+        Group(
+            "carry_after", "Matches before a window is carried", (_plain(), *_varied("carry_after", range(5)))
+        ),
+        Group("sub_drafter", "Sub-drafter", (_plain(), *_varied("sub_drafter", (True, False)))),
+        Group("temperature", "Temperature", tuple(_temperatures())),
+    ]
+    return [group for group in groups if not only or group.name in only]
+
+
+def _rules(names: Sequence[str], split: Split) -> tuple[Setting, ...]:
+    return tuple(Setting(name, RULES[name], split=split) for name in names)
+
+
+def _plain() -> Setting:
+    return Setting("plain", PLAIN)
+
+
+def _draft_lengths() -> Iterator[Setting]:
+    lines = {"carry": CARRY, "reject": REJECT, "vllm": RULES["vllm"]}
+    for line, speculation in lines.items():
+        for length in (4, 6, 8, 15, 25):
+            yield Setting(line, replace(speculation, draft_length=length), length)
+
+
+def _varied(factor: str, values: Sequence[float]) -> Iterator[Setting]:
+    for value in values:
+        shown = ("on" if value else "off") if isinstance(value, bool) else value
+        yield Setting("carry", replace(CARRY, **{factor: value}), shown)  # type: ignore[arg-type]
+
+
+def _temperatures() -> Iterator[Setting]:
+    for temperature in _TEMPERATURES:
+        yield Setting("plain", PLAIN, temperature, Sampling(temperature=temperature))
+        for coupling in Coupling:
+            sampling = Sampling(temperature=temperature, coupling=coupling)
+            for name, speculation in {"exact": EXACT, "carry": CARRY}.items():
+                yield Setting(f"{name}, {coupling.value}", speculation, temperature, sampling)

@@ -1,0 +1,82 @@
+"""Line charts as plain SVG, without a library."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+Points = Sequence[tuple[float, float]]
+
+_WIDTH, _HEIGHT = 560, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 130, 34, 44
+_COLOURS = ("#2a6fb0", "#c4622d", "#3c8d53", "#8b5fb0", "#777777")
+_MARKS = 5
+
+
+def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Points]) -> str:
+    """Every line through its points, on linear axes that hold them all.
+
+    Args:
+        title: Above the chart.
+        x_label: Below the horizontal axis.
+        y_label: Above the vertical axis.
+        lines: Points by name, at least one in all, in ascending order of x.
+    """
+    points = [point for line in lines.values() for point in line]
+    xs, ys = _Axis([x for x, _ in points], 0.0), _Axis([y for _, y in points], 0.08)
+    parts = [_text(_LEFT, 16, title, "start", "#222", 13), _text(_LEFT, 30, y_label, "start")]
+    parts += [_horizontal(value, ys) for value in ys.marks()]
+    parts += [
+        _text(_x(x, xs), _HEIGHT - _BOTTOM + 16, f"{x:g}", "middle") for x in sorted({x for x, _ in points})
+    ]
+    parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x_label, "middle"))
+    for number, (name, line) in enumerate(lines.items()):
+        parts.append(_line(name, [(_x(x, xs), _y(y, ys)) for x, y in line], number))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *parts, "</svg>"]) + "\n"
+
+
+class _Axis:
+    """The range of one axis, with some room at both ends."""
+
+    def __init__(self, values: Sequence[float], room: float) -> None:
+        spread = max(values) - min(values) or abs(values[0]) or 1.0
+        self.low = min(values) - room * spread
+        self.high = max(values) + room * spread
+        if self.high == self.low:
+            self.high += 1.0
+
+    def share(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+    def marks(self) -> list[float]:
+        step = (self.high - self.low) / (_MARKS - 1)
+        return [self.low + number * step for number in range(_MARKS)]
+
+
+def _x(value: float, axis: _Axis) -> float:
+    return _LEFT + axis.share(value) * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _y(value: float, axis: _Axis) -> float:
+    return _HEIGHT - _BOTTOM - axis.share(value) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _horizontal(value: float, axis: _Axis) -> str:
+    y = _y(value, axis)
+    line = f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+    return line + _text(_LEFT - 6, y + 4, f"{value:.4g}", "end")
+
+
+def _line(name: str, points: Points, number: int) -> str:
+    colour = _COLOURS[number % len(_COLOURS)]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in points)
+    label = _text(_WIDTH - _RIGHT + 10, _TOP + 12 + 15 * number, name, "start", colour)
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>{dots}{label}'
+
+
+def _text(x: float, y: float, text: str, anchor: str, colour: str = "#444", size: int = 11) -> str:
+    position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {position} fill="{colour}" font-size="{size}">{escape(text)}</text>'

@@ -1,0 +1,61 @@
+"""What sampling leaves of a row of logits: temperature, top-k, top-p and min-p as one lowest logit."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fly.noise import Floats
+from fly.types import SamplingParams
+
+Logits = NDArray[np.float32]
+
+_NUCLEI = (1024, 16384)
+"""Most likely logits that a nucleus is looked for among, before all of them are sorted."""
+
+
+def lowest_kept(logits: Logits, sampling: SamplingParams) -> float:
+    """The logit from which on tokens may be drawn; -inf where the filters keep all.
+
+    Temperature, top-k, top-p, min-p, in the order of transformers: the nucleus is that of the top-k tokens.
+    (vLLM takes min-p first, so that its nucleus is that of what min-p leaves.) Tokens as likely as the last
+    one kept are kept as well, whatever their order.
+
+    Args:
+        logits: (vocabulary,) of one position, processed; not to be changed.
+        sampling: At a temperature above 0.
+    """
+    floor = -math.inf
+    if 0 < sampling.top_k < len(logits):
+        floor = float(np.partition(logits, -sampling.top_k)[-sampling.top_k])
+    if sampling.top_p < 1.0:
+        floor = max(floor, _nucleus(logits, floor, sampling))
+    if sampling.min_p > 0.0:
+        floor = max(floor, float(logits.max()) + sampling.temperature * math.log(sampling.min_p))
+    return floor
+
+
+def log_total(logits: Logits, floor: float, temperature: float) -> float:
+    """What `logit / temperature` exceeds the log-probability by, among the logits from `floor` on."""
+    largest = float(logits.max())
+    kept = logits if floor == -math.inf else logits[logits >= floor]
+    total = np.exp((kept - np.float32(largest)) / np.float32(temperature)).sum(dtype=np.float64)
+    return largest / temperature + math.log(total)
+
+
+def log_probabilities(logits: Logits, floors: Floats, temperatures: Floats, totals: Floats) -> Floats:
+    """Of each logit (rows, tokens), -inf where the filters exclude it; the rest are (rows, 1)."""
+    return np.where(logits >= floors, logits / temperatures - totals, -np.inf)
+
+
+def _nucleus(logits: Logits, floor: float, sampling: SamplingParams) -> float:
+    """The smallest logit of the smallest set, most likely first, whose probability reaches top_p."""
+    total = log_total(logits, floor, sampling.temperature)
+    for size in (*_NUCLEI, len(logits)):
+        largest = np.sort(np.partition(logits, -size)[-size:] if size < len(logits) else logits)[::-1]
+        kept = largest[largest >= floor].astype(np.float64)
+        reached = np.exp(kept / sampling.temperature - total).cumsum()
+        last = int(np.searchsorted(reached, sampling.top_p))
+        if last < len(kept):
+            return float(kept[last])
+    return floor

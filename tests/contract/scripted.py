@@ -1,0 +1,109 @@
+"""Models that differ at chosen positions, with chosen entropies; services that remember what they heard."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+from fly.known import KnownSequence
+from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
+from fly.types import Coupling, Logprobs, SamplingParams, SparseDistribution
+from tests.contract.fakes import EOS, VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel
+
+PROMPT_LENGTH = 4
+
+
+@dataclass(frozen=True)
+class ScriptedModel(HashModel):
+    """A `HashModel` that leaves its own path at chosen positions of the response.
+
+    Attributes:
+        deviates: Response positions at which it takes another token than a model that never deviates.
+        certain: Response positions with entropy 0; all others have 1 nat.
+    """
+
+    deviates: frozenset[int] = frozenset()
+    certain: frozenset[int] = frozenset()
+
+    def choice(self, ids: Sequence[int], sampling: SamplingParams, prompt_length: int) -> int:
+        word = super().choice(ids, sampling, prompt_length)
+        return deviation(word) if len(ids) - prompt_length in self.deviates and word != EOS else word
+
+    def entropy(self, ids: Sequence[int]) -> float:
+        return 0.0 if len(ids) - PROMPT_LENGTH in self.certain else 1.0
+
+
+def deviation(word: int) -> int:
+    """What a model says in place of `word` where it deviates."""
+    return 2 + (word - 1) % (VOCAB_SIZE - 2)
+
+
+@dataclass(frozen=True)
+class SeededModel(HashModel):
+    """A `HashModel` whose tokens depend on the seed at a temperature above 0."""
+
+    def choice(self, ids: Sequence[int], sampling: SamplingParams, prompt_length: int) -> int:
+        word = super().choice(ids, sampling, prompt_length)
+        is_greedy = sampling.temperature == 0 or word == EOS
+        return word if is_greedy else 2 + (word + sampling.seed) % (VOCAB_SIZE - 2)
+
+
+@dataclass
+class Told:
+    """What one service was told in each step: how much is decided, and the whole sequence."""
+
+    steps: list[tuple[int, list[int]]] = field(default_factory=list)
+
+    def take(self, known: KnownSequence) -> None:
+        self.steps.append((known.decided, [*known.tokens.ids]))
+
+    def is_true_to(self, sequence: list[int]) -> bool:
+        """Whether all that was ever called decided is part of the sequence that came of it."""
+        return all(ids[:decided] == sequence[:decided] for decided, ids in self.steps)
+
+
+class ToldTarget(FakeTarget):
+    def __init__(self, model: HashModel, **info: Any) -> None:
+        super().__init__(model, **info)
+        self.told = Told()
+        self.asked: list[VerifyStep] = []
+
+    def answer(self, known: KnownSequence, opening: Open, step: VerifyStep) -> Verification:
+        self.told.take(known)
+        self.asked.append(step)
+        verification = super().answer(known, opening, step)
+        if opening.num_logprobs is None:
+            return verification
+        return replace(verification, logprobs=tuple(logprobs_of(verification, known, opening.num_logprobs)))
+
+
+def logprobs_of(verification: Verification, known: KnownSequence, count: int) -> Iterator[Logprobs]:
+    """Made-up ones that say which token they belong to: -(id + 1) / 1000."""
+    num_drafts = len(verification.choices) - 1
+    drafts = known.tokens.ids[len(known) - num_drafts :]
+    for draft, choice in zip_longest(drafts, verification.choices):
+        top = tuple((token, logprob(token)) for token in range(choice, choice + count))
+        yield Logprobs(None if draft is None else logprob(draft), logprob(choice), top)
+
+
+def logprob(token: int) -> float:
+    return -(token + 1) / 1000
+
+
+class ToldDrafter(FakeDrafter):
+    """Tells what its drafts were drawn from where that is asked for."""
+
+    def __init__(self, model: HashModel, **info: Any) -> None:
+        super().__init__(model, **info)
+        self.told = Told()
+
+    def answer(self, known: KnownSequence, opening: Open, step: DraftStep) -> Draft:
+        self.told.take(known)
+        draft = super().answer(known, opening, step)
+        if opening.sampling.coupling is not Coupling.REJECTION:
+            return draft
+        return replace(draft, distributions=tuple(map(drawn_from, draft.tokens)))
+
+
+def drawn_from(token: int) -> SparseDistribution:
+    return SparseDistribution((token, (token + 1) % VOCAB_SIZE), (0.75, 0.25))

@@ -1,0 +1,181 @@
+"""Carried windows over real sockets: provisional tokens stay inside, every way out of a window is clean."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fly.messages import Stale, StaleReason
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1 import generation_pb2 as pb
+from router.tokenizer import Tokenizer
+from tests.contract.fakes import EOS, FakeService, Script, save_tokenizer
+from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make_request, running
+from tests.contract.scripted import ScriptedModel, ToldDrafter, ToldTarget
+
+LENGTH = 40
+CARRY = {"preset": "flyserve", "draft_length": 6}
+"""Drafts at response positions 0 to 5: a mismatch at 3 is followed by two matches and carried."""
+
+
+@dataclass
+class Scene:
+    rig: Rig
+    target: ToldTarget
+    drafter: ToldDrafter
+    spare: ToldTarget
+
+    async def carried(self, max_new_tokens: int = LENGTH, **fields: Any) -> Answer:
+        """The response with carried windows; what any service held for decided is part of it."""
+        self.target.num_steps = self.drafter.num_steps = self.spare.num_steps = 0
+        for service in (self.target, self.drafter, self.spare):
+            service.told.steps.clear()
+        response = await self.rig.generate(FLY, max_new_tokens, speculation=CARRY, **fields)
+        for service in (self.target, self.drafter, self.spare):
+            assert service.told.is_true_to([*PROMPT, *ids(response)])
+        return response
+
+    async def plain(self, max_new_tokens: int = LENGTH, **fields: Any) -> list[int]:
+        return ids(await self.rig.generate(PLAIN, max_new_tokens, **fields))
+
+
+@asynccontextmanager
+async def scene(folder: Path, deviates: Sequence[int], **model: Any) -> AsyncIterator[Scene]:
+    """A target, a drafter that differs from it at chosen positions, and a target in reserve."""
+    target, spare = ToldTarget(ScriptedModel(**model)), ToldTarget(ScriptedModel(**model))
+    drafter = ToldDrafter(ScriptedModel(deviates=frozenset(deviates), **model))
+    config = {"balancing": "round_robin"}
+    async with running(save_tokenizer(folder), [target, spare], [drafter], **config) as rig:
+        yield Scene(rig, target, drafter, spare)
+
+
+def verdicts(response: Answer) -> list[int]:
+    return [token.verdict for token in response.tokens]
+
+
+def at_step(service: FakeService, step: int, answer: Any = None) -> None:
+    """The service dies in this step, or gives this answer."""
+
+    async def script(number: int) -> Any:
+        if number != step:
+            return None
+        return answer if answer is not None else await service.die()
+
+    service.script = script
+
+
+async def test_a_window_that_the_next_draft_fills_is_a_rescue(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3]) as stage:
+        request = make_request(FLY, LENGTH, speculation=CARRY)
+        chunks = [chunk async for chunk in stage.rig.stub.GenerateStream(request)]
+        assert [len(chunk.tokens) for chunk in chunks[:2]] == [3, 11], "provisional tokens are not streamed"
+        response = await stage.carried()
+        assert [t.id for chunk in chunks for t in chunk.tokens] == ids(response)
+        assert "".join(chunk.text for chunk in chunks) == response.text
+    assert verdicts(response)[:8] == [pb.VERDICT_EXACT] * 3 + [pb.VERDICT_RESCUED] + [
+        *([pb.VERDICT_EXACT] * 2),
+        pb.VERDICT_BONUS,
+        pb.VERDICT_EXACT,
+    ]
+    assert response.statistics.rescued == 1 and response.statistics.emitted == LENGTH
+    assert response.statistics.tau == pytest.approx(LENGTH / response.statistics.rounds)
+
+
+async def test_a_window_that_fails_falls_back_to_the_targets_own_token(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3, 8]) as stage:
+        plain, response = await stage.plain(), await stage.carried()
+    assert ids(response) == plain
+    assert verdicts(response)[3] == pb.VERDICT_CORRECTED
+    assert response.statistics.rejected_by_window == 1 and response.statistics.rescued == 0
+    assert response.statistics.accepted < response.statistics.drafted
+
+
+@pytest.mark.parametrize(("budget", "rescued"), [(11, 0), (12, 1)])
+async def test_a_window_is_carried_only_where_the_budget_can_fill_it(
+    tmp_path: Path, budget: int, rescued: int
+) -> None:
+    async with scene(tmp_path, [3]) as stage:
+        response = await stage.carried(budget)
+    assert len(response.tokens) == budget and response.finish_reason == pb.FINISH_REASON_LENGTH
+    assert (response.statistics.rescued, response.statistics.rejected_by_tail) == (rescued, 1 - rescued)
+
+
+@pytest.mark.parametrize("end", [4, 5, 6, 7, 9])
+async def test_no_window_reaches_across_the_end_of_the_response(tmp_path: Path, end: int) -> None:
+    async with scene(tmp_path, [3], ends_at=len(PROMPT) + end) as stage:
+        plain, response = await stage.plain(), await stage.carried()
+    assert ids(response) == plain and ids(response)[end:] == [EOS]
+    assert response.statistics.rescued == 0 and response.finish_reason == pb.FINISH_REASON_STOP_TOKEN
+
+
+async def test_min_tokens_puts_the_end_off_within_a_window(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3], ends_at=len(PROMPT) + 5) as stage:
+        response = await stage.carried(sampling=common_pb2.SamplingParams(min_tokens=20))
+    assert len(response.tokens) == 21 and ids(response)[-1] == EOS and response.statistics.rescued == 1
+
+
+async def test_a_drafter_that_is_lost_in_mid_window_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3]) as stage:
+        plain = await stage.plain()
+        at_step(stage.drafter, 2)
+        response = await stage.carried()
+    assert ids(response) == plain and "without a draft" in response.warnings[0]
+    assert verdicts(response)[3:5] == [pb.VERDICT_CORRECTED, pb.VERDICT_PLAIN]
+    assert response.statistics.tau == 3.0, "three tokens were emitted in the one round with a draft"
+
+
+async def test_a_fail_over_in_mid_window_changes_nothing(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3, 17, 29]) as stage:
+        expected, dead = await stage.carried(), list[FakeService]()
+        for target in (stage.target, stage.spare):
+            target.script, target.num_steps = dies_once(target, 2, dead), 0
+        response = await stage.rig.generate(FLY, LENGTH, speculation=CARRY)
+    assert ids(response) == ids(expected) and len(dead) == 1
+    assert response.statistics.replays == 1 and response.statistics.rescued == 3
+
+
+def dies_once(service: FakeService, step: int, dead: list[FakeService]) -> Script:
+    """The first of several services to come to this step dies in it."""
+
+    async def script(number: int) -> None:
+        if number == step and not dead:
+            dead.append(service)
+            await service.die()
+
+    return script
+
+
+@pytest.mark.parametrize("tier", ["target", "spare", "drafter"])
+async def test_a_service_that_forgets_in_mid_window_is_told_anew(tmp_path: Path, tier: str) -> None:
+    async with scene(tmp_path, [3]) as stage:
+        expected = await stage.carried()
+        at_step(getattr(stage, tier), 2, Stale(0, StaleReason.EVICTED))
+        responses = [await stage.carried() for _ in range(2)]
+    assert [ids(response) for response in responses] == [ids(expected)] * 2
+    assert sum(response.statistics.replays for response in responses) >= 1
+
+
+async def test_stop_strings_are_looked_for_in_decided_text_only(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3]) as rescuing:
+        rescued = await rescuing.carried()
+    tokenizer = Tokenizer.load(tmp_path)
+    stop = tokenizer.decode(ids(rescued)[2:5])
+    async with scene(tmp_path, [3]) as rescuing:
+        stopped = await rescuing.carried(stop=[stop])
+    assert stopped.finish_reason == pb.FINISH_REASON_STOP_STRING and stopped.text in rescued.text
+    async with scene(tmp_path, [3, 8]) as failing:
+        plain, response = await failing.plain(), await failing.carried(stop=[stop])
+    assert ids(response) == plain and response.finish_reason == pb.FINISH_REASON_LENGTH
+
+
+async def test_many_responses_at_once_carry_each_their_own_windows(tmp_path: Path) -> None:
+    async with scene(tmp_path, [3, 14, 22]) as stage:
+        expected = ids(await stage.carried())
+        responses = await asyncio.gather(
+            *(stage.rig.generate(FLY, LENGTH, speculation=CARRY) for _ in range(6))
+        )
+    assert [ids(response) for response in responses] == [expected] * 6

@@ -1,0 +1,241 @@
+"""Sampling, choices and log-probabilities through a router: what reaches the services, what comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fly.messages import Draft
+from fly.types import Coupling, SparseDistribution
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1 import generation_pb2 as pb
+from router.seeds import choice_seed
+from router.tokenizer import Tokenizer
+from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
+from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
+from tests.contract.scripted import ScriptedModel, SeededModel, ToldDrafter, ToldTarget, drawn_from, logprob
+
+SAMPLING = common_pb2.SamplingParams
+HOT = {"temperature": 0.8, "seed": 7}
+
+
+class Stage:
+    def __init__(self, rig: Rig, target: ToldTarget, drafter: ToldDrafter) -> None:
+        self.rig = rig
+        self.target = target
+        self.drafter = drafter
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    target, drafter = ToldTarget(SeededModel()), ToldDrafter(SeededModel(agreement=0.8))
+    async with running(save_tokenizer(tmp_path), [target], [drafter], max_concurrent=2) as rig:
+        yield Stage(rig, target, drafter)
+
+
+async def test_every_parameter_reaches_both_services(stage: Stage) -> None:
+    sampling = SAMPLING(
+        **HOT,
+        top_k=40,
+        top_p=0.9,
+        min_p=0.05,
+        repetition_penalty=1.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        logit_bias={9: -2.0},
+        min_tokens=3,
+        stop_token_ids=[303],
+        coupling=common_pb2.COUPLING_REJECTION,
+    )
+    response = await stage.rig.generate(EXACT, 20, sampling=sampling)
+    for service in (stage.target, stage.drafter):
+        (opening,) = service.openings
+        asked = opening.sampling
+        assert (asked.temperature, asked.seed, asked.coupling) == (0.8, 7, Coupling.REJECTION)
+        assert (asked.top_k, asked.top_p, asked.min_p, asked.min_tokens) == (40, 0.9, 0.05, 3)
+        assert (asked.presence_penalty, asked.frequency_penalty) == (0.2, 0.3)
+        assert (asked.repetition_penalty, asked.logit_bias) == (1.1, ((9, -2.0),))
+        assert asked.stop_token_ids == (303, 0, 1)
+    assert response.statistics.seed == 7 and not response.warnings
+
+
+async def test_sampling_with_one_seed_is_the_same_in_every_mode(stage: Stage) -> None:
+    plain, exact = [await stage.rig.generate(mode, 40, sampling=SAMPLING(**HOT)) for mode in (PLAIN, EXACT)]
+    assert ids(exact) == ids(plain) != ids(await stage.rig.generate(PLAIN, 40))
+    other = await stage.rig.generate(PLAIN, 40, sampling=SAMPLING(temperature=0.8))
+    again = await stage.rig.generate(
+        PLAIN, 40, sampling=SAMPLING(temperature=0.8, seed=other.statistics.seed)
+    )
+    assert ids(again) == ids(other), "a seed that was drawn is told, and gives the same again"
+
+
+async def test_what_drafts_were_drawn_from_is_verified_with_them(stage: Stage) -> None:
+    sampling = SAMPLING(**HOT, coupling=common_pb2.COUPLING_REJECTION)
+    await stage.rig.generate(EXACT, 30, sampling=sampling)
+    drafts = [step for step in stage.target.asked if step.num_drafts]
+    assert drafts
+    for step in drafts:
+        assert step.distributions == tuple(map(drawn_from, step.update.tokens[-step.num_drafts :]))
+
+
+@pytest.mark.parametrize(
+    "sampling", [SAMPLING(**HOT), SAMPLING(coupling=common_pb2.COUPLING_REJECTION)], ids=["shared", "greedy"]
+)
+async def test_distributions_stay_where_nobody_needs_them(stage: Stage, sampling: Any) -> None:
+    response = await stage.rig.generate(EXACT, 20, sampling=sampling)
+    assert not any(step.distributions for step in stage.target.asked)
+    greedy = sampling.temperature == 0
+    assert list(response.warnings) == ["sampling.coupling has no effect at temperature 0"] * greedy
+
+
+RUBBISH = {
+    "too few": (SparseDistribution((9,), (1.0,)),),
+    "another token": (SparseDistribution((8,), (1.0,)), SparseDistribution((7,), (1.0,))),
+    "no sum of one": (SparseDistribution((9,), (0.5,)), SparseDistribution((7,), (1.0,))),
+    "unknown tokens": (SparseDistribution((9, VOCAB_SIZE), (0.5, 0.5)), SparseDistribution((7,), (1.0,))),
+    "unequal": (SparseDistribution((9, 5), (1.0,)), SparseDistribution((7,), (1.0,))),
+}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH.keys())
+async def test_a_drafter_whose_distributions_make_no_sense_is_left(
+    stage: Stage, rubbish: tuple[SparseDistribution, ...]
+) -> None:
+    async def script(step: int) -> Any:
+        return Draft(0, (9, 7), distributions=rubbish) if step == 1 else None
+
+    stage.drafter.script = script
+    sampling = SAMPLING(**HOT, coupling=common_pb2.COUPLING_REJECTION)
+    response = await stage.rig.generate(EXACT, 20, sampling=sampling)
+    assert len(response.tokens) == 20 and "without a draft" in response.warnings[0]
+
+
+async def test_each_choice_has_a_seed_of_its_own(stage: Stage) -> None:
+    choices, response = await stage.rig.choices(EXACT, 30, n=3, sampling=SAMPLING(**HOT))
+    assert [choice.index for choice in choices] == [0, 1, 2]
+    assert [choice.statistics.seed for choice in choices] == [choice_seed(7, index) for index in range(3)]
+    assert len({tuple(ids(choice)) for choice in choices}) == 3
+    for choice in choices:
+        alone = SAMPLING(temperature=0.8, seed=choice.statistics.seed)
+        assert ids(choice) == ids(await stage.rig.generate(EXACT, 30, sampling=alone))
+    names = {opening.request_id for opening in stage.target.openings[:3]}
+    assert names == {response.request_id, f"{response.request_id}#1", f"{response.request_id}#2"}
+
+
+async def test_choices_run_side_by_side_and_take_one_place(stage: Stage) -> None:
+    most, all_open = 0, asyncio.Event()
+
+    async def script(step: int) -> None:
+        nonlocal most
+        most = max(most, stage.target.num_open)
+        if stage.target.num_open == 4:
+            all_open.set()
+        await asyncio.wait_for(all_open.wait(), 10)
+
+    stage.target.script = script
+    choices, _ = await stage.rig.choices(PLAIN, 5, n=4, sampling=SAMPLING(**HOT))
+    assert len(choices) == most == 4
+
+
+async def test_a_stream_of_choices_is_each_choice_in_pieces(stage: Stage) -> None:
+    request = make_request(EXACT, 30, n=3, sampling=SAMPLING(**HOT))
+    chunks = [chunk async for chunk in stage.rig.stub.GenerateStream(request)]
+    whole, _ = await stage.rig.choices(EXACT, 30, n=3, sampling=SAMPLING(**HOT))
+    assert [bool(chunk.request_id) for chunk in chunks] == [True] + [False] * (len(chunks) - 1)
+    for choice in whole:
+        own = [chunk for chunk in chunks if chunk.choice_index == choice.index]
+        assert [token.id for chunk in own for token in chunk.tokens] == ids(choice)
+        assert "".join(chunk.text for chunk in own) == choice.text
+        assert [bool(chunk.finish_reason) for chunk in own] == [False] * (len(own) - 1) + [True]
+
+
+async def test_a_choice_that_fails_ends_the_request_and_its_other_choices(stage: Stage) -> None:
+    async def script(step: int) -> None:
+        if step == 6:
+            await stage.target.die()
+
+    stage.target.script = script
+    request = make_request(PLAIN, 400, n=3, sampling=SAMPLING(**HOT))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(stage.rig.stub.Generate(request), 30)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    async with asyncio.timeout(2.0):
+        await stage.drafter.all_closed.wait() if stage.drafter.num_open else None
+
+
+async def test_leaving_a_stream_of_choices_ends_them_all(stage: Stage) -> None:
+    call = stage.rig.stub.GenerateStream(make_request(EXACT, 400, n=4, sampling=SAMPLING(**HOT)))
+    await call.read()
+    call.cancel()
+    async with asyncio.timeout(2.0):
+        await stage.target.all_closed.wait()
+        await stage.drafter.all_closed.wait()
+
+
+async def test_log_probabilities_belong_to_their_tokens(tmp_path: Path) -> None:
+    folder = save_tokenizer(tmp_path)
+    target, tokenizer = ToldTarget(ScriptedModel()), Tokenizer.load(folder)
+    drafter = ToldDrafter(ScriptedModel(deviates=frozenset({3, 12, 15})))
+    async with running(folder, [target], [drafter]) as rig:
+        carry = {"preset": "flyserve", "draft_length": 6}
+        response = await rig.generate(FLY, 40, speculation=carry, logprobs=2)
+        silent = await rig.generate(FLY, 40, speculation=carry)
+    assert {token.verdict for token in response.tokens} >= {pb.VERDICT_RESCUED, pb.VERDICT_BONUS}
+    for token in response.tokens:
+        told = token.logprobs
+        assert (told.token, told.choice) == pytest.approx((logprob(token.id), logprob(token.choice)))
+        assert [ranked.id for ranked in told.top] == [token.choice, token.choice + 1]
+        assert told.top[0].text == tokenizer.pieces((token.choice,))[0]
+        assert token.choice_text == (told.top[0].text if token.id != token.choice else "")
+    assert ids(silent) == ids(response) and not any(t.HasField("logprobs") for t in silent.tokens)
+
+
+async def test_a_target_that_tells_no_log_probabilities_is_left(tmp_path: Path) -> None:
+    target = ToldTarget(ScriptedModel())
+    sound = target.answer
+
+    def answer(*told: Any) -> Any:
+        return replace(sound(*told), logprobs=())
+
+    target.answer = answer  # type: ignore[method-assign]
+    async with running(save_tokenizer(tmp_path), [target], replica_wait_s=0.2) as rig:
+        error = await rig.refusal(prompt="hello", logprobs=0, max_new_tokens=3)
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("stop", [(), ("fox",), ("brown fox", "zy d")])
+async def test_the_texts_of_the_tokens_make_the_text(stage: Stage, stop: tuple[str, ...]) -> None:
+    response = await stage.rig.generate(EXACT, 120, stop=list(stop))
+    joined = "".join(token.text for token in response.tokens)
+    assert joined.startswith(response.text) or response.text.startswith(joined)
+    if response.finish_reason == pb.FINISH_REASON_LENGTH:
+        assert response.text.rstrip("\ufffd") == joined.rstrip("\ufffd")
+
+
+WARNED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"speculation": {"mode": EXACT, "window": 4, "preset": "vllm"}},
+        "speculation.preset, speculation.window",
+    ),
+    (
+        {"speculation": {"mode": PLAIN, "draft_length": 4}},
+        "speculation.draft_length has no effect in mode plain",
+    ),
+    ({"speculation": {"mode": FLY, "preset": "official", "draft_length": 6}}, "window of 5 does not fit"),
+    ({"sampling": SAMPLING(top_k=5)}, "sampling.top_k has no effect at temperature 0"),
+    ({"n": 2}, "n is 2, but at temperature 0 all choices are alike"),
+]
+
+
+@pytest.mark.parametrize(("fields", "warning"), WARNED)
+async def test_what_has_no_effect_is_served_with_a_warning(
+    stage: Stage, fields: dict[str, Any], warning: str
+) -> None:
+    speculation = pb.SpeculationParams(**fields.pop("speculation", {"mode": EXACT}))
+    request = pb.GenerateRequest(prompt="hello", max_new_tokens=8, speculation=speculation, **fields)
+    response = await stage.rig.stub.Generate(request)
+    assert len(response.warnings) == 1 and warning in response.warnings[0]

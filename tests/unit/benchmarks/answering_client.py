@@ -1,0 +1,59 @@
+"""A client that knows every answer, and spoils some of them in mode fly."""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.quality.runner import seed_of
+from demo.tasks import Task
+from fly.errors import Overloaded
+from fly.types import FinishReason, Mode, Verdict
+from flyserve.types import Choice, Response, Speculation, Statistics, Token
+
+
+class AnsweringClient:
+    """Knows every answer; in mode fly it rescues one token, and spoils the problems whose number is even."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.asked: Counter[tuple[str, int]] = Counter()
+        self.most_at_once = 0
+        self.overloads = 2
+        self._answers = {f"{task.prompt}\n": task for task in tasks}
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def generate(
+        self, prompt: str, length: int, sampling: Any, speculation: Speculation, **_: Any
+    ) -> Response:
+        with self._lock:
+            if self.overloads:
+                self.overloads -= 1
+                raise Overloaded("full", 0.0)
+            self._running += 1
+            self.most_at_once = max(self.most_at_once, self._running)
+            self.asked[prompt, hash(repr(speculation) + repr(sampling))] += 1
+        threading.Event().wait(0.001)
+        with self._lock:
+            self._running -= 1
+        return self._respond(self._answers[prompt], speculation)
+
+    def _respond(self, task: Task, speculation: Speculation) -> Response:
+        is_fly = speculation.mode is Mode.FLY
+        answer = "0" if is_fly and seed_of(task) % 2 == 0 else task.answer
+        tokens = (
+            Token(1, Verdict.EXACT, 1, 0.1, "Then"),
+            Token(2, Verdict.RESCUED if is_fly else Verdict.BONUS, 3, 0.9, " 7", " 8" if is_fly else ""),
+            Token(4, Verdict.CORRECTED, 4, 0.0, f". Answer: {answer}"),
+        )
+        statistics = Statistics(
+            emitted=3,
+            rounds=2,
+            draft_rounds=int(is_fly),
+            tau=3.0 * is_fly,
+            rescued=int(is_fly),
+            rejected_by_gate=1,
+        )
+        text = "".join(token.text for token in tokens)
+        choice = Choice(0, text, tokens, FinishReason.STOP_TOKEN, statistics)
+        return Response("r", (choice,), 5, ())

@@ -1,0 +1,204 @@
+"""The quality report: what is asked, what is kept, what is made of it."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from answering_client import AnsweringClient
+
+from benchmarks.quality.charts import charts_of
+from benchmarks.quality.examples import marked
+from benchmarks.quality.figures import family_of, summarize
+from benchmarks.quality.problems import draw_tasks
+from benchmarks.quality.records import Record, RecordFile, Rescue, find_rescues
+from benchmarks.quality.report import write_report
+from benchmarks.quality.results import collect
+from benchmarks.quality.runner import Work, measure, plan_work, run_work
+from benchmarks.quality.settings import CARRY, HARD, MAIN, PLAIN, Group, Setting, make_groups
+from benchmarks.svg import line_chart
+from demo.corpus import Split
+from demo.tasks import Task
+from fly.errors import InvalidRequest
+from fly.types import Verdict
+from flyserve.types import Deployment, Model, Statistics, Token
+
+MODEL = Model("big", "f" * 32, "Llama", "float32", 640, 1024)
+DEPLOYMENT = Deployment(MODEL, MODEL, ("flyserve",), "flyserve", "0")
+
+
+def record(problem: str, is_solved: bool = True, **figures: Any) -> Record:
+    return Record(problem, is_solved, 1.0, "text", (), Statistics(emitted=10, **figures))
+
+
+def test_settings_cover_the_questions() -> None:
+    groups = {group.name: group for group in make_groups()}
+    assert [setting.line for setting in groups[MAIN].settings] == [
+        "plain",
+        "exact",
+        "official",
+        "vllm",
+        "paper",
+        "flyserve, carry",
+        "flyserve, reject",
+    ]
+    assert {setting.split for setting in groups[HARD].settings} == {Split.HARD}
+    lengths = {(s.line, s.value) for s in groups["draft_length"].settings if s.value}
+    assert lengths == {(line, k) for line in ("carry", "reject", "vllm") for k in (4, 6, 8, 15, 25)}
+    assert [s.value for s in groups["sub_drafter"].settings] == [None, "on", "off"]
+    assert {s.sampling.coupling for s in groups["temperature"].settings if s.value == 0.7} == {
+        "shared_noise",
+        "rejection",
+    }
+    for group in groups.values():
+        for setting in group.settings:
+            baseline = group.baseline(setting)
+            assert baseline.sampling.temperature == setting.sampling.temperature
+            assert baseline.split is setting.split
+    assert [group.name for group in make_groups(["window"])] == ["window"]
+
+
+def test_the_same_request_has_one_key_wherever_it_is_asked() -> None:
+    settings = [setting for group in make_groups() for setting in group.settings]
+    by_key: dict[str, set[str]] = {}
+    for setting in settings:
+        said = {k: v for k, v in vars(setting).items() if k not in ("line", "value")}
+        if not setting.sampling.temperature:
+            said["sampling"] = ""
+        by_key.setdefault(setting.key, set()).add(repr(said))
+    assert all(len(said) == 1 for said in by_key.values()) and len(by_key) < len(settings)
+
+
+def test_problems_are_balanced_and_the_first_of_a_longer_draw() -> None:
+    few, many = draw_tasks(Split.HELD_OUT, 6), draw_tasks(Split.HELD_OUT, 30)
+    assert many[:6] == few and len({task.id for task in many}) == 30
+    assert set(Counter(task.family for task in many).values()) == {10}
+    assert [family_of(task.id) for task in few] == [task.family.value for task in few]
+    assert draw_tasks(Split.HARD, 3) != few[:3]
+
+
+def test_rescues_are_found_where_they_stand() -> None:
+    tokens = [
+        Token(1, Verdict.EXACT, 1, 0.0, "a 1"),
+        Token(2, Verdict.RESCUED, 3, 0.9, " then", " next"),
+        Token(4, Verdict.RESCUED, 5, 0.8, " 12", " 13"),
+    ]
+    rescues = find_rescues(tokens)
+    assert rescues == (Rescue(3, " then", " next", 0.9), Rescue(8, " 12", " 13", 0.8))
+    assert [rescue.is_content for rescue in rescues] == [False, True]
+    run = Record("p", True, 1.0, "a 1 then 12", rescues, Statistics())
+    assert marked(run) == "a 1 [then | next] [12 | 13]"
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    tasks = draw_tasks(Split.HELD_OUT, 9)
+    setting, client = Setting("carry", CARRY), AnsweringClient(tasks)
+    (first,) = plan_work([(setting, tasks[:5])], tmp_path)
+    advanced: list[None] = []
+    run_work(client, first, 3, lambda: advanced.append(None))  # type: ignore[arg-type]
+    assert len(advanced) == 5 and 1 < client.most_at_once <= 3
+    path = tmp_path / f"{setting.key}.jsonl"
+    path.write_text(path.read_text()[:-20])
+    (rest,) = plan_work([(setting, tasks[:5]), (setting, tasks)], tmp_path)
+    assert len(rest.tasks) == 5, "four were never sent, and one answer was cut short"
+    run_work(client, rest, 3, lambda: None)  # type: ignore[arg-type]
+    assert set(RecordFile(path).records) == {task.id for task in tasks}
+    assert plan_work([(setting, tasks)], tmp_path)[0].tasks == ()
+
+
+def test_a_refusal_ends_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+    tasks = draw_tasks(Split.HELD_OUT, 6)
+    client = AnsweringClient(tasks[:3])
+    known = client._answers
+
+    class Refusing(dict[str, Task]):
+        def __missing__(self, prompt: str) -> Task:
+            raise InvalidRequest.of("prompt", "is bad")
+
+    client._answers = Refusing(known)
+    (work,) = plan_work([(Setting("carry", CARRY), tasks)], tmp_path)
+    with pytest.raises(InvalidRequest):
+        run_work(client, work, 1, lambda: None)  # type: ignore[arg-type]
+    assert len(work.file.records) == 3
+
+
+def test_figures_are_against_the_same_problems() -> None:
+    names = [f"held_out-trace-{n:05d}" for n in range(40)]
+    baseline = {name: record(name, n % 10 != 0) for n, name in enumerate(names)}
+    runs = {
+        name: record(name, n % 10 != 1, tau=6.0, draft_rounds=2, rescued=1) for n, name in enumerate(names)
+    }
+    figures = summarize(runs, baseline | {"held_out-trace-99999": record("other", False)})
+    assert (figures.problems, figures.accuracy, figures.lost, figures.gained) == (40, 0.9, 4, 4)
+    assert figures.difference.value == 0 and figures.difference.low < 0 < figures.difference.high
+    assert figures.retention.value == pytest.approx(1.0)
+    assert (figures.tau.value, figures.tau.low) == (6.0, 6.0)
+    assert figures.rescued_share == 0.1
+    (family,) = figures.families
+    assert (family.family, family.lost, family.gained) == ("trace", 4, 4)
+    assert summarize(baseline, baseline).difference == summarize(runs, runs).difference
+
+
+def test_tau_is_of_rounds_with_a_draft() -> None:
+    runs = {
+        "s-f-1": record("s-f-1", tau=4.0, draft_rounds=10, rounds=50),
+        "s-f-2": record("s-f-2", tau=10.0, draft_rounds=20, rounds=20),
+    }
+    assert summarize(runs, runs).tau.value == 8.0
+
+
+def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
+    tasks = draw_tasks(Split.HELD_OUT, 12)
+    groups = [(group, tasks) for group in make_groups([MAIN, "draft_length"])]
+    client = AnsweringClient(tasks)
+    planned = plan_work([(s, group_tasks) for group, group_tasks in groups for s in group.settings], tmp_path)
+    for work in planned:
+        run_work(client, work, 4, lambda: None)  # type: ignore[arg-type]
+    assert set(client.asked.values()) == {1}, "settings that groups share are measured once"
+    records = {work.setting.key: work.file.records for work in planned}
+    path = write_report(collect(DEPLOYMENT, groups, records), tmp_path / "docs")
+    text = path.read_text(encoding="utf-8")
+    assert "| flyserve, carry | 50.0% |" in text and "What is lost, and where" in text
+    assert "A rescue that was right" in text and "A rescue that was wrong" in text
+    assert "[7 | 8]" in text
+    assert "In 6 of the 6 lost problems a digit was rescued" in text
+    data = json.loads((tmp_path / "docs/quality.json").read_text())
+    carry = next(row for row in data["groups"][MAIN] if row["line"] == "flyserve, carry")
+    assert (carry["figures"]["lost"], carry["speculation"]["preset"]) == (6, "flyserve")
+    charts = sorted(chart.name for chart in (tmp_path / "docs").glob("*.svg"))
+    assert charts == ["quality-draft-length-retention.svg", "quality-draft-length-tau.svg"]
+    assert all(f"({chart})" in text for chart in charts)
+
+
+def test_a_measurement_keeps_the_seed_of_its_problem() -> None:
+    (task, *_) = draw_tasks(Split.HELD_OUT, 1)
+    client = AnsweringClient([task])
+    client.overloads = 0
+    measured = measure(client, Setting("plain", PLAIN), task)  # type: ignore[arg-type]
+    assert (measured.problem, measured.is_solved, measured.rescues) == (task.id, True, ())
+
+
+def test_a_chart_is_well_formed_and_names_its_lines() -> None:
+    chart = line_chart("a < b", "x", "y", {"one": [(1, 2.0), (4, 2.5)], "two": [(1, 2.0)]})
+    root = ElementTree.fromstring(chart)
+    assert root.tag.endswith("svg") and "a &lt; b" in chart
+    assert all(f">{name}</text>" in chart for name in ("one", "two"))
+    flat = line_chart("flat", "x", "y", {"one": [(1, 0.0), (2, 0.0)]})
+    assert "nan" not in flat and "inf" not in flat
+
+
+def test_words_for_values_make_no_chart() -> None:
+    group = next(group for group in make_groups(["sub_drafter"]))
+    tasks = draw_tasks(Split.HELD_OUT, 3)
+    known = {
+        s.key: {task.id: record(task.id, tau=2.0, draft_rounds=1) for task in tasks} for s in group.settings
+    }
+    (result,) = collect(DEPLOYMENT, [(group, tasks)], known).groups
+    assert isinstance(result.group, Group) and charts_of(result) == {}
+
+
+def test_work_is_planned_per_deployment(tmp_path: Path) -> None:
+    (work,) = plan_work([(Setting("plain", PLAIN), draw_tasks(Split.HELD_OUT, 2))], tmp_path / "a-b")
+    assert isinstance(work, Work) and len(work.tasks) == 2 and not (tmp_path / "a-b").exists()

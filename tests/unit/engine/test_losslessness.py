@@ -1,0 +1,186 @@
+"""Sampled text under exact speculation has the target's own distribution; a known other scheme has not."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fly.noise import Floats, Ints
+from fly.presets import EXACT
+from fly.rule import decide
+from fly.types import (
+    Coupling,
+    Evidence,
+    Position,
+    ResponseLimits,
+    RuleState,
+    SamplingParams,
+    SparseDistribution,
+)
+from services.engine.candidates import FewCandidates
+from services.engine.sampler import Drawn, Place, Sampler
+
+WORDS = 10
+DRAWS = 20_000
+TEMPERATURE = 0.9
+CRITICAL = 2.326
+"""The standard normal distribution's quantile at 0.99."""
+
+
+def table(seed: int) -> Floats:
+    """Logits of the next word by the last one, (WORDS, WORDS)."""
+    return np.random.default_rng(seed).normal(size=(WORDS, WORDS)) * 1.2
+
+
+TARGET = table(1)
+DRAFTER = table(1) * 0.6 + table(2) * 0.8
+"""Another model, sometimes of the same opinion."""
+
+
+def next_word(logits: Floats, last: int) -> Floats:
+    p = np.exp(logits[last] / TEMPERATURE)
+    return p / p.sum()
+
+
+@dataclass(slots=True)
+class Text:
+    """One sequence: word 0 is its prompt."""
+
+    seed: int
+    words: list[int] = field(default_factory=lambda: [0])
+    drafts: list[int] = field(default_factory=list)
+    proposals: list[SparseDistribution | None] = field(default_factory=list)
+
+    def place(self, coupling: Coupling, index: int, is_proposing: bool) -> Place:
+        """Of the word behind the first `index` drafts."""
+        sampling = SamplingParams(temperature=TEMPERATURE, seed=self.seed, coupling=coupling)
+        is_judged = not is_proposing and index < len(self.drafts)
+        return Place(
+            sampling,
+            len(self.words) + index,
+            self.drafts[index] if is_judged else -1,
+            self.proposals[index] if is_judged else None,
+            is_proposing,
+        )
+
+    def last(self, index: int) -> int:
+        return [*self.words, *self.drafts][len(self.words) + index - 1]
+
+
+def drawn(logits: Floats, texts: list[Text], index: int, coupling: Coupling, proposes: bool) -> list[Drawn]:
+    """One word per text, behind its first `index` drafts, by the engine's own sampler."""
+    rows = logits[[text.last(index) for text in texts]].astype(np.float32)
+    ids = np.tile(np.arange(WORDS), (len(texts), 1))
+    places = [text.place(coupling, index, proposes) for text in texts]
+    return Sampler(FewCandidates(ids, rows), places).draw()
+
+
+def judged(texts: list[Text], num_drafts: int, coupling: Coupling) -> list[list[int]]:
+    """The target's choices after each of the drafts of each text."""
+    columns = [drawn(TARGET, texts, index, coupling, False) for index in range(num_drafts + 1)]
+    return [[column[row].token for column in columns] for row in range(len(texts))]
+
+
+def two_words_by_comparison(num_samples: int) -> Ints:
+    """As `first_two_words` of another scheme: a draft is kept if it equals any sample of the target.
+
+    Otherwise the first sample replaces it. The first two words are judged drafts, in whatever round.
+    """
+    rng = np.random.default_rng(3)
+
+    def draw(logits: Floats, last: Ints) -> Ints:
+        totals = np.array([next_word(logits, word) for word in range(WORDS)]).cumsum(axis=1)
+        return (rng.random(DRAWS)[:, None] >= totals[last]).sum(axis=1).clip(max=WORDS - 1)
+
+    def judge(last: Ints) -> Ints:
+        draft = draw(DRAFTER, last)
+        samples = np.array([draw(TARGET, last) for _ in range(num_samples)])
+        return np.where((samples == draft).any(axis=0), draft, samples[0])
+
+    first = judge(np.zeros(DRAWS, dtype=np.int64))
+    counts = np.zeros((WORDS, WORDS), dtype=np.int64)
+    np.add.at(counts, (first, judge(first)), 1)
+    return counts
+
+
+def first_two_words(coupling: Coupling, num_drafts: int) -> Ints:
+    """How often each pair of words begins a response, (WORDS, WORDS)."""
+    texts = [Text(seed) for seed in range(DRAWS)]
+    counts = np.zeros((WORDS, WORDS), dtype=np.int64)
+    while texts:
+        for text in texts:
+            text.drafts, text.proposals = [], []
+        for index in range(num_drafts):
+            for text, draft in zip(texts, drawn(DRAFTER, texts, index, coupling, True), strict=True):
+                text.drafts.append(draft.token)
+                text.proposals.append(draft.distribution)
+        for text, choices in zip(texts, judged(texts, num_drafts, coupling), strict=True):
+            positions = tuple(Position(d, c, 1.0) for d, c in zip(text.drafts, choices, strict=False))
+            evidence = Evidence(positions, choices[-1], 1.0)
+            _, decision = decide(EXACT, RuleState(), evidence, ResponseLimits(max_new_tokens=10))
+            text.words += [decided.token for decided in decision.decided]
+        for text in texts:
+            if len(text.words) > 2:
+                counts[text.words[1], text.words[2]] += 1
+        texts = [text for text in texts if len(text.words) <= 2]
+    return counts
+
+
+def deviation(counts: Ints) -> float:
+    """Chi-square of the pairs against the target alone, as a standard normal variable (Wilson and Hilferty).
+
+    Rare pairs are merged until at least 5 are expected of each cell.
+    """
+    first = next_word(TARGET, 0)
+    expected = DRAWS * (first[:, None] * np.array([next_word(TARGET, word) for word in range(WORDS)]))
+    order = expected.reshape(-1).argsort()
+    cells: list[list[float]] = [[0.0, 0.0]]
+    for observed, wanted in zip(counts.reshape(-1)[order], expected.reshape(-1)[order], strict=True):
+        if cells[-1][1] >= 5.0:
+            cells.append([0.0, 0.0])
+        cells[-1][0] += observed
+        cells[-1][1] += wanted
+    chi_square = sum((observed - wanted) ** 2 / wanted for observed, wanted in cells)
+    spread = 2 / (9 * (len(cells) - 1))
+    return ((chi_square / (len(cells) - 1)) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+
+
+@pytest.mark.parametrize(("coupling", "num_drafts"), [(Coupling.SHARED_NOISE, 3), (Coupling.REJECTION, 2)])
+def test_two_words_of_exact_speculation_have_the_targets_distribution(
+    coupling: Coupling, num_drafts: int
+) -> None:
+    assert abs(deviation(first_two_words(coupling, num_drafts))) < CRITICAL
+
+
+def test_keeping_a_draft_that_equals_either_of_two_samples_is_biased() -> None:
+    """The published code draws two tokens of the target at a temperature above 0.
+
+    A draft is kept if it equals either of them; the first replaces it otherwise. A token's probability then
+    is `p(x) (1 + q(x) - sum p q)`: what the drafter likes comes too often.
+    """
+    counts = two_words_by_comparison(2)
+    assert deviation(counts) > CRITICAL
+    p, q = next_word(TARGET, 0), next_word(DRAFTER, 0)
+    biased = p * (1 + q - (p * q).sum())
+    slack = 4 * np.sqrt(biased * (1 - biased) / DRAWS)
+    assert (np.abs(counts.sum(axis=1) / DRAWS - biased) < slack).all()
+
+
+def test_keeping_a_draft_that_equals_the_one_sample_is_not() -> None:
+    """With a single sample the token is the target's own in either case: exact, but few drafts are kept."""
+    assert abs(deviation(two_words_by_comparison(1))) < CRITICAL
+
+
+def test_rejection_accepts_as_often_as_any_scheme_could() -> None:
+    """The share is the overlap of both distributions; that of shared noise lies below, above its bound."""
+    accepted = {}
+    for coupling in Coupling:
+        texts = [Text(seed) for seed in range(5000)]
+        for text, draft in zip(texts, drawn(DRAFTER, texts, 0, coupling, True), strict=True):
+            text.drafts, text.proposals = [draft.token], [draft.distribution]
+        choices = judged(texts, 1, coupling)
+        accepted[coupling] = np.mean([c[0] == t.drafts[0] for c, t in zip(choices, texts, strict=True)])
+    overlap = np.minimum(next_word(TARGET, 0), next_word(DRAFTER, 0)).sum()
+    assert accepted[Coupling.REJECTION] == pytest.approx(overlap, abs=0.02)
+    assert overlap / (2 - overlap) - 0.02 <= accepted[Coupling.SHARED_NOISE] <= overlap + 0.02

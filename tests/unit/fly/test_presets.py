@@ -1,0 +1,40 @@
+"""The presets are the table of the design, and every one is told wherever presets are named."""
+
+from pathlib import Path
+
+import pytest
+
+from fly.presets import DEFAULT_PRESET, PRESETS
+from fly.types import EntropyEstimator, FlyRule, Tail
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_flyserve_is_what_the_design_says() -> None:
+    assert PRESETS["flyserve"] == FlyRule(
+        threshold=0.3,
+        window=6,
+        min_following=6,
+        tail=Tail.CARRY,
+        carry_after=2,
+        entropy=EntropyEstimator.TOP_K,
+        guard_stops=True,
+        guard_excluded=True,
+        strict_prefix_tokens=2,
+    )
+
+
+def test_only_flyserve_carries_and_only_vllm_shrinks() -> None:
+    assert [name for name, rule in PRESETS.items() if rule.tail is Tail.CARRY] == ["flyserve"]
+    assert [name for name, rule in PRESETS.items() if rule.shrinks] == ["vllm"]
+
+
+def test_the_default_is_one_of_them() -> None:
+    assert DEFAULT_PRESET in PRESETS
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_protocol_names_every_preset(preset: str) -> None:
+    proto = (ROOT / "protos/flyserve/v1/generation.proto").read_text(encoding="utf-8")
+    (line,) = [line for line in proto.splitlines() if "Named rule that FLy starts from" in line]
+    assert preset in line
