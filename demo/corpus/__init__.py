@@ -1,0 +1,63 @@
+"""A seeded corpus of checkable tasks in which wording is free and content is fixed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import islice
+
+from demo.corpus.lookups import lookup
+from demo.corpus.traces import trace
+from demo.corpus.types import Family, Problem, Split, Style, is_held_out
+from demo.corpus.word_problems import word_problem
+
+__all__ = ["Family", "Problem", "Split", "Style", "check", "draw", "generate", "is_correct", "problems"]
+
+_ANSWER = "Answer:"
+
+
+def draw(rng: random.Random, split: Split, family: Family, style: Style) -> Problem:
+    """Draw one problem of a split and family; successive draws may repeat."""
+    while True:
+        problem = _draw_any(rng, family, split is Split.HARD, style)
+        if split is Split.HARD or is_held_out(problem.content) == (split is Split.HELD_OUT):
+            return problem
+
+
+def problems(seed: int, split: Split, family: Family, style: Style | None = None) -> Iterator[Problem]:
+    """Yield distinct problems without end; the same arguments give the same problems."""
+    rng = random.Random(f"{seed}/{split}/{family}")
+    seen: set[str] = set()
+    while True:
+        problem = draw(rng, split, family, style or Style())
+        if problem.content not in seen:
+            seen.add(problem.content)
+            yield problem
+
+
+def generate(
+    seed: int, split: Split, family: Family, count: int, style: Style | None = None
+) -> list[Problem]:
+    """Return the first `count` of `problems`."""
+    return list(islice(problems(seed, split, family, style), count))
+
+
+def check(problem: Problem, response: str) -> bool:
+    """Whether a response solves the problem."""
+    return is_correct(response, problem.answer)
+
+
+def is_correct(response: str, answer: str) -> bool:
+    """Whether a response ends with `Answer:` and the answer, spacing aside, as in every family."""
+    _, marker, given = response.rpartition(_ANSWER)
+    return bool(marker) and given.split() == answer.split()
+
+
+def _draw_any(rng: random.Random, family: Family, hard: bool, style: Style) -> Problem:
+    match family:
+        case Family.WORD_PROBLEM:
+            return word_problem(rng, rng.randint(6, 7) if hard else rng.randint(3, 5), style)
+        case Family.LOOKUP:
+            return lookup(rng, rng.randint(9, 10) if hard else rng.randint(5, 8), 5 if hard else 3, style)
+        case Family.TRACE:
+            return trace(rng, rng.randint(7, 8) if hard else rng.randint(4, 6), style)

@@ -1,0 +1,1 @@
+"""How the pair is trained: recipes, data, optimisers, the loop, checkpoints and export."""

@@ -1,0 +1,36 @@
+"""Standard Llama models from an architecture."""
+
+from __future__ import annotations
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from demo.tokenizer import CONTEXT_LENGTH, VOCABULARY_SIZE
+from demo.training.recipes import Architecture
+
+
+def build_config(architecture: Architecture, eos_token_id: int) -> LlamaConfig:
+    """Describe the model as transformers does."""
+    return LlamaConfig(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=architecture.hidden,
+        intermediate_size=architecture.intermediate,
+        num_hidden_layers=architecture.layers,
+        num_attention_heads=architecture.heads,
+        num_key_value_heads=architecture.kv_heads,
+        head_dim=architecture.head_dim,
+        max_position_embeddings=CONTEXT_LENGTH,
+        bos_token_id=None,
+        eos_token_id=eos_token_id,
+        tie_word_embeddings=False,
+    )
+
+
+def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
+    """Make a model whose layers begin as the identity: what they add to the stream starts at zero."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    for layer in model.model.layers:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    return model
