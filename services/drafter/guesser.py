@@ -12,6 +12,14 @@ from services.engine.sequence import EngineSequence
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_GUESS = 6
+"""Tokens of a guess that one forward scores: most guesses fail early, and every row costs."""
+
+_PATIENCE = 6
+"""Tokens by which the sequence must have grown since a question whose answer was of no use, before the next.
+
+A question is not free: the event loop that sends it takes its turns from the thread that drafts."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Question:
@@ -55,9 +63,8 @@ class RemoteGuesser:
         if max_tokens < 1 or self._has_failed:
             return ()
         if guess := self._usable(sequence):
-            return guess[:max_tokens]
-        is_waiting = self._asked is not None and (self._answer is None or self._answer[0] is not self._asked)
-        if not (is_waiting and self._asked is not None and self._asked.precedes(sequence)):
+            return guess[: min(max_tokens, _LONGEST_GUESS)]
+        if not self._has_asked(sequence):
             self._ask(sequence, max_tokens)
         return ()
 
@@ -84,6 +91,12 @@ class RemoteGuesser:
         if question is not None:
             draft = await self._stream.draft(mirror, question.decided, question.max_tokens)
             self._answer = (question, draft.tokens)
+
+    def _has_asked(self, sequence: EngineSequence) -> bool:
+        """The latest question is about this sequence, and it is not long ago."""
+        if self._asked is None or not self._asked.precedes(sequence):
+            return False
+        return len(sequence) < self._asked.length + _PATIENCE
 
     def _usable(self, sequence: EngineSequence) -> tuple[int, ...]:
         if self._answer is None:

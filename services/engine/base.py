@@ -27,7 +27,8 @@ class Work:
         entropy: The estimator.
         num_logprobs: Most likely tokens whose log-probabilities are told; None tells none.
         proposals: What the drafts were drawn from (coupling `rejection`); empty where nothing is known of it.
-        is_proposing: The choices are drafts themselves: under `rejection`, drawn from distributions to tell.
+        is_proposing: The choices are drafts themselves: no entropy is told; under `rejection` they are drawn
+            from distributions to tell.
     """
 
     slot: Slot

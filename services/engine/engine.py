@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import queue
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,8 @@ from services.engine.scheduler import Ticket
 from services.engine.sequence import EngineSequence
 
 logger = logging.getLogger(__name__)
+
+_SWITCH_INTERVAL_S = 0.0002
 T = TypeVar("T")
 Command = Callable[[], None]
 
@@ -128,6 +131,8 @@ class ThreadEngine(Engine):
         self._thread = threading.Thread(target=self._serve, name="flyserve-engine", daemon=True)
 
     async def start(self) -> None:
+        # NOTE: the event loop must not keep the interpreter for the usual 5 ms: that is many small forwards.
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._is_running = True
         self._thread.start()
 

@@ -49,11 +49,12 @@ class Head:
         return scores
 
     def _entropies(self, raw: Tensor, batch: Sequence[Work]) -> list[float]:
-        """Per row, by the estimator that its sequence asks for."""
-        wanted = {work.entropy for work in batch if work.num_outputs}
-        if len(wanted) <= 1:
-            estimator = wanted.pop() if wanted else EntropyEstimator.TOP_K
-            return _as_floats(_ESTIMATE[estimator](raw))
+        """Per row, by the estimator that its sequence asks for; nobody judges by a drafter's."""
+        wanted = {work.entropy for work in batch if work.num_outputs and not work.is_proposing}
+        if not wanted:
+            return [0.0] * len(raw)
+        if len(wanted) == 1:
+            return _as_floats(_ESTIMATE[wanted.pop()](raw))
         is_full = [
             work.entropy is EntropyEstimator.NORMALIZED for work in batch for _ in range(work.num_outputs)
         ]
