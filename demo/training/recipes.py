@@ -112,11 +112,11 @@ TARGET = Recipe(
 DRAFTER = Recipe(
     name="drafter",
     architecture=Architecture(layers=2, hidden=128, intermediate=384, heads=4, kv_heads=2, head_dim=32),
-    schedule=Schedule(steps=1500),
-    style=Style(shift=0.5),
+    schedule=Schedule(steps=5000),
+    style=Style(shift=0.7),
     data=DataMix(
         shares={Family.WORD_PROBLEM: 0.3, Family.LOOKUP: 0.4, Family.TRACE: 0.3},
-        repetition_until=0.5,
+        repetition_until=0.8,
         sums_share=0.1,
         content_weight=5.0,
     ),
