@@ -23,8 +23,8 @@ CHAT_TEMPLATE = (
     "{{ '\\n' if message['role'] == 'user' else eos_token }}{% endfor %}"
 )
 _PIECE = r" ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+|\s"
-_PROBLEMS_PER_FAMILY = 3000
-_AUXILIARY_SEQUENCES = 6000
+_PROBLEMS_PER_FAMILY = 500
+_AUXILIARY_SEQUENCES = 5000
 
 
 def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
