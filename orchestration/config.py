@@ -7,8 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from fly.errors import ConfigError
-from fly.presets import DEFAULT_PRESET, PRESETS
-from fly.types import Mode
+from router.config import RuleConfig
 from services.common.config import Config, load_yaml
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
@@ -105,25 +104,14 @@ class DraftLength(Config):
     max: int = Field(15, ge=1, le=64)
 
 
-class Speculation(Config):
-    """What a request gets that does not say otherwise.
+class Speculation(RuleConfig):
+    """What a request gets that does not say otherwise: the router's own fields, and the length of drafts.
 
     Attributes:
-        mode: Plain, exact or FLy.
-        preset: Named rule of FLy.
         draft_length: How long drafts are.
     """
 
-    mode: Mode = Mode.FLY
-    preset: str = DEFAULT_PRESET
     draft_length: DraftLength = DraftLength()
-
-    @field_validator("preset")
-    @classmethod
-    def _known_preset(cls, preset: str) -> str:
-        if preset not in PRESETS:
-            raise ValueError(f"must be one of {', '.join(sorted(PRESETS))}")
-        return preset
 
 
 class Deployment(Config):

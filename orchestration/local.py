@@ -192,8 +192,7 @@ def router_config(deployment: Deployment, registry: str, options: LocalOptions) 
         "start_timeout_s": options.startup_timeout_s,
         "grace_s": options.grace_s,
         "speculation": {
-            "mode": speculation.mode.value,
-            "preset": speculation.preset,
+            **speculation.model_dump(mode="json", exclude={"draft_length"}, exclude_none=True),
             "draft_length": speculation.draft_length.max,
         },
     }

@@ -40,13 +40,12 @@ class LimitsConfig(Config):
     logprobs: int = Field(20, ge=0)
 
 
-class SpeculationConfig(Config):
-    """What a request gets that does not say otherwise.
+class RuleConfig(Config):
+    """How a request that does not say otherwise speculates, but for the length of its drafts.
 
     Attributes:
         mode: plain, exact or fly.
         preset: Named rule that `fly` starts from.
-        draft_length: Draft tokens per round; with the token before them they make one tile of 16 rows.
         sub_drafter: Whether the drafter may use its sub-drafter.
 
     The other fields change the preset, each as the field of `FlyRule` that has its name; a request that
@@ -55,7 +54,6 @@ class SpeculationConfig(Config):
 
     mode: Mode = Mode.FLY
     preset: str = DEFAULT_PRESET
-    draft_length: int = Field(15, ge=0)
     sub_drafter: bool = True
     window: int | None = Field(None, ge=1)
     threshold: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -89,6 +87,16 @@ class SpeculationConfig(Config):
         if self.carry_after is not None and self.carry_after > self.rule.window:
             raise ValueError(f"carry_after is {self.carry_after}, at most the window of {self.rule.window}")
         return self
+
+
+class SpeculationConfig(RuleConfig):
+    """What a request gets that does not say otherwise.
+
+    Attributes:
+        draft_length: Draft tokens per round; with the token before them they make one tile of 16 rows.
+    """
+
+    draft_length: int = Field(15, ge=0)
 
 
 class RouterConfig(Config):

@@ -1,9 +1,15 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fly.errors import ConfigError
+from fly.presets import PRESETS
+from fly.types import Tail
 from orchestration.config import APPLICATION_ROOT, Dtype, load_deployment
+from orchestration.local import LocalOptions, router_config
+from router.config import RouterConfig
+from services.common.config import parse
 
 
 def written(folder: Path, text: str) -> Path:
@@ -49,6 +55,10 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target: {model: big}\nspeculation: {preset: brave}",
             "must be one of flyserve, official, paper, vllm",
         ),
+        (
+            "target: {model: big}\nspeculation: {carry_after: 9}",
+            "carry_after is 9, at most the window of 6",
+        ),
         ("target: {model: gone}", "target.model: no folder gone"),
         ("target: {model: big}\ndrafter: {model: gone}", "drafter.model: no folder gone"),
         ("drafter: {model: small}", "target: is"),
@@ -74,3 +84,15 @@ def test_the_demos_file_breaks_no_limit() -> None:
     demo = load_yaml(Deployment, APPLICATION_ROOT / "demo" / "deployment.yaml")
     assert demo.target.replicas == 2
     assert demo.sub_drafter is not None
+
+
+def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: Path) -> None:
+    text = """
+    target: {model: big}
+    speculation: {preset: flyserve, window: 4, tail: reject, sub_drafter: false, draft_length: {max: 7}}
+    """
+    config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", LocalOptions())
+    speculation = parse(RouterConfig, config, "router").speculation
+    assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=Tail.REJECT)
+    assert speculation.draft_length == 7
+    assert not speculation.sub_drafter
