@@ -14,13 +14,18 @@ from demo.corpus.word_problems import word_problem
 __all__ = ["Family", "Problem", "Split", "Style", "check", "draw", "generate", "is_correct", "problems"]
 
 _ANSWER = "Answer:"
+_QUESTIONS = 3
+_STARTS = range(5, 61)
+_HARD_STARTS = range(61, 96)
 
 
 def draw(rng: random.Random, split: Split, family: Family, style: Style) -> Problem:
     """Draw one problem of a split and family; successive draws may repeat."""
+    if split is Split.HARD:
+        return _draw_hard(rng, family, style)
     while True:
-        problem = _draw_any(rng, family, split is Split.HARD, style)
-        if split is Split.HARD or is_held_out(problem.content) == (split is Split.HELD_OUT):
+        problem = _draw_any(rng, family, style)
+        if is_held_out(problem.content) == (split is Split.HELD_OUT):
             return problem
 
 
@@ -53,11 +58,22 @@ def is_correct(response: str, answer: str) -> bool:
     return bool(marker) and given.split() == answer.split()
 
 
-def _draw_any(rng: random.Random, family: Family, hard: bool, style: Style) -> Problem:
+def _draw_any(rng: random.Random, family: Family, style: Style) -> Problem:
     match family:
         case Family.WORD_PROBLEM:
-            return word_problem(rng, rng.randint(6, 7) if hard else rng.randint(3, 5), style)
+            return word_problem(rng, rng.randint(3, 5), _STARTS, style)
         case Family.LOOKUP:
-            return lookup(rng, rng.randint(9, 10) if hard else rng.randint(5, 8), 5 if hard else 3, style)
+            return lookup(rng, rng.randint(5, 8), _QUESTIONS, style)
         case Family.TRACE:
-            return trace(rng, rng.randint(7, 8) if hard else rng.randint(4, 6), style)
+            return trace(rng, rng.randint(4, 6), style)
+
+
+def _draw_hard(rng: random.Random, family: Family, style: Style) -> Problem:
+    """Draw what cannot be drawn otherwise: larger numbers, a longer paragraph, a longer program."""
+    match family:
+        case Family.WORD_PROBLEM:
+            return word_problem(rng, 5, _HARD_STARTS, style)
+        case Family.LOOKUP:
+            return lookup(rng, rng.randint(9, 12), _QUESTIONS, style)
+        case Family.TRACE:
+            return trace(rng, 7, style)

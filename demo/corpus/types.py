@@ -19,7 +19,8 @@ class Split(StrEnum):
     """Which problems may be drawn.
 
     `TRAIN` and `HELD_OUT` have the same difficulty and are told apart by a hash of the content, so that no
-    problem is in both, whatever its wording. `HARD` has longer chains than either.
+    problem is in both, whatever its wording. `HARD` has longer programs and paragraphs and larger numbers
+    than either.
     """
 
     TRAIN = "train"

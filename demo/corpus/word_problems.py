@@ -36,17 +36,17 @@ class _Story:
         return f"{self.start} " + " ; ".join(step.formula for step in self.steps)
 
 
-def word_problem(rng: random.Random, num_steps: int, style: Style) -> Problem:
-    """Draw a word problem of `num_steps` changes; the count stays within 1 and 99."""
-    story = _draw_story(rng, num_steps)
+def word_problem(rng: random.Random, num_steps: int, starts: range, style: Style) -> Problem:
+    """Draw a word problem of `num_steps` changes from one of `starts`; the count stays within 1 and 99."""
+    story = _draw_story(rng, num_steps, starts)
     answer = str(story.steps[-1].result)
     prompt = _tell(story, Wording(rng, Style()))
     response = f"{_solve(story, Wording(rng, style))} Answer: {answer}"
     return Problem(Family.WORD_PROBLEM, prompt, response, answer, story.content)
 
 
-def _draw_story(rng: random.Random, num_steps: int) -> _Story:
-    name, thing, start = rng.choice(NAMES), rng.choice(THINGS), rng.randint(5, 60)
+def _draw_story(rng: random.Random, num_steps: int, starts: range) -> _Story:
+    name, thing, start = rng.choice(NAMES), rng.choice(THINGS), rng.choice(starts)
     steps: list[_Step] = []
     count = start
     while len(steps) < num_steps:
