@@ -112,12 +112,12 @@ TARGET = Recipe(
 DRAFTER = Recipe(
     name="drafter",
     architecture=Architecture(layers=2, hidden=128, intermediate=384, heads=4, kv_heads=2, head_dim=32),
-    schedule=Schedule(steps=5000),
+    schedule=Schedule(steps=3500),
     style=Style(shift=0.7),
     data=DataMix(
-        shares={Family.WORD_PROBLEM: 0.3, Family.LOOKUP: 0.4, Family.TRACE: 0.3},
+        shares={Family.WORD_PROBLEM: 0.2, Family.LOOKUP: 0.45, Family.TRACE: 0.35},
         repetition_until=0.8,
-        sums_share=0.1,
+        sums_share=0.0,
         content_weight=5.0,
     ),
     seed=2,
