@@ -4,9 +4,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
+from transformers import LlamaForCausalLM
 
 from demo.tasks import Task, load_tasks
-from tests.support.processes import Deployment, demo_deployment
+from tests.support.processes import TARGET_MODEL, Deployment, demo_deployment
 
 NUM_PROBLEMS = int(os.environ.get("FLYSERVE_E2E_PROBLEMS", "100"))
 """Held-out problems per comparison; 300 for the full proof."""
@@ -21,3 +23,8 @@ def problems() -> list[Task]:
 def deployment() -> Iterator[Deployment]:
     with demo_deployment(num_targets=2) as deployment:
         yield deployment
+
+
+@pytest.fixture(scope="session")
+def target() -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(TARGET_MODEL, dtype=torch.float32).eval()

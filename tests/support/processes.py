@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +83,16 @@ def demo_deployment(num_targets: int = 1, dtype: str = "float32") -> Iterator[De
         ]
         help_from = ("--sub-drafter", sub_drafter.address)
         drafter = start("services.drafter", "--model", str(DRAFTER_MODEL), *served, *help_from)
-        places = [flag for target in targets for flag in ("--target", target.address)]
-        router = start(
-            "router", "--model", str(TARGET_MODEL), *places, "--drafter", drafter.address, "--grpc-port", "0"
-        )
+        router = stack.enter_context(router_of(targets, drafter))
         yield Deployment(router, targets, drafter, sub_drafter)
+
+
+@contextmanager
+def router_of(
+    targets: Iterable[ServiceProcess], drafter: ServiceProcess | None = None
+) -> Iterator[ServiceProcess]:
+    """A router of the demo's target in front of running services."""
+    places = [flag for target in targets for flag in ("--target", target.address)]
+    helper = () if drafter is None else ("--drafter", drafter.address)
+    with service("router", "--model", str(TARGET_MODEL), *places, *helper, "--grpc-port", "0") as router:
+        yield router

@@ -1,0 +1,145 @@
+"""With real weights in fp32: an exact response depends on nothing but the target, the prompt and the seed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
+
+from demo.tasks import Task
+from demo.tokenizer import render
+from fly.types import Mode
+from flyserve import Client, Sampling, Speculation
+from tests.support.comparison import (
+    MAX_NEW_TOKENS,
+    assert_only_a_tie,
+    differences,
+    gap_after,
+    prompt_ids,
+    responses,
+    seed_of,
+)
+from tests.support.processes import TARGET_MODEL, Deployment, demo_deployment, router_of, service
+
+pytestmark = pytest.mark.slow
+
+NUM_PROBLEMS = 12
+TEMPERATURES = (0.0, 0.8)
+PLAIN = Speculation(mode=Mode.PLAIN)
+EXACT = Speculation(mode=Mode.EXACT)
+
+
+class Expected:
+    """Plain responses, one at a time, and what excuses a difference from them."""
+
+    def __init__(self, router: str, problems: list[Task], temperature: float, target: LlamaForCausalLM):
+        self.problems = problems
+        self.sampling = Sampling(temperature=temperature)
+        self._target = target
+        self._prompts = prompt_ids(router, problems)
+        self._plain = responses(router, problems, PLAIN, self.sampling, concurrency=1)
+
+    def assert_equals(self, found: list[list[int]]) -> None:
+        def gap(problem: int, position: int) -> float:
+            ids = self._prompts[problem] + self._plain[problem][:position]
+            return gap_after(self._target, ids, self.sampling.temperature, seed_of(problem))
+
+        assert_only_a_tie(differences(self._plain, found, gap))
+
+
+@pytest.fixture(scope="module", params=TEMPERATURES, ids=lambda temperature: f"temperature {temperature}")
+def expected(
+    request: pytest.FixtureRequest, deployment: Deployment, problems: list[Task], target: LlamaForCausalLM
+) -> Expected:
+    return Expected(deployment.router.address, problems[:NUM_PROBLEMS], request.param, target)
+
+
+@pytest.fixture(scope="module")
+def clumsy_router(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """In front of the same targets, with an untrained drafter that is hardly ever right."""
+    folder = tmp_path_factory.mktemp("clumsy")
+    save_untrained(folder)
+    flags = ("--model", str(folder), "--dtype", "float32")
+    with (
+        service("services.drafter", *flags) as drafter,
+        router_of(deployment.targets, drafter) as router,
+    ):
+        yield router.address
+
+
+@pytest.fixture(scope="module")
+def lone_router(deployment: Deployment) -> Iterator[str]:
+    """In front of the same targets, without a drafter."""
+    with router_of(deployment.targets) as router:
+        yield router.address
+
+
+def save_untrained(folder: Path) -> None:
+    torch.manual_seed(3)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(TARGET_MODEL)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_alone(deployment: Deployment, expected: Expected) -> None:
+    router = deployment.router.address
+    expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=1))
+
+
+def test_in_a_batch_of_8(deployment: Deployment, expected: Expected) -> None:
+    router = deployment.router.address
+    expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=8))
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 25])
+def test_with_other_draft_lengths(deployment: Deployment, expected: Expected, length: int) -> None:
+    speculation = Speculation(mode=Mode.EXACT, draft_length=length)
+    found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
+    expected.assert_equals(found)
+
+
+def test_without_the_sub_drafter(deployment: Deployment, expected: Expected) -> None:
+    speculation = Speculation(mode=Mode.EXACT, sub_drafter=False)
+    found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
+    expected.assert_equals(found)
+
+
+def test_with_another_drafter(clumsy_router: str, expected: Expected) -> None:
+    expected.assert_equals(responses(clumsy_router, expected.problems, EXACT, expected.sampling))
+
+
+def test_without_a_drafter(lone_router: str, expected: Expected) -> None:
+    expected.assert_equals(responses(lone_router, expected.problems, EXACT, expected.sampling))
+
+
+def test_with_a_target_killed_half_way(expected: Expected) -> None:
+    with demo_deployment(num_targets=2) as deployment, Client(deployment.router.address) as client:
+        streams = [
+            client.stream(
+                render(task.prompt),
+                MAX_NEW_TOKENS,
+                replace(expected.sampling, seed=seed_of(number)),
+                Speculation(mode=Mode.EXACT, draft_length=1),
+            )
+            for number, task in enumerate(expected.problems)
+        ]
+        chunks = [[next(stream)] for stream in streams]
+        deployment.targets[0].kill()
+        for received, stream in zip(chunks, streams, strict=True):
+            received.extend(stream)
+    last = [received[-1].statistics for received in chunks]
+    assert sum(statistics.replays for statistics in last if statistics is not None) > 0
+    expected.assert_equals(
+        [[token.id for chunk in received for token in chunk.tokens] for received in chunks]
+    )
