@@ -1,0 +1,151 @@
+"""A bounded memory of finished responses, found again by their n-grams; the oldest response goes first."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+END = (1 << 32) - 1
+"""Stands behind every response; token ids lie below it."""
+
+_UNTRIED = 4
+"""Places of other n-grams with the same hash that a look-up passes over, per place that it wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One response in the ring: its first cell, its tokens, the cells that it took, its salt."""
+
+    start: int
+    num_tokens: int
+    num_cells: int
+    salt: str
+
+
+class ResponseMemory:
+    """Responses in a ring of token cells, with a chain of places per n-gram from the latest to the oldest.
+
+    A place is the cell of the token that follows an n-gram within its response. Chains are never cleaned:
+    a walk ends where a link leads to a younger cell, and every place is compared before it counts, so what
+    has been overwritten, or belongs to another salt, is never found. State per token: 8 bytes, and about 8
+    per order.
+
+    Attributes:
+        num_tokens: Of all responses held; never above `max_tokens`.
+        num_evicted: Responses that gave way to later ones.
+    """
+
+    def __init__(self, max_tokens: int, orders: Sequence[int] = (2, 4, 8)) -> None:
+        """Empty; `orders` are the lengths of the n-grams that responses are found by."""
+        self.num_tokens = 0
+        self.num_evicted = 0
+        self._orders = tuple(sorted(orders, reverse=True))
+        self._num_cells = max_tokens + 1
+        self._tokens = np.zeros(self._num_cells, np.uint32).data
+        self._owners = np.zeros(self._num_cells, np.uint32).data
+        self._mask = (1 << max(4, (max_tokens // 2).bit_length())) - 1
+        # One above the cell, so that 0 is none.
+        self._latest = [np.zeros(self._mask + 1, np.uint32).data for _ in self._orders]
+        self._earlier = [np.zeros(self._num_cells, np.uint32).data for _ in self._orders]
+        self._head = 0
+        self._span = 0
+        self._stored: deque[_Stored] = deque()
+        self._salts: dict[str, int] = {}
+        self._num_of_salt: Counter[str] = Counter()
+        self._next_owner = 1
+
+    def __len__(self) -> int:
+        """Responses held."""
+        return len(self._stored)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the ring and its index, once every cell has been written."""
+        views = (self._tokens, self._owners, *self._latest, *self._earlier)
+        return sum(view.nbytes for view in views)
+
+    def add(self, ids: Sequence[int], salt: str = "") -> None:
+        """Remembers a response; of one that is too long, its end."""
+        ids = ids[-(self._num_cells - 1) :]
+        if len(ids) <= self._orders[-1]:
+            return
+        start, num_cells = self._make_room(len(ids) + 1)
+        self._stored.append(_Stored(start, len(ids), num_cells, salt))
+        self.num_tokens += len(ids)
+        self._num_of_salt[salt] += 1
+        owner = self._salts.get(salt)
+        if owner is None:
+            owner = self._salts[salt] = self._next_owner
+            self._next_owner += 1
+        end = start + len(ids)
+        self._tokens[start : end + 1] = np.array([*ids, END], np.uint32).data
+        self._owners[start : end + 1] = np.full(len(ids) + 1, owner, np.uint32).data
+        self._link(start, list(ids), owner)
+
+    def places(self, tail: Sequence[int], salt: str, limit: int) -> tuple[int, list[int]]:
+        """Where the longest n-gram that `tail` ends with was followed by something, the latest first.
+
+        Returns:
+            The n-gram's length, 0 where none is known, and at most `limit` places.
+        """
+        owner = self._salts.get(salt)
+        if owner is None:
+            return 0, []
+        for order, latest, earlier in zip(self._orders, self._latest, self._earlier, strict=True):
+            if len(tail) >= order:
+                ngram = tuple(tail[-order:])
+                bucket = hash((owner, *ngram)) & self._mask
+                found = self._walk(latest[bucket], earlier, ngram, owner, limit)
+                if found:
+                    return order, found
+        return 0, []
+
+    def token(self, place: int) -> int:
+        """The token at a place; `END` behind the last of a response."""
+        return self._tokens[place]
+
+    def _walk(
+        self, link: int, earlier: memoryview, ngram: tuple[int, ...], owner: int, limit: int
+    ) -> list[int]:
+        found: list[int] = []
+        wanted, age, order = np.array(ngram, np.uint32).data, 0, len(ngram)
+        for _ in range(limit * _UNTRIED):
+            if not link or len(found) == limit:
+                break
+            cell = link - 1
+            last_age, age = age, (self._head - cell) % self._num_cells or self._num_cells
+            if not last_age < age <= self._span:
+                break
+            if self._owners[cell] == owner and self._tokens[cell - order : cell] == wanted:
+                found.append(cell)
+            link = earlier[cell]
+        return found
+
+    def _link(self, start: int, ids: list[int], owner: int) -> None:
+        for order, latest, earlier in zip(self._orders, self._latest, self._earlier, strict=True):
+            for index in range(order, len(ids)):
+                bucket = hash((owner, *ids[index - order : index])) & self._mask
+                earlier[start + index] = latest[bucket]
+                latest[bucket] = start + index + 1
+
+    def _make_room(self, num_cells: int) -> tuple[int, int]:
+        """A run of cells that does not wrap around; what it skips at the ring's end counts as its own."""
+        skipped = self._num_cells - self._head if self._head + num_cells > self._num_cells else 0
+        while self._stored and self._span + skipped + num_cells > self._num_cells:
+            self._evict()
+        if not self._stored:
+            self._head = self._span = skipped = 0
+        start = (self._head + skipped) % self._num_cells
+        self._head = (start + num_cells) % self._num_cells
+        self._span += skipped + num_cells
+        return start, skipped + num_cells
+
+    def _evict(self) -> None:
+        oldest = self._stored.popleft()
+        self._span -= oldest.num_cells
+        self.num_tokens -= oldest.num_tokens
+        self.num_evicted += 1
+        self._num_of_salt[oldest.salt] -= 1
+        if not self._num_of_salt[oldest.salt]:
+            del self._num_of_salt[oldest.salt], self._salts[oldest.salt]
