@@ -1,5 +1,6 @@
 """A bounded memory of finished responses, found again by their n-grams; the oldest response goes first."""
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,9 @@ import numpy as np
 
 END = (1 << 32) - 1
 """Stands behind every response; token ids lie below it."""
+
+ORDERS = (1, 2, 3, 4, 6)
+"""Lengths of the n-grams that responses are found by."""
 
 _UNTRIED = 4
 """Places of other n-grams with the same hash that a look-up passes over, per place that it wants."""
@@ -36,18 +40,20 @@ class ResponseMemory:
         num_evicted: Responses that gave way to later ones.
     """
 
-    def __init__(self, max_tokens: int, orders: Sequence[int] = (2, 4, 8)) -> None:
+    def __init__(self, max_tokens: int, orders: Sequence[int] = ORDERS) -> None:
         """Empty; `orders` are the lengths of the n-grams that responses are found by."""
         self.num_tokens = 0
         self.num_evicted = 0
-        self._orders = tuple(sorted(orders, reverse=True))
+        self._shortest = min(orders)
         self._num_cells = max_tokens + 1
         self._tokens = np.zeros(self._num_cells, np.uint32).data
         self._owners = np.zeros(self._num_cells, np.uint32).data
         self._mask = (1 << max(4, (max_tokens // 2).bit_length())) - 1
-        # One above the cell, so that 0 is none.
-        self._latest = [np.zeros(self._mask + 1, np.uint32).data for _ in self._orders]
-        self._earlier = [np.zeros(self._num_cells, np.uint32).data for _ in self._orders]
+        # Per order the latest place of every hash, and the one before each; one above the cell: 0 is none.
+        self._indices = {
+            order: (np.zeros(self._mask + 1, np.uint32).data, np.zeros(self._num_cells, np.uint32).data)
+            for order in orders
+        }
         self._head = 0
         self._span = 0
         self._stored: deque[_Stored] = deque()
@@ -62,13 +68,13 @@ class ResponseMemory:
     @property
     def num_bytes(self) -> int:
         """Of the ring and its index, once every cell has been written."""
-        views = (self._tokens, self._owners, *self._latest, *self._earlier)
+        views = (self._tokens, self._owners, *itertools.chain.from_iterable(self._indices.values()))
         return sum(view.nbytes for view in views)
 
     def add(self, ids: Sequence[int], salt: str = "") -> None:
         """Remembers a response; of one that is too long, its end."""
         ids = ids[-(self._num_cells - 1) :]
-        if len(ids) <= self._orders[-1]:
+        if len(ids) <= self._shortest:
             return
         start, num_cells = self._make_room(len(ids) + 1)
         self._stored.append(_Stored(start, len(ids), num_cells, salt))
@@ -83,27 +89,17 @@ class ResponseMemory:
         self._owners[start : end + 1] = np.full(len(ids) + 1, owner, np.uint32).data
         self._link(start, list(ids), owner)
 
-    def places(self, tail: Sequence[int], salt: str, limit: int) -> tuple[int, list[int]]:
-        """Where the longest n-gram that `tail` ends with was followed by something, the latest first.
+    def followers(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
+        """The tokens that followed an n-gram of one of the orders, the latest first, at most `limit`.
 
-        Returns:
-            The n-gram's length, 0 where none is known, and at most `limit` places.
+        Behind the last token of a response nothing follows, and only responses of one salt are looked at.
         """
-        owner = self._salts.get(salt)
-        if owner is None:
-            return 0, []
-        for order, latest, earlier in zip(self._orders, self._latest, self._earlier, strict=True):
-            if len(tail) >= order:
-                ngram = tuple(tail[-order:])
-                bucket = hash((owner, *ngram)) & self._mask
-                found = self._walk(latest[bucket], earlier, ngram, owner, limit)
-                if found:
-                    return order, found
-        return 0, []
-
-    def token(self, place: int) -> int:
-        """The token at a place; `END` behind the last of a response."""
-        return self._tokens[place]
+        owner, index = self._salts.get(salt), self._indices.get(len(ngram))
+        if owner is None or index is None:
+            return []
+        latest, earlier = index
+        link = latest[hash((owner, *ngram)) & self._mask]
+        return self._walk(link, earlier, ngram, owner, limit) if link else []
 
     def _walk(
         self, link: int, earlier: memoryview, ngram: tuple[int, ...], owner: int, limit: int
@@ -117,13 +113,14 @@ class ResponseMemory:
             last_age, age = age, (self._head - cell) % self._num_cells or self._num_cells
             if not last_age < age <= self._span:
                 break
-            if self._owners[cell] == owner and self._tokens[cell - order : cell] == wanted:
-                found.append(cell)
+            token = self._tokens[cell]
+            if token != END and self._owners[cell] == owner and self._tokens[cell - order : cell] == wanted:
+                found.append(token)
             link = earlier[cell]
         return found
 
     def _link(self, start: int, ids: list[int], owner: int) -> None:
-        for order, latest, earlier in zip(self._orders, self._latest, self._earlier, strict=True):
+        for order, (latest, earlier) in self._indices.items():
             for index in range(order, len(ids)):
                 bucket = hash((owner, *ids[index - order : index])) & self._mask
                 earlier[start + index] = latest[bucket]

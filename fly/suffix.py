@@ -1,10 +1,14 @@
 """Suffix guessing: how the sequence, and the responses before it, went on wherever they ended like this."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fly.lookup import Guess
-from fly.response_memory import END, ResponseMemory
+from fly.response_memory import END, ORDERS, ResponseMemory
+
+_OWN_ORDERS = (1, 2, 3, 4)
+_LONGEST = max(ORDERS)
+_ORDERS = sorted({*ORDERS, *_OWN_ORDERS}, reverse=True)
 
 
 class SequenceIndex:
@@ -14,18 +18,18 @@ class SequenceIndex:
     token.
     """
 
-    def __init__(self, orders: Sequence[int] = (1, 2, 4, 8)) -> None:
-        self._orders = tuple(sorted(orders, reverse=True))
+    def __init__(self, orders: Sequence[int] = _OWN_ORDERS) -> None:
+        self._orders = tuple(orders)
         self._ids: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}
-        self._earlier: list[list[int]] = [[] for _ in self._orders]
+        self._earlier: dict[int, list[int]] = {order: [] for order in orders}
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def extend(self, ids: Iterable[int]) -> None:
         for token in ids:
-            for order, earlier in zip(self._orders, self._earlier, strict=True):
+            for order, earlier in self._earlier.items():
                 ngram = self._before(order)
                 earlier.append(self._latest.get(ngram, 0))
                 if ngram:
@@ -36,32 +40,25 @@ class SequenceIndex:
         """Forgets all tokens from position `length` on."""
         while len(self._ids) > length:
             self._ids.pop()
-            for order, earlier in zip(self._orders, self._earlier, strict=True):
+            for order, earlier in self._earlier.items():
                 ngram, place = self._before(order), earlier.pop()
                 if place:
                     self._latest[ngram] = place
                 elif ngram:
                     del self._latest[ngram]
 
-    def tail(self, length: int) -> list[int]:
-        """The last tokens, at most `length`."""
-        return self._ids[-length:]
+    def from_position(self, position: int) -> list[int]:
+        """The tokens from a position on; a negative one counts from the end."""
+        return self._ids[position:]
 
-    def places(self, tail: Sequence[int], limit: int) -> tuple[int, list[int]]:
-        """As `ResponseMemory.places`, in this sequence."""
-        for order, earlier in zip(self._orders, self._earlier, strict=True):
-            place = self._latest.get(tuple(tail[-order:]), 0) if len(tail) >= order else 0
-            found: list[int] = []
-            while place and len(found) < limit:
-                found.append(place)
-                place = earlier[place]
-            if found:
-                return order, found
-        return 0, []
-
-    def token(self, place: int) -> int:
-        """The token at a place; `END` behind the last."""
-        return self._ids[place] if place < len(self._ids) else END
+    def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
+        """The tokens that followed an n-gram of one of the orders, the latest first, at most `limit`."""
+        earlier, place = self._earlier.get(len(ngram), ()), self._latest.get(ngram, 0)
+        found: list[int] = []
+        while place and len(found) < limit:
+            found.append(self._ids[place])
+            place = earlier[place]
+        return found
 
     def _before(self, order: int) -> tuple[int, ...]:
         """The n-gram that precedes the next token; empty where the sequence is too short for it."""
@@ -70,85 +67,90 @@ class SequenceIndex:
 
 @dataclass(frozen=True, slots=True)
 class SuffixRule:
-    """When a guess is worth being made.
+    """How evidence is weighed, and when a guess ends.
 
     Attributes:
         min_step: A token less likely than this, given those before it, ends the guess.
         min_joint: So does a guess that is less likely than this as a whole.
-        sure: Places that agree so well on the next token are followed without looking for others.
-        max_places: Earlier occurrences that are compared, the latest ones.
-        doubt: Added to the number of occurrences: a single one is not certain.
+        max_places: Occurrences that are counted per n-gram, the latest ones.
+        own_weight: Of an occurrence in the sequence itself, against one in another response.
+        negligible: Probability that is left to shorter n-grams at which they are no longer asked.
     """
 
-    min_step: float = 0.3
-    min_joint: float = 0.05
-    sure: float = 0.85
+    min_step: float = 0.1
+    min_joint: float = 0.02
     max_places: int = 16
-    doubt: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Vote:
-    """What a set of places says of the next token."""
-
-    token: int = END
-    confidence: float = 0.0
-    match_length: int = 0
-    source: "SequenceIndex | ResponseMemory | None" = None
-    places: tuple[int, ...] = ()
+    own_weight: float = 2.0
+    negligible: float = 0.1
 
 
 class SuffixGuesser:
-    """Guesses for one sequence, from itself and from the memory of its salt, token by token.
+    """Guesses for one sequence, token by token, each the likeliest after those before it.
 
-    Each token is the most frequent one at the places of the longest match; they are followed for as long as
-    they agree, then the sequence and the memory are looked up again with what has been guessed.
+    Three sources are asked for what followed the last tokens: the sequence, the drafts that were dropped from
+    it (what was wrong once is often right a few tokens later), and the memory of its salt. Longer n-grams
+    count first; what they leave open goes to shorter ones (interpolation after Witten and Bell, 1991).
     """
 
     def __init__(self, memory: ResponseMemory, salt: str = "", rule: SuffixRule | None = None) -> None:
-        self.index = SequenceIndex()
+        self._sequence = SequenceIndex()
+        self._dropped = SequenceIndex()
         self._memory = memory
         self._salt = salt
         self._rule = rule or SuffixRule()
 
+    def update(self, ids: Sequence[int], unchanged: int) -> None:
+        """The sequence is `ids` from now on; its first `unchanged` tokens are as they were."""
+        if dropped := self._sequence.from_position(unchanged):
+            before = self._sequence.from_position(max(0, unchanged - _LONGEST))
+            self._dropped.extend([END, *before[: len(before) - len(dropped)], *dropped])
+        self._sequence.truncate(unchanged)
+        self._sequence.extend(ids[unchanged:])
+
     def guess(self, max_tokens: int) -> Guess:
-        """The most likely continuation, for as long as it is likely enough."""
-        rule, tail = self._rule, self.index.tail(16)
+        """The likeliest continuation, for as long as it is likely enough."""
+        rule, tail = self._rule, self._sequence.from_position(-_LONGEST)
         tokens: list[int] = []
-        first, joint, vote = _Vote(), 1.0, _Vote()
+        match_length, first, joint = 0, 0.0, 1.0
         while len(tokens) < max_tokens:
-            vote = self._next(vote, tail)
-            joint *= vote.confidence
-            if vote.confidence < rule.min_step or joint < rule.min_joint:
+            token, confidence, order = self._next(tuple(tail[-_LONGEST:]))
+            joint *= confidence
+            if confidence < rule.min_step or joint < rule.min_joint:
                 break
-            first = first if tokens else vote
-            tokens.append(vote.token)
-            tail.append(vote.token)
-        return Guess(tuple(tokens), first.match_length, first.confidence)
+            if not tokens:
+                match_length, first = order, confidence
+            tokens.append(token)
+            tail.append(token)
+        return Guess(tuple(tokens), match_length, first)
 
-    def _next(self, vote: _Vote, tail: list[int]) -> _Vote:
-        """What follows the token that was voted for."""
-        followed = _Vote()
-        if vote.source is not None:
-            source = vote.source
-            places = [place + 1 for place in vote.places if source.token(place) == vote.token]
-            followed = self._count(source, places, vote.match_length + 1)
-            if followed.confidence >= self._rule.sure:
-                return followed
-        length, places = self.index.places(tail, self._rule.max_places)
-        own = self._count(self.index, places, length)
-        length, places = self._memory.places(tail, self._salt, self._rule.max_places)
-        shared = self._count(self._memory, places, length)
-        return max((followed, own, shared), key=lambda vote: vote.confidence)
+    def _next(self, tail: tuple[int, ...]) -> tuple[int, float, int]:
+        """The likeliest next token, its probability, and the longest n-gram that said something."""
+        chances: dict[int, float] = {}
+        left, longest = 1.0, 0
+        for order, weight, followers in self._evidence(tail):
+            longest = longest or order
+            kinds = len(set(followers))
+            total = weight * len(followers) + kinds
+            for token in followers:
+                chances[token] = chances.get(token, 0.0) + left * weight / total
+            left *= kinds / total
+            if left < self._rule.negligible:
+                break
+        chances.pop(END, None)
+        if not chances:
+            return END, 0.0, 0
+        token = max(chances, key=chances.__getitem__)
+        return token, chances[token], longest
 
-    def _count(self, source: "SequenceIndex | ResponseMemory", places: list[int], length: int) -> _Vote:
-        counts: dict[int, int] = {}
-        for place in places:
-            token = source.token(place)
-            if token != END:
-                counts[token] = counts.get(token, 0) + 1
-        if not counts:
-            return _Vote()
-        token = max(counts, key=counts.__getitem__)
-        confidence = counts[token] / (sum(counts.values()) + self._rule.doubt)
-        return _Vote(token, confidence, length, source, tuple(places))
+    def _evidence(self, tail: tuple[int, ...]) -> Iterator[tuple[int, float, list[int]]]:
+        """Order, weight and tokens that followed there, the longest n-grams first."""
+        limit, own = self._rule.max_places, self._rule.own_weight
+        for order in _ORDERS:
+            ngram = tail[-order:]
+            if len(ngram) < order:
+                continue
+            for index in (self._dropped, self._sequence):
+                if followers := index.followers(ngram, limit):
+                    yield order, own, followers
+            if followers := self._memory.followers(ngram, self._salt, limit):
+                yield order, 1.0, followers

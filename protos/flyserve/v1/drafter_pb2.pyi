@@ -164,6 +164,9 @@ class Draft(_message.Message):
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    GUESSES_FIELD_NUMBER: _builtins.int
+    DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
+    DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Echo of the step."""
     forwards: _builtins.int
@@ -174,6 +177,10 @@ class Draft(_message.Message):
     """Length of the suffix that a look-up engine matched; 0 for a model."""
     confidence: _builtins.float
     """Estimated probability in [0, 1] that the first token is accepted; 1 where the engine has no estimate."""
+    drafted_ahead: _builtins.int
+    """How many of the tokens had been drafted before the step came."""
+    dropped_ahead: _builtins.int
+    """Tokens that had been drafted before the step came, and that it contradicted."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The proposed tokens, in order; may be fewer than asked for, or none."""
@@ -190,6 +197,10 @@ class Draft(_message.Message):
     def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SparseDistribution]:
         """What each token was drawn from, under coupling rejection."""
 
+    @_builtins.property
+    def guesses(self) -> Global___GuessCounts:
+        """How the sub-drafter was used in this step."""
+
     def __init__(
         self,
         *,
@@ -202,11 +213,48 @@ class Draft(_message.Message):
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
         distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
+        guesses: Global___GuessCounts | None = ...,
+        drafted_ahead: _builtins.int = ...,
+        dropped_ahead: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["guesses", b"guesses", "load", b"load", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "forwards", b"forwards", "load", b"load", "match_length", b"match_length", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "guesses", b"guesses", "load", b"load", "match_length", b"match_length", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Draft: _TypeAlias = Draft  # noqa: Y015
+
+@_typing.final
+class GuessCounts(_message.Message):
+    """What was asked of the sub-drafter in one step, and what was of no use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASKED_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    WEAK_FIELD_NUMBER: _builtins.int
+    asked: _builtins.int
+    """Guesses asked for."""
+    late: _builtins.int
+    """Guesses waited for that were not there in time, or never came."""
+    refused: _builtins.int
+    """Guesses with token ids outside the vocabulary, or longer than asked for: cut there."""
+    weak: _builtins.int
+    """Guesses left out for want of confidence."""
+    def __init__(
+        self,
+        *,
+        asked: _builtins.int = ...,
+        late: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        weak: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "late", b"late", "refused", b"refused", "weak", b"weak"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GuessCounts: _TypeAlias = GuessCounts  # noqa: Y015
