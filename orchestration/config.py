@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fly.errors import ConfigError
 from router.config import RuleConfig
@@ -59,19 +59,47 @@ class TargetTier(ModelTier):
 
 
 class DrafterTier(ModelTier):
-    """The drafter's replicas."""
+    """The drafter's replicas.
+
+    Attributes:
+        draft_ahead: Go on drafting while the target verifies; `auto` does where the CPUs of a drafter's
+            machine are enough for the whole deployment.
+    """
+
+    draft_ahead: Literal["auto", "on", "off"] = "auto"
+
+    @field_validator("draft_ahead", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """YAML reads a bare `on` or `off` as a truth value."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class SubDrafterTier(Config):
     """The sub-drafter's replicas.
 
     Attributes:
-        engine: `ngram` looks tokens up in the sequence itself; `none` leaves the tier out.
+        engine: `ngram` looks tokens up in the sequence itself; `suffix` also in what the deployment has
+            generated; `model` runs a tiny language model; `none` leaves the tier out.
         replicas: Started by the controller.
+        memory_tokens: Tokens of finished responses that one replica of `suffix` remembers.
+        model: Folder of the model of `model`, looked up as those of the other tiers.
+        dtype: Compute type of the model.
+        threads: CPU threads of one replica of `model`.
     """
 
-    engine: Literal["ngram", "none"] = "ngram"
+    engine: Literal["ngram", "suffix", "model", "none"] = "ngram"
     replicas: int = Field(1, ge=1, le=1024)
+    memory_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
+    model: Path | None = None
+    dtype: Dtype = Dtype.BFLOAT16
+    threads: int = Field(1, ge=1)
+
+    @model_validator(mode="after")
+    def _has_its_model(self) -> Self:
+        if (self.engine == "model") != (self.model is not None):
+            raise ValueError("model: is the folder of engine model, must be given with it and only with it")
+        return self
 
 
 class RouterTier(Config):
@@ -137,12 +165,18 @@ def load_deployment(path: Path) -> Deployment:
         ConfigError: The file is missing, breaks a limit, or names a model folder that does not exist.
     """
     deployment = load_yaml(Deployment, path)
-    tiers: dict[str, Any] = {"target": deployment.target, "drafter": deployment.drafter}
-    located = {name: _located(tier, name, path) for name, tier in tiers.items() if tier is not None}
+    tiers: dict[str, Any] = {
+        "target": deployment.target,
+        "drafter": deployment.drafter,
+        "sub_drafter": deployment.sub_drafter,
+    }
+    located = {
+        name: _located(tier, name, path) for name, tier in tiers.items() if tier is not None and tier.model
+    }
     return deployment.model_copy(update=located)
 
 
-def _located(tier: ModelTier, name: str, path: Path) -> ModelTier:
+def _located(tier: Any, name: str, path: Path) -> Any:
     for base in (path.resolve().parent, APPLICATION_ROOT):
         if (folder := base / tier.model.expanduser()).is_dir():
             return tier.model_copy(update={"model": folder.resolve()})

@@ -19,6 +19,12 @@ def main(
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
     sub_drafter: Annotated[str | None, typer.Option(help="host:port of a sub-drafter.")] = None,
     registry: Annotated[str | None, typer.Option(help="host:port of the registry, instead.")] = None,
+    role: Annotated[
+        str, typer.Option(help="drafter, or sub_drafter for a model that helps one.")
+    ] = "drafter",
+    draft_ahead: Annotated[
+        str, typer.Option(help="Draft on while the target verifies: auto, on, off.")
+    ] = "auto",
 ) -> None:
     """Serve drafts by a small model over gRPC."""
     flags = {
@@ -30,6 +36,8 @@ def main(
         "threads": threads,
         "sub_drafter": sub_drafter,
         "registry": registry,
+        "role": role,
+        "draft_ahead": draft_ahead,
     }
     try:
         config = parse(DrafterConfig, flags, "flags")

@@ -11,6 +11,9 @@ from services.engine.base import Job, Scores, Slot, Work
 PATIENCE_TURNS = 4
 """Turns that long work lets short work go first."""
 
+BACKGROUND = -(1 << 40)
+"""Priority of work that shares no forward with any other: below all that a request may have."""
+
 
 class Ticket:
     """A submitted job and what becomes of it.
@@ -109,6 +112,8 @@ class Scheduler:
         batch: list[Ticket] = []
         for ticket in sorted(self._pending.values(), key=self._rank):
             work = ticket.work
+            if batch and ticket.priority == BACKGROUND != batch[0].priority:
+                break
             if work is None or (batch and len(work.tokens) > room) or not admit(work):
                 continue
             batch.append(ticket)
