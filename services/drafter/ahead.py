@@ -9,6 +9,10 @@ from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 
 
+_SPARE_MEMORY = 0.25
+"""Share of the engine's memory below which nothing is drafted ahead."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Ahead:
     """A draft beyond the answer, and the job that makes it."""
@@ -29,8 +33,8 @@ class DraftAhead:
         self._ahead: _Ahead | None = None
 
     def start(self, drafting: Drafting) -> None:
-        """Begins; does nothing where the engine has better uses for its memory."""
-        if self._has_memory(drafting.max_tokens):
+        """Begins; does nothing where memory is scarce."""
+        if self._has_memory():
             job = self._engine.run_in_background(drafting.job())
             self._ahead = _Ahead(drafting, job)
 
@@ -42,10 +46,10 @@ class DraftAhead:
         await ahead.job.end()
         return ahead.drafting
 
-    def _has_memory(self, num_tokens: int) -> bool:
-        """Every open sequence could draft as far ahead without one being evicted."""
+    def _has_memory(self) -> bool:
+        """Nobody waits for memory, and nobody is likely to be evicted for a draft that may be in vain."""
         load = self._engine.load()
-        return not load.queued and load.kv_capacity - load.kv_used >= load.sequences * num_tokens
+        return not load.queued and load.kv_capacity - load.kv_used >= load.kv_capacity * _SPARE_MEMORY
 
 
 def confirms(sequence: EngineSequence, update: SequenceUpdate, start: int) -> bool:

@@ -171,7 +171,7 @@ async def test_a_confirmed_draft_takes_no_time() -> None:
     assert second.times.forward_ns == 0 < first.times.forward_ns
 
 
-@pytest.mark.parametrize(("kv_tokens", "drafted_ahead"), [(27, 0), (64, NUM_DRAFTS)])
+@pytest.mark.parametrize(("kv_tokens", "drafted_ahead"), [(160, 0), (256, NUM_DRAFTS)])
 async def test_nothing_is_drafted_ahead_in_memory_that_others_may_need(
     kv_tokens: int, drafted_ahead: int
 ) -> None:
