@@ -8,7 +8,6 @@ from services.engine.background import BackgroundJob
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 
-
 _SPARE_MEMORY = 0.25
 """Share of the engine's memory below which nothing is drafted ahead."""
 
