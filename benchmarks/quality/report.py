@@ -45,6 +45,7 @@ def _lines(results: Results) -> Iterator[str]:
     for result in results.groups:
         yield f"\n## {result.group.title}\n"
         yield from _table(result)
+        yield from _ratios(result)
         yield from (f"\n![{result.group.title}]({name})" for name in charts_of(result))
         if not result.group.is_sweep:
             yield from _losses(result)
@@ -86,6 +87,19 @@ def _interval(interval: Interval, scale: float, form: str) -> str:
         format(number * scale, form) for number in (interval.value, interval.low, interval.high)
     )
     return f"{value} ({low} to {high})"
+
+
+def _ratios(result: GroupResult) -> Iterator[str]:
+    """A row per value, a column per other line."""
+    others = list(dict.fromkeys(ratio.other for ratio in result.ratios))
+    if not others:
+        return
+    yield f"\ntau of {result.group.leading}, all else equal, by that of:\n"
+    yield f"| {result.group.title.lower()} | {' | '.join(others)} |"
+    yield f"|{'---|' * (len(others) + 1)}"
+    for value in dict.fromkeys(ratio.value for ratio in result.ratios):
+        found = {ratio.other: ratio.ratio for ratio in result.ratios if ratio.value == value}
+        yield f"| {value} | {' | '.join(_interval(found[other], 1, '.3f') for other in others)} |"
 
 
 def _losses(result: GroupResult) -> Iterator[str]:

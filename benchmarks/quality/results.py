@@ -1,12 +1,13 @@
 """All figures of a run: group by group, setting by setting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.quality.examples import Example, right_ones, wrong_ones
-from benchmarks.quality.figures import Figures, summarize
+from benchmarks.quality.figures import Figures, summarize, tau_ratio
 from benchmarks.quality.records import Record
 from benchmarks.quality.settings import HARD, MAIN, Group, Setting
+from benchmarks.summary import Interval
 from demo.tasks import Task
 from flyserve.types import Deployment
 
@@ -25,13 +26,24 @@ class Row:
 
 
 @dataclass(frozen=True)
+class TauRatio:
+    """What one line of a sweep gains over another, all else equal."""
+
+    line: str
+    other: str
+    value: float | str
+    ratio: Interval
+
+
+@dataclass(frozen=True)
 class GroupResult:
-    """A group's figures; examples only where rules are compared."""
+    """A group's figures; examples only where rules are compared, ratios where a sweep has several lines."""
 
     group: Group
     rows: tuple[Row, ...]
     right: tuple[Example, ...] = ()
     wrong: tuple[Example, ...] = ()
+    ratios: tuple[TauRatio, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,11 @@ class Results:
                 ]
                 for result in self.groups
             },
+            "tau_ratios": {
+                result.group.name: [asdict(ratio) for ratio in result.ratios]
+                for result in self.groups
+                if result.ratios
+            },
         }
 
 
@@ -83,10 +100,21 @@ def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResu
     )
     looked_at = [setting for setting in group.settings if setting.line == _LOOKED_AT]
     if group.name not in (MAIN, HARD) or not looked_at:
-        return GroupResult(group, rows)
+        return GroupResult(group, rows, ratios=tuple(_ratios(group, own)))
     runs, baseline = own[looked_at[0].key], own[group.baseline(looked_at[0]).key]
     right, wrong = right_ones(tasks, runs, baseline), wrong_ones(tasks, runs, baseline)
     return GroupResult(group, rows, tuple(right), tuple(wrong))
+
+
+def _ratios(group: Group, own: Records) -> Iterator[TauRatio]:
+    """Tau of the group's leading line by that of each other line, at every value that both have."""
+    for setting in group.settings:
+        if setting.line != group.leading or setting.value is None:
+            continue
+        for other in group.settings:
+            if other.value == setting.value and other.line != setting.line:
+                ratio = tau_ratio(own[setting.key], own[other.key])
+                yield TauRatio(setting.line, other.line, setting.value, ratio)
 
 
 def _of(records: Mapping[str, Record], tasks: Sequence[Task]) -> dict[str, Record]:
