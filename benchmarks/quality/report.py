@@ -18,7 +18,8 @@ position. Intervals hold 95% of 2,000 resamples of the problems, drawn in pairs:
 of the same problem. *Retention* is accuracy by plain decoding's. *tau* is the tokens emitted in rounds with a
 draft, by such rounds. *Rescued* is the share of emitted tokens that FLy kept against the target's choice.
 *Refused* says why the first mismatch of a round was not kept: the target was sure (gate), another mismatch
-followed (window), too little of the draft followed (tail), a guard, or the mode (exact).
+followed (window), too little of the draft followed (tail), a guard, or the mode (exact). *shrink* is vLLM's
+window, which shrinks with the draft, under the guards of `flyserve`; *vllm* is without them.
 """
 
 
@@ -139,7 +140,5 @@ def _examples(result: GroupResult) -> Iterator[str]:
 
 def _example(example: Example) -> Iterator[str]:
     yield f"> {example.task.prompt}\n>"
-    yield (
-        f"> {marked(example.record).strip()}\n>".replace("\n\n", "\n").replace("\n", "\n> ").removesuffix(" ")
-    )
-    yield f"> Right answer: {example.task.answer}"
+    yield from (f"> {line}" for line in marked(example.record).splitlines() if line.strip())
+    yield f">\n> Right answer: {example.task.answer}"

@@ -1,7 +1,8 @@
 """All figures of a run: group by group, setting by setting."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from benchmarks.quality.examples import Example, right_ones, wrong_ones
 from benchmarks.quality.figures import Figures, summarize, tau_ratio
@@ -89,7 +90,22 @@ def collect(
         groups: Each with its problems.
         records: Every problem of a group under each of its settings.
     """
-    return Results(deployment, tuple(_collect(group, tasks, records) for group, tasks in groups))
+    found = tuple(_collect(group, tasks, records) for group, tasks in groups)
+    return Results(_without_paths(deployment), found)
+
+
+def _without_paths(deployment: Deployment) -> Deployment:
+    """Where the models lay on the machine that measured is nobody's business."""
+    target, drafter = deployment.target, deployment.drafter
+    return replace(
+        deployment,
+        target=replace(target, model_id=_folder_name(target.model_id)),
+        drafter=drafter and replace(drafter, model_id=_folder_name(drafter.model_id)),
+    )
+
+
+def _folder_name(model_id: str) -> str:
+    return "/".join(Path(model_id).parts[-2:])
 
 
 def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResult:

@@ -14,6 +14,8 @@ PLAIN = Speculation(mode=Mode.PLAIN)
 EXACT = Speculation(mode=Mode.EXACT, draft_length=DRAFT_LENGTH)
 CARRY = Speculation(mode=Mode.FLY, preset="flyserve", draft_length=DRAFT_LENGTH)
 REJECT = replace(CARRY, tail=Tail.REJECT)
+SHRINK = replace(CARRY, preset="vllm", guard_stops=True, strict_prefix_tokens=2)
+"""vLLM's shrinking window, in all else the same as `REJECT`."""
 RULES = {
     "plain": PLAIN,
     "exact": EXACT,
@@ -109,7 +111,7 @@ def _plain() -> Setting:
 
 
 def _draft_lengths() -> Iterator[Setting]:
-    lines = {"carry": CARRY, "reject": REJECT, "vllm": RULES["vllm"]}
+    lines = {"carry": CARRY, "reject": REJECT, "shrink": SHRINK, "vllm": RULES["vllm"]}
     for line, speculation in lines.items():
         for length in (4, 6, 8, 15, 25):
             yield Setting(line, replace(speculation, draft_length=length), length)

@@ -25,7 +25,7 @@ from fly.errors import InvalidRequest
 from fly.types import Verdict
 from flyserve.types import Deployment, Model, Statistics, Token
 
-MODEL = Model("big", "f" * 32, "Llama", "float32", 640, 1024)
+MODEL = Model("/home/someone/models/big", "f" * 32, "Llama", "float32", 640, 1024)
 DEPLOYMENT = Deployment(MODEL, MODEL, ("flyserve",), "flyserve", "0")
 
 
@@ -46,7 +46,7 @@ def test_settings_cover_the_questions() -> None:
     ]
     assert {setting.split for setting in groups[HARD].settings} == {Split.HARD}
     lengths = {(s.line, s.value) for s in groups["draft_length"].settings if s.value}
-    assert lengths == {(line, k) for line in ("carry", "reject", "vllm") for k in (4, 6, 8, 15, 25)}
+    assert lengths == {(line, k) for line in ("carry", "reject", "shrink", "vllm") for k in (4, 6, 8, 15, 25)}
     assert [s.value for s in groups["sub_drafter"].settings] == [None, "on", "off"]
     assert {s.sampling.coupling for s in groups["temperature"].settings if s.value == 0.7} == {
         "shared_noise",
@@ -168,9 +168,11 @@ def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
     path = write_report(collect(DEPLOYMENT, groups, records), tmp_path / "docs")
     text = path.read_text(encoding="utf-8")
     assert "| flyserve, carry | 50.0% |" in text and "What is lost, and where" in text
+    assert "`models/big`" in text and "someone" not in text
+    assert "someone" not in (tmp_path / "docs/quality.json").read_text()
     assert "A rescue that was right" in text and "A rescue that was wrong" in text
     assert "[7 | 8]" in text
-    assert "| draft length | reject | vllm |" in text and "| 25 | 1.000 (1.000 to 1.000) |" in text
+    assert "| draft length | reject | shrink | vllm |" in text and "| 25 | 1.000 (1.000 to 1.000) |" in text
     assert "In 6 of the 6 lost problems a digit was rescued" in text
     data = json.loads((tmp_path / "docs/quality.json").read_text())
     carry = next(row for row in data["groups"][MAIN] if row["line"] == "flyserve, carry")
