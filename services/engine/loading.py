@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fly.errors import ModelError
+from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SERVED_LAYERS = {"full_attention", "sliding_attention"}
-_WITH_SINKS = {"gpt_oss"}
 _BLOCK_BYTES = 1 << 22
 
 
@@ -80,10 +79,6 @@ def check_config(config: Any) -> None:
     layers = set(getattr(config, "layer_types", None) or ())
     if config.is_encoder_decoder:
         raise ModelError(f"{name}: encoder-decoder models are not served")
-    if name in _WITH_SINKS:
-        raise ModelError(f"{name}: attention sinks are not served")
-    if getattr(config, "attn_logit_softcapping", None):
-        raise ModelError(f"{name}: attention with logit soft-capping is not served")
     if getattr(config, "kv_lora_rank", None):
         raise ModelError(f"{name}: multi-head latent attention (MLA) is not served")
     if layers - _SERVED_LAYERS:
@@ -132,18 +127,22 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
-            attn_implementation="sdpa",
+            attn_implementation=_reference_attention(config),
             output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise nearly everything here
-        raise ModelError(f"{folder} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{folder} cannot be loaded: {describe(error)}") from error
     model, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if keys := report.get(kind):
             raise ModelError(f"{folder}: {kind.replace('_', ' ')}: {_some(keys)}")
-    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
-        raise ModelError(f"{config.model_type}: attention sinks are not served")
     return model.eval().requires_grad_(False)
+
+
+def _reference_attention(config: Any) -> str:
+    """What transformers itself computes with: eager attention where SDPA cannot (sinks, soft-capping)."""
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return "sdpa" if model_class._supports_sdpa else "eager"
 
 
 def _some(keys: Any, limit: int = 5) -> str:
