@@ -1,6 +1,8 @@
 """Tiny random models of the served architectures; every parameter is random, so that none can be left out."""
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,3 +103,10 @@ def make_tiny(kind: str) -> t.PreTrainedModel:
             if parameter.ndim == 1:  # biases begin at 0, norms at 1, and would not be missed
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model
+
+
+def change_config(folder: Path, **values: Any) -> None:
+    """Sets keys of a folder's config.json; None removes one."""
+    path = folder / "config.json"
+    changed = {**json.loads(path.read_text()), **values}
+    path.write_text(json.dumps({key: value for key, value in changed.items() if value is not None}))

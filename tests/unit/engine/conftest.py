@@ -1,5 +1,6 @@
 """Tiny random models and drivers for jobs."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         return made[kind]
 
     return make
+
+
+@pytest.fixture
+def folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Of a tiny Llama, to be spoilt."""
+    copy = tmp_path / "model"
+    shutil.copytree(model_folder("llama"), copy)
+    return copy
 
 
 def new_sequence(runner: Runner, sampling: SamplingParams | None = None, **kwargs: Any) -> EngineSequence:
