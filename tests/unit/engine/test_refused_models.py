@@ -229,6 +229,7 @@ def test_an_odd_generation_config_is_no_concern_of_the_engine(folder: Path, cont
 
 def test_longrope_is_served_up_to_the_length_where_it_would_change(tmp_path: Path) -> None:
     config = make_tiny("phi3").config
+    config.original_max_position_embeddings = 40
     ropes = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 40}
     config.rope_parameters = {
         "rope_type": "longrope",
