@@ -121,6 +121,6 @@ def test_a_model_that_raises_is_refused_in_one_line(
 
     monkeypatch.setattr(attention, "ragged_attention", fails)
     with pytest.raises(
-        ModelError, match="Qwen2ForCausalLM cannot be computed: RuntimeError: sizes do not fit"
+        ModelError, match="Qwen3ForCausalLM cannot be computed: RuntimeError: sizes do not fit"
     ):
-        served(model_folder("qwen2"))
+        served(model_folder("qwen3"))
