@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from fly.errors import ConfigError
 from router.config import RuleConfig
 from services.common.config import Config, load_yaml
+from services.common.model_source import is_hub_id
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,7 +26,7 @@ class ModelTier(Config):
 
     Attributes:
         model: The model's folder; a relative one is looked up beside the deployment file, then under the
-            application's root.
+            application's root. Or `org/name@revision` on the model hub, which every replica fetches.
         replicas: Started by the controller.
         dtype: Compute type.
         max_sequences: Sequences that one replica holds at once.
@@ -146,7 +147,10 @@ def _located(tier: ModelTier, name: str, path: Path) -> ModelTier:
     for base in (path.resolve().parent, APPLICATION_ROOT):
         if (folder := base / tier.model.expanduser()).is_dir():
             return tier.model_copy(update={"model": folder.resolve()})
+    if is_hub_id(tier.model):
+        return tier
     raise ConfigError(
         f"{path}: {name}.model: no folder {tier.model}"
-        f" (looked beside the deployment file and under {APPLICATION_ROOT})"
+        f" (looked beside the deployment file and under {APPLICATION_ROOT});"
+        " a model of the hub is written org/name@revision"
     )

@@ -19,6 +19,7 @@ from orchestration.config import Deployment, RouterTier
 from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.processes import ServiceProcess, StopSignals, service_process
 from orchestration.topology import ACTORS, ReplicaSpec, plan, total_cpus
+from services.common.model_source import model_folder
 
 if TYPE_CHECKING:
     from orchestration.reconciler import ReplicaStatus
@@ -89,13 +90,14 @@ def local_deployment(
 
     Raises:
         ConfigError: The router's port is in use.
-        ModelError: A replica cannot be started; says which and why.
+        ModelError: A model cannot be found, or a replica not started; says which and why.
         NotReady: Something did not serve in time; says what.
     """
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
     _require_free_port(deployment.router)
+    _fetch_models(deployment)
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
         try:
@@ -209,6 +211,13 @@ def _router(
         command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
     ) as process:
         yield process
+
+
+def _fetch_models(deployment: Deployment) -> None:
+    """Before anything is started: the services find them here, however long it took."""
+    for tier in (deployment.target, deployment.drafter):
+        if tier is not None:
+            model_folder(tier.model)
 
 
 def _require_free_port(router: RouterTier) -> None:

@@ -11,7 +11,7 @@ from services.drafter.config import DrafterConfig
 
 
 def main(
-    model: Annotated[str, typer.Option(help="Folder of the model.")],
+    model: Annotated[str, typer.Option(help="Folder of the model, or org/name@revision.")],
     address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fly.clock import Clock, SystemClock
 from fly.messages import Role
+from services.common.model_source import model_folder
 from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine, ThreadEngine
 from services.engine.simulated import SimulatedConfig, SimulatedRunner
@@ -16,7 +17,7 @@ class EngineConfig:
 
     Attributes:
         role: Tier of the service.
-        model: Folder of a model, or the parameters of a simulated one.
+        model: Folder of a model or its hub id, or the parameters of a simulated one.
         dtype: Compute type, `float32` or `bfloat16`.
         max_sequences: Sequences open at once.
         kv_tokens: KV positions in all.
@@ -53,7 +54,8 @@ def build_engine(config: EngineConfig, clock: Clock | None = None) -> Engine:
     from services.engine.torch_runner import load_runner
 
     runner = load_runner(
-        config.model,
+        model_folder(config.model),
+        model_id=str(config.model),
         role=config.role,
         dtype=config.dtype,
         max_sequences=config.max_sequences,

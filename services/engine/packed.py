@@ -60,6 +60,19 @@ class TwinLinear:
         return F.linear(rows, self.weight) if len(rows) == 1 else self._packed(rows)
 
 
+class BiasedLinear:
+    """A linear without bias, and its bias."""
+
+    __slots__ = ("_bias", "_linear")
+
+    def __init__(self, linear: Linear, bias: Tensor) -> None:
+        self._linear = linear
+        self._bias = bias
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self._linear(rows).add_(self._bias)
+
+
 class LinearMaker:
     """Makes the fastest linear for each weight; measures each shape once.
 

@@ -72,6 +72,7 @@ def load_runner(
     folder: Path,
     *,
     role: Role,
+    model_id: str = "",
     dtype: str = "bfloat16",
     max_sequences: int = 64,
     kv_tokens: int = 65536,
@@ -90,7 +91,7 @@ def load_runner(
     logger.info("%s: %s", folder, description)
     info = ModelInfo(
         role=role,
-        model_id=str(folder),
+        model_id=model_id or str(folder),
         weight_fingerprint=loaded.weight_fingerprint,
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,
