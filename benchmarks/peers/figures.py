@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.peers.measure import Run, StreamsRun
-from benchmarks.peers.settings import BASELINE, SETTINGS, Setting
+from benchmarks.peers.settings import BASELINE, SETTINGS, STREAM_METHODS, Setting
 from benchmarks.summary import Interval, bootstrap
 
 
@@ -119,8 +119,13 @@ def summarize_streams(runs: Sequence[StreamsRun]) -> list[StreamsFigures]:
         rates.setdefault((run.streams, run.method), []).append(run.tokens_per_s)
     return [
         StreamsFigures(method, count, spread(found), _median_ratio(found, rates[count, "plain"]))
-        for (count, method), found in sorted(rates.items())
+        for (count, method), found in sorted(rates.items(), key=_by_count_then_method)
     ]
+
+
+def _by_count_then_method(entry: tuple[tuple[int, str], list[float]]) -> tuple[int, int]:
+    (count, method), _ = entry
+    return count, STREAM_METHODS.index(method)
 
 
 def summarize_engine(dtype: str, seconds: Mapping[tuple[str, int], Sequence[float]]) -> list[EngineFigures]:

@@ -11,8 +11,8 @@ from flyserve.cli.terminal import messages
 from flyserve.client import Client
 from orchestration.config import (
     Deployment,
-    DraftLength,
     DrafterTier,
+    DraftLength,
     Dtype,
     RouterTier,
     Speculation,
@@ -34,11 +34,14 @@ def running_stack(pair: Pair, dtype: str, verbose: bool = False) -> Iterator[Cli
         FlyServeError: It cannot be started.
     """
     options = LocalOptions(startup_timeout_s=_TIMEOUT_S, verbose=verbose)
-    with messages().status(f"starting the {pair.name} pair's services") as progress:
-        with local_deployment(make_deployment(pair, dtype), lambda _: None, options) as deployed:
-            progress.stop()
-            with Client(deployed.address) as client:
-                yield client
+    deployment = make_deployment(pair, dtype)
+    with (
+        messages().status(f"starting the {pair.name} pair's services") as progress,
+        local_deployment(deployment, lambda _: None, options) as deployed,
+        Client(deployed.address) as client,
+    ):
+        progress.stop()
+        yield client
 
 
 def make_deployment(pair: Pair, dtype: str) -> Deployment:

@@ -49,7 +49,7 @@ class TransformersPeer:
 
 def load_plain(folder: Path, dtype: str) -> Any:
     """The model as transformers loads it."""
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype=DTYPES[dtype], attn_implementation="sdpa", local_files_only=True
     )
     return model.eval()
