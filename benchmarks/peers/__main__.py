@@ -1,5 +1,7 @@
 """`python -m benchmarks.peers`: measures FlyServe beside transformers and writes the report."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -44,19 +46,24 @@ def peers(
     torch.set_num_threads(1)
     plan = Plan(dtype.value, repetitions, prompts, new_tokens)
     plan = plan.quick() if quick else plan
-    console = messages()
+    # A quick run must not replace the figures of a real one.
+    place = folder or _ROOT / ("build" if quick else "docs") / "benchmarks"
     with reported_errors():
-        machine = this_machine()
-        pairs = tuple(run_pair(name, plan, console, verbose) for name in pair or PAIRS)
-        alone = tuple(run_engine(plan, console)) if engine else ()
-    results = Results(machine, plan, pairs, alone)
+        for results in _measure(plan, pair or PAIRS, engine, verbose):
+            path = write_report(results, place, _stem(dtype))
+            messages().print(f"wrote {path}", markup=False)
     for table in make_tables(results):
         output().print(table.rich())
-    # A quick run must not replace the figures of a real one.
-    path = write_report(
-        results, folder or _ROOT / ("build" if quick else "docs") / "benchmarks", _stem(dtype)
-    )
-    console.print(f"wrote {path}", markup=False)
+
+
+def _measure(plan: Plan, pairs: Sequence[str], engine: bool, verbose: bool) -> Iterator[Results]:
+    """The results so far after each part: what comes later may fail."""
+    results, console = Results(this_machine(), plan), messages()
+    for name in pairs:
+        results = replace(results, pairs=(*results.pairs, run_pair(name, plan, console, verbose)))
+        yield results
+    if engine:
+        yield replace(results, engine=tuple(run_engine(plan, console)))
 
 
 def _stem(dtype: Dtype) -> str:

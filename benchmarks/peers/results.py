@@ -39,8 +39,8 @@ class Results:
 
     machine: Machine
     plan: Plan
-    pairs: tuple[PairResult, ...]
-    engine: tuple[EngineFigures, ...]
+    pairs: tuple[PairResult, ...] = ()
+    engine: tuple[EngineFigures, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for JSON."""
