@@ -15,6 +15,7 @@ from fly.errors import NotReady
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _END_TIMEOUT_S = 10.0
+_LAST_WORDS_TIMEOUT_S = 60.0
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -57,7 +58,7 @@ class Worker:
         return json.loads(line)
 
     def _failure(self) -> NotReady:
-        self._process.wait(_END_TIMEOUT_S)
+        self._process.wait(_LAST_WORDS_TIMEOUT_S)
         self._log.seek(0)
         words = self._log.read().strip().splitlines() or ["it said nothing"]
         return NotReady(f"a benchmark's worker ended: {words[-1]}")
