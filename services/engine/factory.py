@@ -1,5 +1,6 @@
 """From a configuration to an engine; torch is imported only where a real model asks for it."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from services.common.model_source import model_folder
 from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine, ThreadEngine
 from services.engine.simulated import SimulatedConfig, SimulatedRunner
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +66,5 @@ def build_engine(config: EngineConfig, clock: Clock | None = None) -> Engine:
         threads=config.threads,
         device=config.device,
     )
+    logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
     return ThreadEngine(runner, config.max_batch_tokens, config.max_queued)

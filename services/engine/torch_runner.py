@@ -12,6 +12,7 @@ from fly.messages import ModelInfo, Role
 from fly.version import VERSION
 from services.engine.arena import ContiguousArena
 from services.engine.attention import RaggedForward
+from services.engine.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.base import Scores, Slot, Work
 from services.engine.fused import FusedForward, can_fuse
 from services.engine.head import Head
@@ -29,6 +30,7 @@ class TorchRunner:
     Attributes:
         info: What it serves.
         description: How it computes: fused or ragged, what is packed, the type of attention.
+        weight_bytes: What a forward of one token reads of them.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class TorchRunner:
         forward: Forward,
         device: torch.device,
         description: str,
+        weight_bytes: int,
     ) -> None:
         self.info = info
         self.description = description
+        self.weight_bytes = weight_bytes
         self._forward = forward
         self._arena = forward.arena
         self._device = device
@@ -67,6 +71,11 @@ class TorchRunner:
         plan = Plan(batch, self._device)
         return self._head(self._forward(plan), batch)
 
+    def measure_bandwidth(self) -> Bandwidth:
+        """How near it comes to the limit of this machine's memory; takes a fraction of a second."""
+        limit = measure_limit(DTYPES[self.info.dtype], self._device)
+        return Bandwidth(self.weight_bytes, measure_forward_s(self), limit)
+
 
 def load_runner(
     folder: Path,
@@ -87,6 +96,7 @@ def load_runner(
     torch.set_num_threads(threads)
     loaded = load_model(folder, dtype, device)
     arena = ContiguousArena(kv_tokens, max_sequences, attention_dtype(DTYPES[dtype], device))
+    read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, arena, device)
     logger.info("%s: %s", folder, description)
     info = ModelInfo(
@@ -102,7 +112,7 @@ def load_runner(
         kv_capacity=kv_tokens,
         version=VERSION,
     )
-    return TorchRunner(info, forward, torch.device(device), description)
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
 
 
 def choose_forward(loaded: LoadedModel, arena: ContiguousArena, device: str) -> tuple[Forward, str]:
