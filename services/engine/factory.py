@@ -1,13 +1,22 @@
 """From a configuration to an engine; torch is imported only where a real model asks for it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fly.clock import Clock, SystemClock
 from fly.messages import Role
 from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine, ThreadEngine
+from services.engine.sharding.settings import Sharding
 from services.engine.simulated import SimulatedConfig, SimulatedRunner
+
+if TYPE_CHECKING:
+    from services.engine.torch_runner import TorchRunner
+
+StartFollowers = Callable[[int], None]
+"""Has every follower of a shared model join the group whose rendezvous is at this port; does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,7 @@ class EngineConfig:
         max_queued: Sequences that may wait for a place.
         threads: CPU threads of a forward.
         device: Where torch computes.
+        sharding: How several processes share the model; None where it is whole in this one.
     """
 
     role: Role
@@ -35,14 +45,18 @@ class EngineConfig:
     max_queued: int = 64
     threads: int = 1
     device: str = "cpu"
+    sharding: Sharding | None = None
 
 
-def build_engine(config: EngineConfig, clock: Clock | None = None) -> Engine:
+def build_engine(
+    config: EngineConfig, clock: Clock | None = None, start_followers: StartFollowers | None = None
+) -> Engine:
     """An engine, loaded but not started.
 
     Args:
         config: What to build.
         clock: On which a simulated model waits; the system's by default.
+        start_followers: Of a shared model, which this process leads.
 
     Raises:
         ModelError: The model cannot be served.
@@ -50,9 +64,27 @@ def build_engine(config: EngineConfig, clock: Clock | None = None) -> Engine:
     if isinstance(config.model, SimulatedConfig):
         simulated = SimulatedRunner(config.model, config.role, config.max_sequences, config.kv_tokens)
         return ClockEngine(simulated, clock or SystemClock(), config.max_batch_tokens, config.max_queued)
+    if config.sharding is not None:
+        assert start_followers is not None, "a shared model has followers"
+        from services.engine.sharding.leader import lead
+
+        leader = lead(config, config.sharding, start_followers)
+        return ThreadEngine(leader, config.max_batch_tokens, config.max_queued, upkeep=leader)
+    return ThreadEngine(load(config), config.max_batch_tokens, config.max_queued)
+
+
+def load(
+    config: EngineConfig, shards: int = 1, when_loaded: Callable[[], None] = lambda: None
+) -> "TorchRunner":
+    """The runner of a real model, or of this process's part of it.
+
+    Raises:
+        ModelError: The model cannot be served.
+    """
     from services.engine.torch_runner import load_runner
 
-    runner = load_runner(
+    assert isinstance(config.model, Path)
+    return load_runner(
         config.model,
         role=config.role,
         dtype=config.dtype,
@@ -60,5 +92,6 @@ def build_engine(config: EngineConfig, clock: Clock | None = None) -> Engine:
         kv_tokens=config.kv_tokens,
         threads=config.threads,
         device=config.device,
+        shards=shards,
+        when_loaded=when_loaded,
     )
-    return ThreadEngine(runner, config.max_batch_tokens, config.max_queued)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, DistributedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fly.errors import ModelError
@@ -29,6 +29,7 @@ class LoadedModel:
         context_length: Longest sequence in tokens.
         weight_fingerprint: Hash of configuration and weights.
         token_map_hash: Hash of the tokenizer's map; empty where the folder has no tokenizer.
+        shards: Ranks that hold a part of it each; 1 where it is whole.
     """
 
     model: PreTrainedModel
@@ -37,10 +38,17 @@ class LoadedModel:
     context_length: int
     weight_fingerprint: str
     token_map_hash: str
+    shards: int = 1
 
 
-def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
+def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -> LoadedModel:
     """Loads safetensors weights into a transformers class; no remote code, no network.
+
+    Args:
+        folder: Of the model.
+        dtype: Compute type.
+        device: Where it goes.
+        shards: Ranks of the process group that share it, each of which loads its own part.
 
     Raises:
         ModelError: The folder is missing or incomplete, or its architecture is not served.
@@ -52,7 +60,7 @@ def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
     text_config = config.get_text_config()
     token_map = read_token_map(folder)
     _check_vocabulary(folder, num_token_ids(token_map), text_config.vocab_size)
-    model = _load_weights(folder, config, DTYPES[dtype]).to(device)
+    model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
@@ -60,7 +68,18 @@ def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
         context_length=text_config.max_position_embeddings,
         weight_fingerprint=fingerprint([folder / "config.json", *weights]),
         token_map_hash=hash_token_map(token_map),
+        shards=shards,
     )
+
+
+def read_config(folder: Path) -> Any:
+    """A model's configuration, without its weights.
+
+    Raises:
+        ModelError: The folder is missing or incomplete, or its architecture is not served.
+    """
+    _check_folder(folder)
+    return _load_config(folder)
 
 
 def fingerprint(files: list[Path]) -> str:
@@ -122,7 +141,7 @@ def _check_vocabulary(folder: Path, num_tokens: int, embedding_rows: int) -> Non
         raise ModelError(f"{folder}: the tokenizer has {num_tokens} ids, the embedding {embedding_rows} rows")
 
 
-def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -133,6 +152,7 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             attn_implementation="sdpa",
+            distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
             output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise nearly everything here
