@@ -68,7 +68,7 @@ def build_engine(
         assert start_followers is not None, "a shared model has followers"
         from services.engine.sharding.leader import lead
 
-        leader = lead(config, config.sharding, start_followers)
+        leader = lead(config, start_followers)
         return ThreadEngine(leader, config.max_batch_tokens, config.max_queued, upkeep=leader)
     return ThreadEngine(load(config), config.max_batch_tokens, config.max_queued)
 

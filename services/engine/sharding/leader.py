@@ -13,7 +13,6 @@ from services.engine.sharding.checks import check_shards
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import RecordingMemory
 from services.engine.sharding.plan_codec import GroupPlan, encode
-from services.engine.sharding.settings import Sharding
 from services.engine.torch_runner import TorchRunner
 
 logger = logging.getLogger(__name__)
@@ -99,14 +98,15 @@ class LeaderRunner:
             raise RunnerLost(f"a shared forward failed: {type(error).__name__}") from error
 
 
-def lead(config: EngineConfig, sharding: Sharding, start_followers: StartFollowers) -> LeaderRunner:
+def lead(config: EngineConfig, start_followers: StartFollowers) -> LeaderRunner:
     """Forms the group, loads this rank's part, and proves with the others that they compute the model.
 
     Raises:
         ModelError: The model cannot be served by so many, or they were not ready in time.
         RunnerLost: A follower was lost meanwhile.
     """
-    assert isinstance(config.model, Path)
+    sharding = config.sharding
+    assert isinstance(config.model, Path) and sharding is not None
     check_shards(read_config(config.model).get_text_config(), sharding.shards)
     group = ShardGroup.lead(sharding, start_followers, config.device)
     with group.left_on_error():

@@ -28,13 +28,13 @@ SHARDING = Sharding(shards=2, timeout_s=3.0, start_timeout_s=60.0)
 TIMEOUTS = 3
 
 
-def config_of(folder: Path) -> EngineConfig:
-    return EngineConfig(Role.TARGET, folder, "float32", max_sequences=4, kv_tokens=1024)
+def config_of(folder: Path, sharding: Sharding | None = None) -> EngineConfig:
+    return EngineConfig(Role.TARGET, folder, "float32", max_sequences=4, kv_tokens=1024, sharding=sharding)
 
 
 def leader_of(folder: Path, sharding: Sharding = SHARDING) -> LeaderRunner:
-    config = config_of(folder)
-    return lead(config, sharding, spawned_followers(config, sharding))
+    config = config_of(folder, sharding)
+    return lead(config, spawned_followers(config))
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +165,6 @@ def test_a_model_that_cannot_be_split_is_refused_before_anything_starts(
 
 
 def test_followers_that_do_not_come_are_missed(model_folder: FolderMaker) -> None:
-    config = config_of(model_folder("llama"))
+    config = config_of(model_folder("llama"), Sharding(2, start_timeout_s=0.5))
     with pytest.raises(ModelError, match=r"shards: 2 ranks have not met within 0\.5 s"):
-        lead(config, Sharding(2, start_timeout_s=0.5), lambda port: None)
+        lead(config, lambda port: None)

@@ -1,0 +1,21 @@
+"""What every test on Ray must leave behind: nothing."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # NOTE: short: the kernel limits socket paths to 107 bytes.
+    scratch = Path("/tmp") / f"fs{os.getpid()}"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert set(psutil.Process().children(recursive=True)) - before == set()
+    assert list(scratch.iterdir()) == []
+    scratch.rmdir()
