@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from services.common.host import Host, HostThread
+from services.common.host import Host
+from services.common.host_thread import HostThread
 
 
 class ServiceActor:
