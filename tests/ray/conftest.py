@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # NOTE: after `tmp_path`, which is not to be in it.
     # NOTE: short: the kernel limits socket paths to 107 bytes.
     scratch = Path("/tmp") / f"fs{os.getpid()}"
     scratch.mkdir()
