@@ -1,5 +1,6 @@
 """A target replica of two processes, real weights in fp32: its answers, and what becomes of a lost one."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,10 +17,12 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
+from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
 from orchestration.config import Deployment
 from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from orchestration.topology import ACTORS, ReplicaSpec
 from services.common.config import parse
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
 
@@ -89,6 +92,7 @@ def generation(running: LocalDeployment) -> int:
     return next(status.generation for status in running.status() if status.replica == "target-0")
 
 
+@pytest.mark.timeout(900)
 def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
     problems = load_tasks(NUM_PROBLEMS)
     options = LocalOptions(startup_timeout_s=240.0, grace_s=2.0)
@@ -114,6 +118,22 @@ def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
     ]
     assert len(differences) <= 1, differences
     assert all(gap <= TIE for _, gap in differences), differences
+
+
+def test_a_group_for_which_no_node_has_room_says_so() -> None:
+    from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
+
+    prepare_environment()
+    spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
+    with temporary_folder() as folder, local_ray(2, "flyserve", folder, verbose=False):
+        from orchestration.fleet import RayFleet
+        from orchestration.reconciler import ReplicaDown
+
+        replica = RayFleet(None).start(spec)
+        with pytest.raises(ReplicaDown, match="no node has room for 2 shards of 8 CPUs yet"):
+            asyncio.run(replica.address())
+        replica.kill()
+        replica.kill()
 
 
 def test_heads_that_cannot_be_shared_are_refused_in_one_line(tmp_path: Path) -> None:
