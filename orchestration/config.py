@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from fly.errors import ConfigError
 from router.config import RuleConfig
@@ -46,17 +46,16 @@ class TargetTier(ModelTier):
     """The target's replicas.
 
     Attributes:
-        shards: Processes that share one replica; only 1 is served so far.
+        shards: Processes that share one replica, all on one node, each with `threads` of its own. Must divide
+            the model's attention heads, KV heads and MLP width.
+        group_timeout_s: Within which every process of a shared replica takes part in what all do; a replica
+            that has lost one is started anew as a whole.
+        group_start_timeout_s: Within which all of them have started, and then have loaded their parts.
     """
 
-    shards: int = 1
-
-    @field_validator("shards")
-    @classmethod
-    def _one_shard(cls, shards: int) -> int:
-        if shards != 1:
-            raise ValueError("sharded replicas are not served yet, must be 1")
-        return shards
+    shards: int = Field(1, ge=1, le=64)
+    group_timeout_s: float = Field(60.0, gt=0)
+    group_start_timeout_s: float = Field(600.0, gt=0)
 
 
 class DrafterTier(ModelTier):

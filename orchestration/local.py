@@ -147,7 +147,7 @@ def _stop(controller: Any, grace_s: float) -> None:
 def _await(reference: Any, timeout_s: float, name: str) -> Any:
     import ray
 
-    from orchestration.fleet import reason
+    from orchestration.ray_calls import reason
 
     try:
         return ray.get(reference, timeout=timeout_s)
@@ -169,7 +169,7 @@ def _wait_until_ready(
         for replica in status:
             if replica.state is State.FAILED:
                 raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
-        missing = [replica.replica for replica in status if replica.state is not State.READY]
+        missing = [_with_detail(replica) for replica in status if replica.state is not State.READY]
         if not missing:
             return
         if time.monotonic() > deadline:
@@ -178,6 +178,10 @@ def _wait_until_ready(
                 + ", ".join(missing)
             )
         time.sleep(_POLL_S)
+
+
+def _with_detail(replica: "ReplicaStatus") -> str:
+    return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
 
 
 def router_config(deployment: Deployment, registry: str, options: LocalOptions) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The plan: which replicas a deployment consists of. Pure; nothing is started here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fly.messages import Role
-from orchestration.config import Deployment, ModelTier
+from orchestration.config import Deployment, ModelTier, TargetTier
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
@@ -26,8 +26,9 @@ class ReplicaSpec:
         role: Its tier.
         replica: Its name, such as `target-0`; stable over restarts.
         actor: Its actor's class as `module:name`.
-        num_cpus: Logical CPUs that it asks for; never 0, or its node could be scaled away under it.
+        num_cpus: Logical CPUs that each of its actors asks for; never 0, or its node could be scaled away.
         config: What its actor is constructed with.
+        shards: Actors that share it, all on one node: a leader, which serves, and its followers.
     """
 
     role: Role
@@ -35,6 +36,7 @@ class ReplicaSpec:
     actor: str
     num_cpus: float
     config: Mapping[str, Any]
+    shards: int = 1
 
 
 def plan(
@@ -50,13 +52,23 @@ def plan(
     return (
         *_sub_drafters(deployment, actors[Role.SUB_DRAFTER]),
         *_drafters(deployment, actors[Role.DRAFTER], registry),
-        *_replicas(Role.TARGET, deployment.target, actors[Role.TARGET], {}),
+        *_targets(deployment.target, actors[Role.TARGET]),
     )
 
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     """Logical CPUs that the replicas ask for together."""
-    return sum(spec.num_cpus for spec in specs)
+    return sum(spec.num_cpus * spec.shards for spec in specs)
+
+
+def _targets(tier: TargetTier, actor: str) -> tuple[ReplicaSpec, ...]:
+    shared = {
+        "shards": tier.shards,
+        "group_timeout_s": tier.group_timeout_s,
+        "group_start_timeout_s": tier.group_start_timeout_s,
+    }
+    replicas = _replicas(Role.TARGET, tier, actor, shared if tier.shards > 1 else {})
+    return tuple(replace(replica, shards=tier.shards) for replica in replicas)
 
 
 def _sub_drafters(deployment: Deployment, actor: str) -> tuple[ReplicaSpec, ...]:

@@ -102,7 +102,32 @@ class Runner(Memory, Protocol):
 
         Returns:
             Scores per work, in the same order.
+
+        Raises:
+            RunnerLost: Every later forward would fail as well.
         """
+
+
+class RunnerLost(RuntimeError):
+    """The runner can compute no more; nothing but another one helps."""
+
+
+class Upkeep(Protocol):
+    """What some runners need besides forwards; called by the thread that calls `forward`."""
+
+    @property
+    def idle_interval_s(self) -> float:
+        """How long it may be left alone."""
+
+    def on_idle(self) -> None:
+        """It has been left alone that long.
+
+        Raises:
+            RunnerLost: It turned out to be of no more use.
+        """
+
+    def close(self) -> None:
+        """Its last call; never raises."""
 
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, DistributedConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fly.errors import ModelError, describe
@@ -32,6 +32,7 @@ class LoadedModel:
         context_length: Longest sequence in tokens.
         weight_fingerprint: Hash of configuration and weights.
         token_map_hash: Hash of the tokenizer's map; empty where the folder has no tokenizer.
+        shards: Ranks that hold a part of it each; 1 where it is whole.
     """
 
     model: PreTrainedModel
@@ -40,10 +41,17 @@ class LoadedModel:
     context_length: int
     weight_fingerprint: str
     token_map_hash: str
+    shards: int = 1
 
 
-def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
+def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -> LoadedModel:
     """Loads safetensors weights into a transformers class; no remote code, no network.
+
+    Args:
+        folder: Of the model.
+        dtype: Compute type.
+        device: Where it goes.
+        shards: Ranks of the process group that share it, each of which loads its own part.
 
     Raises:
         ModelError: The folder is missing or incomplete, or its architecture is not served.
@@ -55,7 +63,7 @@ def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
     text_config = config.get_text_config()
     token_map = read_token_map(folder)
     _check_vocabulary(folder, num_token_ids(token_map), text_config.vocab_size)
-    model = _load_weights(folder, config, DTYPES[dtype]).to(device)
+    model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
@@ -63,6 +71,7 @@ def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
         context_length=context_length(text_config),
         weight_fingerprint=fingerprint([folder / "config.json", *weights]),
         token_map_hash=hash_token_map(token_map),
+        shards=shards,
     )
 
 
@@ -82,7 +91,7 @@ def _check_vocabulary(folder: Path, num_tokens: int, embedding_rows: int) -> Non
         raise ModelError(f"{folder}: the tokenizer has {num_tokens} ids, the embedding {embedding_rows} rows")
 
 
-def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
@@ -95,6 +104,7 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
                 local_files_only=True,
                 trust_remote_code=False,
                 attn_implementation=_reference_attention(config),
+                distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
                 generation_config=unused,  # the folder's own is the router's affair
                 ignore_mismatched_sizes=True,  # told by _check_report, with the sizes
                 output_loading_info=True,

@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
@@ -66,10 +67,18 @@ class TorchRunner:
     def free(self, slot: Slot) -> None:
         self._arena.free(slot)
 
-    @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[Scores]:
-        plan = Plan(batch, self._device)
-        return self._head(self._forward(plan), batch)
+        return self.score(self.logits(batch), batch)
+
+    @torch.inference_mode()
+    def logits(self, batch: Sequence[Work]) -> Tensor:
+        """The first half of a forward: logits of all output rows, (outputs, embedding rows)."""
+        return self._forward(Plan(batch, self._device))
+
+    @torch.inference_mode()
+    def score(self, logits: Tensor, batch: Sequence[Work]) -> list[Scores]:
+        """The second half: what the head makes of them."""
+        return self._head(logits, batch)
 
     def measure_bandwidth(self) -> Bandwidth:
         """How near it comes to the limit of this machine's memory; takes a fraction of a second."""
@@ -87,15 +96,32 @@ def load_runner(
     kv_tokens: int = 65536,
     threads: int = 1,
     device: str = "cpu",
+    shards: int = 1,
+    when_loaded: Callable[[], None] = lambda: None,
 ) -> TorchRunner:
     """A runner for a model folder, proven against plain transformers.
+
+    Args:
+        folder: Of the model.
+        role: Tier that it serves in.
+        model_id: What `Info` calls it; the folder by default.
+        dtype: Compute type.
+        max_sequences: Sequences open at once.
+        kv_tokens: KV positions in all.
+        threads: CPU threads of a forward.
+        device: Where torch computes.
+        shards: Ranks of the process group that share the model; all of them call this, this one among them.
+        when_loaded: Called between the loading of the weights and the first forward.
 
     Raises:
         ModelError: The folder or its architecture cannot be served.
     """
     torch.set_num_threads(threads)
-    loaded = load_model(folder, dtype, device)
-    arena = ContiguousArena(kv_tokens, max_sequences, attention_dtype(DTYPES[dtype], device))
+    loaded = load_model(folder, dtype, device, shards)
+    when_loaded()
+    # NOTE: measured, so that every rank would find its own.
+    kv_dtype = attention_dtype(DTYPES[dtype], device) if shards == 1 else None
+    arena = ContiguousArena(kv_tokens, max_sequences, kv_dtype)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, arena, device)
     logger.info("%s: %s", folder, description)
@@ -108,7 +134,7 @@ def load_runner(
         vocab_size=loaded.vocab_size,
         context_length=loaded.context_length,
         dtype=dtype,
-        shards=1,
+        shards=shards,
         kv_capacity=kv_tokens,
         version=VERSION,
     )
@@ -119,10 +145,11 @@ def choose_forward(loaded: LoadedModel, arena: ContiguousArena, device: str) -> 
     """The fused forward where the model has one that agrees with transformers, else the ragged one."""
     model = loaded.model
     reference = Reference(model, loaded.vocab_size)
-    packs = can_pack(model.dtype, device)
-    make_linear = LinearMaker() if packs else None
+    # NOTE: the parts of a shared model belong to transformers' own linears.
+    is_whole = loaded.shards == 1
+    make_linear = LinearMaker() if is_whole and can_pack(model.dtype, device) else None
     attention = str(arena.dtype or model.dtype).removeprefix("torch.")
-    if can_fuse(model):
+    if is_whole and can_fuse(model):
         fused = FusedForward(model, arena, make_linear or PlainLinear)
         if agrees(fused, reference):
             return fused, _describe("fused", make_linear, attention)

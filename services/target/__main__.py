@@ -17,6 +17,7 @@ def main(
     max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
     kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
+    shards: Annotated[int, typer.Option(help="Processes of this machine that share the model.")] = 1,
 ) -> None:
     """Serve verification by a target model over gRPC."""
     flags = {
@@ -26,6 +27,7 @@ def main(
         "max_sequences": max_sequences,
         "kv_tokens": kv_tokens,
         "threads": threads,
+        "shards": shards,
     }
     try:
         config = parse(TargetConfig, flags, "flags")
