@@ -18,7 +18,15 @@ from services.engine.attention import RaggedForward
 from services.engine.base import Work
 from services.engine.fused import FusedForward, can_fuse
 from services.engine.loading import load_model
-from services.engine.packed import LinearMaker, PackedLinear, PlainLinear, TwinLinear, can_pack, pack_model
+from services.engine.packed import (
+    LinearMaker,
+    PackedLinear,
+    PlainLinear,
+    TwinLinear,
+    WidenedLinear,
+    can_pack,
+    pack_model,
+)
 from services.engine.plan import Plan
 from tests.support.tiny_models import make_tiny
 
@@ -142,8 +150,12 @@ def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
     assert rollbacks >= 2
 
 
+def _twin(weight: torch.Tensor) -> TwinLinear:
+    return TwinLinear(PlainLinear(weight), PackedLinear(weight))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", [PackedLinear, TwinLinear])
+@pytest.mark.parametrize("kind", [PackedLinear, WidenedLinear, _twin])
 def test_packed_linears_agree_with_plain_ones(dtype: torch.dtype, kind: Any) -> None:
     if not can_pack(dtype, "cpu"):
         pytest.skip("no packed kernels here")
