@@ -14,10 +14,10 @@ from typing import TypeVar
 from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
-from services.engine.core import EngineCore, works
+from services.engine.core import EngineCore
 from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
-from services.engine.scheduler import Ticket
+from services.engine.scheduler import Ticket, works
 from services.engine.sequence import EngineSequence
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ class Ticket:
         work: What it wants of the next forward; None once it is over.
         result: What it returned.
         error: What it raised.
-        times: Its share of queue and forwards, so far.
+        times: Its share of queue and forwards, and what was computed for it, so far.
     """
 
     __slots__ = (
@@ -47,11 +47,20 @@ class Ticket:
         self.times = StepTimes()
         self._forwarded = False
 
-    def count_forward(self, started_ns: int, forward_ns: int, batch_size: int) -> None:
-        times = self.times
+    def count_forward(self, started_ns: int, forward_ns: int, batch_size: int, batch_tokens: int) -> None:
+        """Its work was computed, in a forward of so many sequences and token rows."""
+        times, work = self.times, self.work
+        assert work is not None
         queue_ns = times.queue_ns if self._forwarded else started_ns - self.submitted_ns
         self._forwarded = True
-        self.times = StepTimes(queue_ns, times.forward_ns + forward_ns, max(times.batch_size, batch_size))
+        self.times = StepTimes(
+            queue_ns=queue_ns,
+            forward_ns=times.forward_ns + forward_ns,
+            batch_size=max(times.batch_size, batch_size),
+            batch_tokens=max(times.batch_tokens, batch_tokens),
+            prefill_tokens=times.prefill_tokens + work.num_unanswered,
+            reused_tokens=times.reused_tokens + work.num_reused,
+        )
 
 
 class Scheduler:
@@ -121,8 +130,9 @@ class Scheduler:
         self, batch: Sequence[Ticket], scores: Sequence[Scores], started_ns: int = 0, forward_ns: int = 0
     ) -> None:
         """Sends each job its scores."""
+        batch_tokens = sum(len(work.tokens) for work in works(batch))
         for ticket, score in zip(batch, scores, strict=True):
-            ticket.count_forward(started_ns, forward_ns, len(batch))
+            ticket.count_forward(started_ns, forward_ns, len(batch), batch_tokens)
             self._advance(ticket, partial(ticket.job.send, score))
 
     def fail(self, batch: Sequence[Ticket], error: Exception) -> None:
@@ -157,3 +167,8 @@ class Scheduler:
         ticket.work = None
         del self._pending[ticket.number]
         self._finished.append(ticket)
+
+
+def works(batch: Sequence[Ticket]) -> list[Work]:
+    """What the tickets of a batch want."""
+    return [ticket.work for ticket in batch if ticket.work is not None]

@@ -43,6 +43,10 @@ class SimulatedRunner:
         self._computed: dict[Slot, int] = {}
 
     @property
+    def max_sequences(self) -> int:
+        return self._ledger.max_sequences
+
+    @property
     def kv_capacity(self) -> int:
         return self._ledger.kv_capacity
 
@@ -50,16 +54,30 @@ class SimulatedRunner:
     def kv_used(self) -> int:
         return self._ledger.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._ledger.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._ledger.allocate(num_tokens)
         if slot is not None:
             self._computed[slot] = 0
         return slot
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
         if num_tokens == 0:
             self._computed[slot] = 0
         return self._ledger.resize(slot, num_tokens)
+
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        assert num_tokens <= self._computed[source], "positions that are shared were never computed"
+        if not self._ledger.resize(slot, num_tokens):
+            return False
+        self._computed[slot] = num_tokens
+        return True
+
+    def retire(self, slot: Slot) -> None:
+        self._ledger.retire(slot)
 
     def free(self, slot: Slot) -> None:
         del self._computed[slot]
