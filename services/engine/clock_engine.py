@@ -8,7 +8,7 @@ from typing import Protocol
 from fly.clock import Clock
 from services.engine.base import Runner, Work
 from services.engine.engine import Command, Engine, forward_error
-from services.engine.scheduler import Ticket, works
+from services.engine.ticket import Ticket, works
 
 
 class CostedRunner(Runner, Protocol):

@@ -10,8 +10,9 @@ from fly.messages import Load, Open, StaleReason
 from services.engine.base import Job, Runner, Scores
 from services.engine.promise import Promise
 from services.engine.residency import Residency
-from services.engine.scheduler import Scheduler, Ticket, works
+from services.engine.scheduler import Scheduler
 from services.engine.sequence import EngineSequence
+from services.engine.ticket import Ticket, works
 
 RETRY_AFTER_S = 1.0
 

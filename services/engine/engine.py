@@ -17,8 +17,8 @@ from services.engine.base import Job, Runner
 from services.engine.core import EngineCore
 from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
-from services.engine.scheduler import Ticket, works
 from services.engine.sequence import EngineSequence
+from services.engine.ticket import Ticket, works
 
 logger = logging.getLogger(__name__)
 
