@@ -49,7 +49,12 @@ class Work:
     @property
     def first_position(self) -> int:
         """Of the token that the first output chooses: the length of the prefix that it sees."""
-        return self.start + len(self.tokens) - self.num_outputs + 1
+        return self.end - self.num_outputs + 1
+
+    @property
+    def end(self) -> int:
+        """Length of the sequence with `tokens`."""
+        return self.start + len(self.tokens)
 
     @property
     def num_unanswered(self) -> int:

@@ -65,7 +65,9 @@ class EngineCore:
         if len(self._waiting) < self._max_queued:
             self._waiting.append((opening, promise))
             return
-        message = f"{len(self._residency)} sequences are open and {len(self._waiting)} wait"
+        load = self.load()
+        room = f"{load.kv_used} of {load.kv_capacity} KV positions are taken"
+        message = f"{load.sequences} sequences are open and {load.queued} wait; {room}"
         self._answer(promise, error=Overloaded(message, RETRY_AFTER_S))
 
     def abandon(self, promise: Promise) -> None:
@@ -147,7 +149,10 @@ class EngineCore:
         assert first.work is not None
         victim = self._residency.least_recent({first.work.slot})
         if victim is None:
-            self._scheduler.throw(first.work.slot, Overloaded("KV memory is too small", RETRY_AFTER_S))
+            message = (
+                f"the sequence needs {first.work.end} KV positions, of {self._runner.kv_capacity} in all"
+            )
+            self._scheduler.throw(first.work.slot, Overloaded(message, RETRY_AFTER_S))
         else:
             self._residency.evict(victim)
             self._scheduler.throw(victim, StaleState(StaleReason.EVICTED))

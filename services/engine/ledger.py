@@ -46,8 +46,8 @@ class KvLedger:
     def resize(self, slot: Slot, num_tokens: int) -> bool:
         """Makes room for `num_tokens` in all; 0 gives all back.
 
-        Growth is by half of what there is, so that a long response moves its memory seldom, but never keeps
-        the last free positions from a request that they suffice for.
+        Growth is by half of what there is, so that a long response moves its memory seldom, but no more than
+        is needed once less than a quarter of all would stay free.
         """
         current = self._reserved[slot]
         if 0 < num_tokens <= current:
@@ -56,7 +56,7 @@ class KvLedger:
         if num_tokens > available:
             return False
         wanted = _round_up(max(num_tokens, current + current // 2)) if num_tokens else 0
-        if wanted > available:
+        if wanted > available - self.kv_capacity // 4:
             wanted = min(_round_up(num_tokens), available)
         self.kv_used += wanted - current
         self._reserved[slot] = wanted

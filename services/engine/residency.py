@@ -68,8 +68,7 @@ class Residency:
 
     def make_room(self, work: Work, spared: Set[Slot]) -> bool:
         """Finds room for `work`, taking it from sequences not spared, the least recent first."""
-        end = work.start + len(work.tokens)
-        while not self._fits(partial(self._memory.resize, work.slot, end, work.start)):
+        while not self._fits(partial(self._memory.resize, work.slot, work.end, work.start)):
             victim = self.least_recent(spared)
             if victim is None:
                 return False

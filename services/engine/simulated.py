@@ -91,11 +91,10 @@ class SimulatedRunner:
 
     def _score(self, work: Work) -> Scores:
         """Answers for one sequence; a real model without KV before `start` would answer nonsense."""
-        end = work.start + len(work.tokens)
         assert work.start <= self._computed[work.slot], "positions before the work were never computed"
-        assert end <= self._ledger.reserved(work.slot), "the work exceeds its slot"
-        self._computed[work.slot] = end
-        positions = range(work.first_position, end + 1)
+        assert work.end <= self._ledger.reserved(work.slot), "the work exceeds its slot"
+        self._computed[work.slot] = work.end
+        positions = range(work.first_position, work.end + 1)
         entropies = tuple(self._language.entropy(work, position) for position in positions)
         if work.num_outputs and work.sampling.temperature > 0:
             scores = self._sampled(work, entropies)
