@@ -7,10 +7,9 @@ from typing import Protocol
 
 from fly.clock import Clock
 from services.engine.base import Runner, Work
-from services.engine.core import works
 from services.engine.engine import Command, Engine, forward_error
 from services.engine.promise import Promise
-from services.engine.scheduler import Ticket
+from services.engine.ticket import Ticket, works
 
 
 class CostedRunner(Runner, Protocol):

@@ -9,17 +9,18 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner, RunnerLost, Upkeep
-from services.engine.core import EngineCore, works
+from services.engine.core import EngineCore
 from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
-from services.engine.scheduler import Ticket
 from services.engine.sequence import EngineSequence
+from services.engine.ticket import Ticket, works
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +37,13 @@ class Engine(ABC):
     """Runs jobs of many sequences in shared forwards.
 
     Attributes:
-        info: What it serves.
+        info: What it serves; its context is no longer than memory can hold.
     """
 
     def __init__(self, runner: Runner, max_batch_tokens: int = 512, max_queued: int = 64) -> None:
-        self.info: ModelInfo = runner.info
         self._core = EngineCore(runner, max_batch_tokens, max_queued)
+        self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
+        self._holder = "the context" if self.info == runner.info else "KV memory"
         self._is_running = False
         self._failure: Promise | None = None
 
@@ -62,7 +64,7 @@ class Engine(ABC):
             Overloaded: Too many wait already.
             NotReady: The engine does not run.
         """
-        check_opening(opening, self.info.vocab_size, self.context_length)
+        check_opening(opening, self.info.vocab_size, self.context_length, self._holder)
         promise = self._promise()
         self._post(partial(self._core.open, opening, promise))
         try:

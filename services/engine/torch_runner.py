@@ -51,6 +51,10 @@ class TorchRunner:
         self._head = Head(info.vocab_size)
 
     @property
+    def max_sequences(self) -> int:
+        return self._arena.max_sequences
+
+    @property
     def kv_capacity(self) -> int:
         return self._arena.kv_capacity
 
@@ -58,11 +62,22 @@ class TorchRunner:
     def kv_used(self) -> int:
         return self._arena.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._arena.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         return self._arena.allocate(num_tokens)
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
-        return self._arena.resize(slot, num_tokens)
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
+        return self._arena.resize(slot, num_tokens, start)
+
+    @torch.inference_mode()
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        return self._arena.copy_prefix(source, slot, num_tokens)
+
+    def retire(self, slot: Slot) -> None:
+        self._arena.retire(slot)
 
     def free(self, slot: Slot) -> None:
         self._arena.free(slot)

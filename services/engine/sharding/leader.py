@@ -36,6 +36,10 @@ class LeaderRunner:
         self._is_lost = False
 
     @property
+    def max_sequences(self) -> int:
+        return self._memory.max_sequences
+
+    @property
     def kv_capacity(self) -> int:
         return self._memory.kv_capacity
 
@@ -43,11 +47,21 @@ class LeaderRunner:
     def kv_used(self) -> int:
         return self._memory.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._memory.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         return self._memory.allocate(num_tokens)
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
-        return self._memory.resize(slot, num_tokens)
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
+        return self._memory.resize(slot, num_tokens, start)
+
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        return self._memory.copy_prefix(source, slot, num_tokens)
+
+    def retire(self, slot: Slot) -> None:
+        self._memory.retire(slot)
 
     def free(self, slot: Slot) -> None:
         self._memory.free(slot)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from services.engine.base import Memory, Slot
 
-OPERATIONS = ("allocate", "resize", "free")
-"""Methods of `Memory` that change it; each is deterministic, takes numbers, returns a number or nothing."""
+OPERATIONS = ("allocate", "resize", "copy_prefix", "retire", "free")
+"""Methods of `Memory` that change it; each is deterministic, takes and returns numbers or None."""
 _NOTHING = -1
 
 
@@ -19,7 +19,7 @@ class Operation:
 
     Attributes:
         name: The method's.
-        arguments: Of the call.
+        arguments: Of the call, as numbers.
         result: What it returned, as a number.
     """
 
@@ -36,6 +36,10 @@ class RecordingMemory:
         self._operations: list[Operation] = []
 
     @property
+    def max_sequences(self) -> int:
+        return self._memory.max_sequences
+
+    @property
     def kv_capacity(self) -> int:
         return self._memory.kv_capacity
 
@@ -43,15 +47,28 @@ class RecordingMemory:
     def kv_used(self) -> int:
         return self._memory.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._memory.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._memory.allocate(num_tokens)
         self._record("allocate", slot, num_tokens)
         return slot
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
-        has_room = self._memory.resize(slot, num_tokens)
-        self._record("resize", has_room, slot, num_tokens)
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
+        has_room = self._memory.resize(slot, num_tokens, start)
+        self._record("resize", has_room, slot, num_tokens, start)
         return has_room
+
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        has_room = self._memory.copy_prefix(source, slot, num_tokens)
+        self._record("copy_prefix", has_room, source, slot, num_tokens)
+        return has_room
+
+    def retire(self, slot: Slot) -> None:
+        self._memory.retire(slot)
+        self._record("retire", None, slot)
 
     def free(self, slot: Slot) -> None:
         self._memory.free(slot)
@@ -62,8 +79,8 @@ class RecordingMemory:
         operations, self._operations = tuple(self._operations), []
         return operations
 
-    def _record(self, name: str, result: int | None, *arguments: int) -> None:
-        self._operations.append(Operation(name, arguments, _number(result)))
+    def _record(self, name: str, result: int | None, *arguments: int | None) -> None:
+        self._operations.append(Operation(name, tuple(map(_number, arguments)), _number(result)))
 
 
 def repeat(operation: Operation, memory: Memory) -> None:
@@ -72,10 +89,11 @@ def repeat(operation: Operation, memory: Memory) -> None:
     Raises:
         Diverged: Its result is another.
     """
-    result = _number(getattr(memory, operation.name)(*operation.arguments))
+    arguments = (None if number == _NOTHING else number for number in operation.arguments)
+    result = _number(getattr(memory, operation.name)(*arguments))
     if result != operation.result:
         raise Diverged(f"{operation.name}{operation.arguments} gives {result}, elsewhere {operation.result}")
 
 
-def _number(result: int | None) -> int:
-    return _NOTHING if result is None else int(result)
+def _number(value: int | None) -> int:
+    return _NOTHING if value is None else int(value)

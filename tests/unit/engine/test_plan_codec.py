@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.types import SamplingParams
+from services.engine.arena import ContiguousArena
 from services.engine.base import Memory, Work
-from services.engine.ledger import KvLedger
 from services.engine.sharding.operations import OPERATIONS, Diverged, Operation, RecordingMemory, repeat
 from services.engine.sharding.plan_codec import GroupPlan, decode, encode
 
@@ -42,35 +42,42 @@ def test_a_plan_arrives_as_it_was(plan: GroupPlan) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7), st.integers(0, 400)), max_size=60))
 def test_a_repeated_memory_is_the_same(wishes: list[tuple[str, int, int]]) -> None:
-    ledger, other = KvLedger(1024, 6), KvLedger(1024, 6)
-    memory = RecordingMemory(ledger)
-    held: list[int] = []
+    arena, other = ContiguousArena(1024, 6), ContiguousArena(1024, 6)
+    memory = RecordingMemory(arena)
+    opened: list[int] = []
+    retired: list[int] = []
     for name, index, num_tokens in wishes:
-        act(memory, held, name, index, num_tokens)
-    assert memory.kv_used == ledger.kv_used
-    for operation in decode(encode(GroupPlan(memory.take()))).operations:
-        repeat(operation, other)
-    assert (other.kv_used, len(other)) == (ledger.kv_used, len(ledger))
-    assert all(other.reserved(slot) == ledger.reserved(slot) for slot in held)
+        act(memory, opened, retired, name, index, num_tokens)
+        for operation in decode(encode(GroupPlan(memory.take()))).operations:
+            repeat(operation, other)
+        assert (other.kv_used, other.kv_cached) == (memory.kv_used, memory.kv_cached)
     assert memory.take() == ()
 
 
-def act(memory: Memory, held: list[int], name: str, index: int, num_tokens: int) -> None:
-    """One wish of a sequence: at another place, longer or shorter, over."""
+def act(
+    memory: Memory, opened: list[int], retired: list[int], name: str, index: int, num_tokens: int
+) -> None:
+    """One wish of a sequence: at another place, longer or shorter, begun like another, over, forgotten."""
+    slot = opened[index % len(opened)] if opened else None
     if name == "allocate":
-        slot = memory.allocate(num_tokens)
-        held += [] if slot is None else [slot]
-    elif held:
-        slot = held[index % len(held)]
-        if name == "resize":
-            memory.resize(slot, num_tokens)
-        else:
-            held.remove(slot)
-            memory.free(slot)
+        found = memory.allocate(num_tokens)
+        opened += [] if found is None else [found]
+    elif name == "free" and retired:
+        memory.free(retired.pop(index % len(retired)))
+    elif slot is None:
+        return
+    elif name == "resize":
+        memory.resize(slot, num_tokens, index or None)
+    elif name == "copy_prefix":
+        memory.copy_prefix(opened[0], slot, num_tokens)
+    else:
+        opened.remove(slot)
+        memory.retire(slot)
+        retired.append(slot)
 
 
 def test_a_memory_that_has_diverged_is_noticed() -> None:
-    memory, other = RecordingMemory(KvLedger(1024, 2)), KvLedger(1024, 2)
+    memory, other = RecordingMemory(ContiguousArena(1024, 2)), ContiguousArena(1024, 2)
     memory.allocate(64)
     other.allocate(64)
     with pytest.raises(Diverged, match=r"allocate\(64,\) gives 1, elsewhere 0"):
