@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from uuid import uuid4
 
 from rich.console import Console
 
@@ -52,7 +53,11 @@ def measure(client: Client, task: Task, setting: str) -> Measurement:
     """One task under one setting, greedily."""
     start = time.perf_counter()
     response = client.generate(
-        render(task.prompt), _MAX_NEW_TOKENS, speculation=SETTINGS[setting], timeout_s=_TIMEOUT_S
+        render(task.prompt),
+        _MAX_NEW_TOKENS,
+        speculation=SETTINGS[setting],
+        timeout_s=_TIMEOUT_S,
+        cache_salt=uuid4().hex,  # so that no setting profits from what another has computed of the prompt
     )
     seconds = time.perf_counter() - start
     return Measurement(task.id, seconds, task.is_solved_by(response.text), response.statistics)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from uuid import uuid4
 
 from benchmarks.peers.pairs import Pair
 from benchmarks.peers.settings import DRAFT_LENGTH, STACK_SPECULATIONS, Answer, Decode
@@ -62,7 +63,11 @@ def stack_decoder(client: Client, method: str) -> Decode:
     def decode(prompt: Sequence[int], max_new_tokens: int) -> Answer:
         start = time.perf_counter()
         response = client.generate(
-            prompt, max_new_tokens, speculation=STACK_SPECULATIONS[method], timeout_s=_TIMEOUT_S
+            prompt,
+            max_new_tokens,
+            speculation=STACK_SPECULATIONS[method],
+            timeout_s=_TIMEOUT_S,
+            cache_salt=uuid4().hex,  # so that no setting profits from what another has computed of the prompt
         )
         seconds = time.perf_counter() - start
         tokens = tuple(token.id for token in response.tokens)
