@@ -7,7 +7,7 @@ PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint verify protos train clean
+.PHONY: help demo test test-fast lint verify protos train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ protos: $(READY) ## Generate the stubs from the protos.
 
 train: $(READY) ## Train the demo pair anew (about an hour on two cores).
 	$(BIN)/python -m demo.train
+
+quality: $(READY) ## Measure what each rule costs in accuracy and gains (about an hour; resumable).
+	$(BIN)/python -m benchmarks.quality
 
 clean: ## Remove the virtual environment and caches.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

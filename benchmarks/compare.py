@@ -2,14 +2,14 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from uuid import uuid4
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.progress import Advance, progress_bar
 from benchmarks.settings import BASELINE, SETTINGS, rotated
 from benchmarks.summary import Measurement, Summary, summarize_all
 from demo.tasks import Task
@@ -19,8 +19,6 @@ from flyserve.client import Client
 _TIMEOUT_S = 120.0
 _MAX_NEW_TOKENS = 512
 _WARM_UPS = 2
-
-Advance = Callable[[], None]
 
 
 def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str, list[Measurement]]:
@@ -55,7 +53,11 @@ def measure(client: Client, task: Task, setting: str) -> Measurement:
     """One task under one setting, greedily."""
     start = time.perf_counter()
     response = client.generate(
-        render(task.prompt), _MAX_NEW_TOKENS, speculation=SETTINGS[setting], timeout_s=_TIMEOUT_S
+        render(task.prompt),
+        _MAX_NEW_TOKENS,
+        speculation=SETTINGS[setting],
+        timeout_s=_TIMEOUT_S,
+        cache_salt=uuid4().hex,  # so that no setting profits from what another has computed of the prompt
     )
     seconds = time.perf_counter() - start
     return Measurement(task.id, seconds, task.is_solved_by(response.text), response.statistics)
@@ -63,7 +65,7 @@ def measure(client: Client, task: Task, setting: str) -> Measurement:
 
 def run(client: Client, tasks: Sequence[Task], console: Console) -> tuple[list[Summary], dict[str, object]]:
     """Compares with a progress bar; the summaries, and all measurements as plain data for JSON."""
-    with _progress(console, num_requests(len(tasks))) as advance:
+    with progress_bar(console, num_requests(len(tasks))) as advance:
         runs = compare(client, tasks, advance)
     summaries = summarize_all(runs, BASELINE)
     report: dict[str, object] = {
@@ -77,16 +79,3 @@ def write_report(report: dict[str, object], path: Path) -> None:
     """Writes the report as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _progress(console: Console, total: int) -> Iterator[Advance]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("requests", total=total)
-        yield lambda: progress.advance(bar)

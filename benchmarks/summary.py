@@ -4,11 +4,14 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from flyserve.types import Statistics
 
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +114,12 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def bootstrap(
-    pairs: Sequence[tuple[Measurement, Measurement]],
-    figure: Callable[[Sequence[tuple[Measurement, Measurement]]], float],
-) -> Interval:
-    """A figure of the pairs, and the interval in which it lies over resamples of them (seeded)."""
+def bootstrap(units: Sequence[T], figure: Callable[[Sequence[T]], float]) -> Interval:
+    """A figure of independent units, and the interval in which it lies over resamples of them (seeded)."""
     rng = random.Random(0)
-    drawn = sorted(figure(rng.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
+    drawn = sorted(figure(rng.choices(units, k=len(units))) for _ in range(_RESAMPLES))
     tail = round(_RESAMPLES * (1 - _CONFIDENCE) / 2)
-    return Interval(figure(pairs), drawn[tail], drawn[-tail - 1])
+    return Interval(figure(units), drawn[tail], drawn[-tail - 1])
 
 
 def _speed_up(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:

@@ -1,4 +1,4 @@
-"""Line charts as plain SVG, without a library."""
+"""Charts as plain SVG, without a library."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -9,6 +9,7 @@ _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 130, 34, 44
 _COLOURS = ("#2a6fb0", "#c4622d", "#3c8d53", "#8b5fb0", "#777777")
 _MARKS = 5
+_BAR_LEFT, _BAR_ROOM, _BAR_STEP, _BAR_HEIGHT = 190, 60, 24, 16
 
 
 def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Points]) -> str:
@@ -30,8 +31,41 @@ def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Point
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x_label, "middle"))
     for number, (name, line) in enumerate(lines.items()):
         parts.append(_line(name, [(_x(x, xs), _y(y, ys)) for x, y in line], number))
+    return _document(_HEIGHT, parts)
+
+
+def bar_chart(title: str, unit: str, bars: Mapping[str, tuple[float, float, float]]) -> str:
+    """Horizontal bars from 0, each with its value and a whisker from its least to its greatest.
+
+    Args:
+        title: Above the chart.
+        unit: Of the values.
+        bars: (value, least, greatest) by name, at least one.
+    """
+    most = max(greatest for _, _, greatest in bars.values()) or 1.0
+    height = _TOP + _BAR_STEP * len(bars) + 10
+    parts = [_text(_BAR_LEFT, 18, f"{title}, {unit}", "start", "#222", 13)]
+    for number, (name, bar) in enumerate(bars.items()):
+        value, least, greatest = (
+            _BAR_LEFT + figure / most * (_WIDTH - _BAR_LEFT - _BAR_ROOM) for figure in bar
+        )
+        y = _TOP + _BAR_STEP * number
+        middle = y + _BAR_HEIGHT / 2
+        parts.append(_text(_BAR_LEFT - 8, middle + 4, name, "end"))
+        parts.append(
+            f'<rect x="{_BAR_LEFT}" y="{y}" width="{value - _BAR_LEFT:.1f}" height="{_BAR_HEIGHT}"'
+            f' fill="{_COLOURS[0]}"/>'
+        )
+        parts.append(
+            f'<line x1="{least:.1f}" x2="{greatest:.1f}" y1="{middle}" y2="{middle}" stroke="#222"/>'
+        )
+        parts.append(_text(greatest + 6, middle + 4, f"{bar[0]:.4g}", "start"))
+    return _document(height, parts)
+
+
+def _document(height: int, parts: Sequence[str]) -> str:
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
     )
     return "\n".join([head, *parts, "</svg>"]) + "\n"

@@ -68,3 +68,9 @@ class ConfigError(FlyServeError):
 
 class ModelError(FlyServeError):
     """A model folder cannot be served: missing, incomplete, or of an unsupported architecture."""
+
+
+def describe(error: BaseException, limit: int = 400) -> str:
+    """Another library's error in one line of at most `limit` characters: its kind and what it says."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -48,21 +48,46 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a replica carries: open sequences, sequences that wait, KV positions used and in all."""
+    """What a replica carries, and what it has done.
+
+    Attributes:
+        sequences: Open ones.
+        queued: Those that wait.
+        kv_used: KV positions that open sequences hold.
+        kv_capacity: KV positions in all.
+        kv_cached: KV positions that only closed sequences have left behind; they give way to any other use.
+        prefill_tokens: Tokens computed without an answer, since the replica started.
+        reused_tokens: Tokens whose KV was taken from another sequence instead, since the replica started.
+    """
 
     sequences: int = 0
     queued: int = 0
     kv_used: int = 0
     kv_capacity: int = 0
+    kv_cached: int = 0
+    prefill_tokens: int = 0
+    reused_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Nanoseconds in the queue and in forwards, and the sequences in the largest forward."""
+    """How long one step took, beside whom, and what it needed.
+
+    Attributes:
+        queue_ns: From its arrival to the start of its first forward.
+        forward_ns: Inside forwards, the whole batch's.
+        batch_size: Most sequences in one of these forwards.
+        batch_tokens: Most token rows in one of these forwards.
+        prefill_tokens: Tokens of its own that were computed without an answer.
+        reused_tokens: Tokens of its own whose KV was taken from another sequence with the same prefix.
+    """
 
     queue_ns: int = 0
     forward_ns: int = 0
     batch_size: int = 0
+    batch_tokens: int = 0
+    prefill_tokens: int = 0
+    reused_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fly.types import EntropyEstimator, FlyRule, Tail
 
-DEFAULT_PRESET = "vllm"
+DEFAULT_PRESET = "flyserve"
 """What `fly` starts from where neither request nor configuration names a rule."""
 
 EXACT = FlyRule(threshold=math.inf, window=1, min_following=1, guard_stops=True)

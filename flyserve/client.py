@@ -57,6 +57,7 @@ class Client:
         n: int | None = None,
         logprobs: int | None = None,
         timeout_s: float | None = None,
+        cache_salt: str = "",
     ) -> Response:
         """Generates a whole response.
 
@@ -69,13 +70,15 @@ class Client:
             n: Choices, made side by side; one where it is None.
             logprobs: Tells log-probabilities, those of so many most likely tokens among them; 0 to 20.
             timeout_s: After which the work is given up everywhere.
+            cache_salt: Only requests with the same one share what the servers remember of a prompt.
 
         Raises:
             InvalidRequest: A value that no server would take, or that this one refused.
             FlyServeError: What else the server refused, and why.
         """
+        sampling, speculation = sampling or Sampling(), speculation or Speculation()
         request = request_to_wire(
-            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop, n, logprobs
+            prompt, max_new_tokens, sampling, speculation, stop, n, logprobs, cache_salt
         )
         with self._raising():
             return response_from_wire(self._stub.Generate(request, timeout=timeout_s))
@@ -90,10 +93,12 @@ class Client:
         n: int | None = None,
         logprobs: int | None = None,
         timeout_s: float | None = None,
+        cache_salt: str = "",
     ) -> Iterator[Chunk]:
         """As `generate`, but yields what is decided as it is decided; leaving the loop cancels the rest."""
+        sampling, speculation = sampling or Sampling(), speculation or Speculation()
         request = request_to_wire(
-            prompt, max_new_tokens, sampling or Sampling(), speculation or Speculation(), stop, n, logprobs
+            prompt, max_new_tokens, sampling, speculation, stop, n, logprobs, cache_salt
         )
         with self._raising():
             call = self._stub.GenerateStream(request, timeout=timeout_s)

@@ -62,6 +62,7 @@ def request_to_wire(
     stop: Sequence[str],
     n: int | None = None,
     logprobs: int | None = None,
+    cache_salt: str = "",
 ) -> generation_pb2.GenerateRequest:
     """What the wire can carry; the server judges it.
 
@@ -74,7 +75,8 @@ def request_to_wire(
     else:
         fill(request.prompt_token_ids, "prompt_token_ids.", {"ids": tuple(prompt)})
         request.prompt_token_ids.SetInParent()
-    fill(request, "", {"max_new_tokens": max_new_tokens, "stop": stop, "n": n, "logprobs": logprobs})
+    numbers = {"max_new_tokens": max_new_tokens, "n": n, "logprobs": logprobs}
+    fill(request, "", {**numbers, "stop": stop, "cache_salt": cache_salt})
     fill(request.sampling, "sampling.", _sampling_fields(sampling))
     fill(request.speculation, "speculation.", _speculation_fields(speculation))
     return request

@@ -2,13 +2,14 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fly.errors import ConfigError
 from router.config import RuleConfig
-from services.common.config import Config, load_yaml
+from services.common.config import AutoSwitch, Config, load_yaml
+from services.common.model_source import is_hub_id
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,7 +26,7 @@ class ModelTier(Config):
 
     Attributes:
         model: The model's folder; a relative one is looked up beside the deployment file, then under the
-            application's root.
+            application's root. Or `org/name@revision` on the model hub, which every replica fetches.
         replicas: Started by the controller.
         dtype: Compute type.
         max_sequences: Sequences that one replica holds at once.
@@ -45,17 +46,16 @@ class TargetTier(ModelTier):
     """The target's replicas.
 
     Attributes:
-        shards: Processes that share one replica; only 1 is served so far.
+        shards: Processes that share one replica, all on one node, each with `threads` of its own. Must divide
+            the model's attention heads, KV heads and MLP width.
+        group_timeout_s: Within which every process of a shared replica takes part in what all do; a replica
+            that has lost one is started anew as a whole.
+        group_start_timeout_s: Within which all of them have started, and then have loaded their parts.
     """
 
-    shards: int = 1
-
-    @field_validator("shards")
-    @classmethod
-    def _one_shard(cls, shards: int) -> int:
-        if shards != 1:
-            raise ValueError("sharded replicas are not served yet, must be 1")
-        return shards
+    shards: int = Field(1, ge=1, le=64)
+    group_timeout_s: float = Field(60.0, gt=0)
+    group_start_timeout_s: float = Field(600.0, gt=0)
 
 
 class DrafterTier(ModelTier):
@@ -66,13 +66,7 @@ class DrafterTier(ModelTier):
             machine are enough for the whole deployment.
     """
 
-    draft_ahead: Literal["auto", "on", "off"] = "auto"
-
-    @field_validator("draft_ahead", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        """YAML reads a bare `on` or `off` as a truth value."""
-        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+    draft_ahead: AutoSwitch = "auto"
 
 
 class SubDrafterTier(Config):
@@ -165,22 +159,27 @@ def load_deployment(path: Path) -> Deployment:
         ConfigError: The file is missing, breaks a limit, or names a model folder that does not exist.
     """
     deployment = load_yaml(Deployment, path)
-    tiers: dict[str, Any] = {
+    tiers = {
         "target": deployment.target,
         "drafter": deployment.drafter,
         "sub_drafter": deployment.sub_drafter,
     }
     located = {
-        name: _located(tier, name, path) for name, tier in tiers.items() if tier is not None and tier.model
+        name: tier.model_copy(update={"model": _located(tier.model, name, path)})
+        for name, tier in tiers.items()
+        if tier is not None and tier.model is not None
     }
     return deployment.model_copy(update=located)
 
 
-def _located(tier: Any, name: str, path: Path) -> Any:
+def _located(model: Path, name: str, path: Path) -> Path:
     for base in (path.resolve().parent, APPLICATION_ROOT):
-        if (folder := base / tier.model.expanduser()).is_dir():
-            return tier.model_copy(update={"model": folder.resolve()})
+        if (folder := base / model.expanduser()).is_dir():
+            return folder.resolve()
+    if is_hub_id(model):
+        return model
     raise ConfigError(
-        f"{path}: {name}.model: no folder {tier.model}"
-        f" (looked beside the deployment file and under {APPLICATION_ROOT})"
+        f"{path}: {name}.model: no folder {model}"
+        f" (looked beside the deployment file and under {APPLICATION_ROOT});"
+        " a model of the hub is written org/name@revision"
     )

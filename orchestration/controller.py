@@ -11,7 +11,8 @@ from orchestration.fleet import RayFleet
 from orchestration.reconciler import Reconciler, ReplicaStatus
 from orchestration.registry import Registry, registry_service
 from orchestration.topology import ReplicaSpec
-from services.common.host import Host, HostThread
+from services.common.host import Host
+from services.common.host_thread import HostThread
 
 NAME = "controller"
 NAMESPACE = "flyserve"

@@ -1,12 +1,14 @@
-"""The fleet on Ray: one actor per replica, restarted by Ray when its process dies."""
+"""The fleet on Ray: one actor per replica, restarted by Ray when its process dies, or a group of actors."""
 
 import asyncio
 import importlib
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, RayActorError
 
+from orchestration.groups import RayGroup
+from orchestration.ray_calls import reason, result
 from orchestration.reconciler import Replica, ReplicaDown, ReplicaFailed
 from orchestration.topology import ReplicaSpec
 
@@ -22,7 +24,7 @@ class RayReplica:
 
     async def address(self) -> str:
         try:
-            return str(await _result(self._handle.address.remote()))
+            return str(await result(self._handle.address.remote()))
         except ActorDiedError as error:
             raise ReplicaFailed(reason(error)) from None
         except RayActorError:
@@ -30,7 +32,7 @@ class RayReplica:
 
     async def drain(self, grace_s: float) -> None:
         # Whatever happens: the process is ended next.
-        await asyncio.gather(_result(self._handle.drain.remote(grace_s)), return_exceptions=True)
+        await asyncio.gather(result(self._handle.drain.remote(grace_s)), return_exceptions=True)
 
     def kill(self) -> None:
         ray.kill(self._handle)
@@ -44,22 +46,12 @@ class RayFleet:
 
     def start(self, spec: ReplicaSpec) -> Replica:
         module, _, name = spec.actor.partition(":")
-        actor = ray.remote(getattr(importlib.import_module(module), name)).options(
+        service = getattr(importlib.import_module(module), name)
+        if spec.shards > 1:
+            return RayGroup(spec, service, self._controller, _MAX_CONCURRENCY)
+        actor = ray.remote(service).options(
             num_cpus=spec.num_cpus,
             max_restarts=-1,
             max_concurrency=_MAX_CONCURRENCY,
         )
         return RayReplica(actor.remote(dict(spec.config), spec.replica, self._controller))
-
-
-def reason(error: Exception) -> str:
-    """Why an actor died, in one line: the message of its constructor's exception where there is one."""
-    task_error = next((arg for arg in error.args if isinstance(arg, RayTaskError)), None)
-    cause = getattr(task_error, "cause", None)
-    message = str(cause or "").strip() or str(error).strip().rpartition("\n")[2]
-    return " ".join(message.split())
-
-
-async def _result(reference: Any) -> Any:
-    """Awaits a Ray reference in any event loop."""
-    return await asyncio.wrap_future(reference.future())

@@ -19,6 +19,7 @@ from orchestration.config import Deployment, RouterTier
 from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.processes import ServiceProcess, StopSignals, service_process
 from orchestration.topology import ACTORS, ReplicaSpec, plan, total_cpus
+from services.common.model_source import model_folder
 
 if TYPE_CHECKING:
     from orchestration.reconciler import ReplicaStatus
@@ -89,13 +90,14 @@ def local_deployment(
 
     Raises:
         ConfigError: The router's port is in use.
-        ModelError: A replica cannot be started; says which and why.
+        ModelError: A model cannot be found, or a replica not started; says which and why.
         NotReady: Something did not serve in time; says what.
     """
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
     _require_free_port(deployment.router)
+    _fetch_models(deployment)
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
         try:
@@ -145,7 +147,7 @@ def _stop(controller: Any, grace_s: float) -> None:
 def _await(reference: Any, timeout_s: float, name: str) -> Any:
     import ray
 
-    from orchestration.fleet import reason
+    from orchestration.ray_calls import reason
 
     try:
         return ray.get(reference, timeout=timeout_s)
@@ -167,7 +169,7 @@ def _wait_until_ready(
         for replica in status:
             if replica.state is State.FAILED:
                 raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
-        missing = [replica.replica for replica in status if replica.state is not State.READY]
+        missing = [_with_detail(replica) for replica in status if replica.state is not State.READY]
         if not missing:
             return
         if time.monotonic() > deadline:
@@ -176,6 +178,10 @@ def _wait_until_ready(
                 + ", ".join(missing)
             )
         time.sleep(_POLL_S)
+
+
+def _with_detail(replica: "ReplicaStatus") -> str:
+    return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
 
 
 def router_config(deployment: Deployment, registry: str, options: LocalOptions) -> dict[str, Any]:
@@ -209,6 +215,13 @@ def _router(
         command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
     ) as process:
         yield process
+
+
+def _fetch_models(deployment: Deployment) -> None:
+    """Before anything is started: the services find them here, however long it took."""
+    for tier in (deployment.target, deployment.drafter):
+        if tier is not None:
+            model_folder(tier.model)
 
 
 def _require_free_port(router: RouterTier) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -13,13 +14,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fly.messages import Role
 from orchestration.registry import Registry
 from orchestration.topology import ReplicaSpec
+from services.common.backoff import Backoff
 from services.common.channel import open_channel
+
+logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
 
 
 class ReplicaDown(Exception):
-    """The replica does not run at present; it is being restarted."""
+    """The replica does not run at present; it comes by itself. May say in one line what it waits for."""
+
+
+class ReplicaLost(Exception):
+    """The replica will not come back by itself, but another may run in its place; says why in one line."""
 
 
 class ReplicaFailed(Exception):
@@ -34,14 +42,15 @@ class Replica(Protocol):
 
         Raises:
             ReplicaDown: It is being restarted.
-            ReplicaFailed: It will not be restarted.
+            ReplicaLost: It has to be started anew.
+            ReplicaFailed: Nothing would start it.
         """
 
     async def drain(self, grace_s: float) -> None:
         """Lets running streams finish within `grace_s`; never raises."""
 
     def kill(self) -> None:
-        """Ends its process."""
+        """Ends its processes; killing twice does nothing."""
 
 
 class Fleet(Protocol):
@@ -70,7 +79,7 @@ class ReplicaStatus:
         state: How far it is.
         address: host:port while it is listed, else empty.
         generation: Times that it was started, as far as it was listed.
-        detail: Why it failed, in one line.
+        detail: Why it failed, or what it waits for, in one line.
     """
 
     role: Role
@@ -89,6 +98,7 @@ class _Member:
     replica: Replica
     state: State = State.STARTING
     detail: str = ""
+    backoff: Backoff = field(default_factory=Backoff)
     supervision: asyncio.Task[None] | None = None
 
 
@@ -127,15 +137,27 @@ class Reconciler:
         while True:
             try:
                 address = await member.replica.address()
-            except ReplicaDown:
-                member.state = State.RESTARTING
+            except ReplicaDown as down:
+                member.state, member.detail = State.RESTARTING, str(down)
                 await asyncio.sleep(_RETRY_S)
+                continue
+            except ReplicaLost as loss:
+                await self._start_anew(member, str(loss))
                 continue
             except ReplicaFailed as failure:
                 member.state, member.detail = State.FAILED, str(failure)
                 return
             await self._follow_health(member, address)
             await asyncio.sleep(_RETRY_S)
+
+    async def _start_anew(self, member: _Member, reason: str) -> None:
+        logger.warning("%s is started anew: %s", member.spec.replica, reason)
+        member.state, member.detail = State.RESTARTING, reason
+        if (endpoint := self._registry.endpoint(member.spec.replica)) is not None:
+            self._registry.withdraw(endpoint.replica, endpoint.address)
+        member.replica.kill()
+        await asyncio.sleep(member.backoff.next_s())
+        member.replica = self._fleet.start(member.spec)
 
     async def _follow_health(self, member: _Member, address: str) -> None:
         """Lists the replica while the server at `address` says that it serves; returns when it does not."""
@@ -148,7 +170,7 @@ class Reconciler:
                         self._registry.mark_draining(spec.replica, address)
                         return
                     self._registry.publish(spec.role, spec.replica, address)
-                    member.state = State.READY
+                    member.state, member.detail, member.backoff = State.READY, "", Backoff()
         except grpc.aio.AioRpcError:
             pass
         member.state = State.RESTARTING

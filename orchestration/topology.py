@@ -1,11 +1,11 @@
 """The plan: which replicas a deployment consists of. Pure; nothing is started here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fly.messages import Role
-from orchestration.config import Deployment, ModelTier, SubDrafterTier
+from orchestration.config import Deployment, ModelTier, SubDrafterTier, TargetTier
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
@@ -30,8 +30,9 @@ class ReplicaSpec:
         role: Its tier.
         replica: Its name, such as `target-0`; stable over restarts.
         actor: Its actor's class as `module:name`.
-        num_cpus: Logical CPUs that it asks for; never 0, or its node could be scaled away under it.
+        num_cpus: Logical CPUs that each of its actors asks for; never 0, or its node could be scaled away.
         config: What its actor is constructed with.
+        shards: Actors that share it, all on one node: a leader, which serves, and its followers.
     """
 
     role: Role
@@ -39,6 +40,7 @@ class ReplicaSpec:
     actor: str
     num_cpus: float
     config: Mapping[str, Any]
+    shards: int = 1
 
 
 def plan(
@@ -52,7 +54,7 @@ def plan(
         actors: Class of each tier's actor.
     """
     sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER])
-    targets = _replicas(Role.TARGET, deployment.target, actors[Role.TARGET], {})
+    targets = _targets(deployment.target, actors[Role.TARGET])
     others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
     helper = registry if sub_drafters else None
     return (*sub_drafters, *_drafters(deployment, actors[Role.DRAFTER], helper, others), *targets)
@@ -60,7 +62,17 @@ def plan(
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     """Logical CPUs that the replicas ask for together."""
-    return sum(spec.num_cpus for spec in specs)
+    return sum(spec.num_cpus * spec.shards for spec in specs)
+
+
+def _targets(tier: TargetTier, actor: str) -> tuple[ReplicaSpec, ...]:
+    shared = {
+        "shards": tier.shards,
+        "group_timeout_s": tier.group_timeout_s,
+        "group_start_timeout_s": tier.group_start_timeout_s,
+    }
+    replicas = _replicas(Role.TARGET, tier, actor, shared if tier.shards > 1 else {})
+    return tuple(replace(replica, shards=tier.shards) for replica in replicas)
 
 
 def _sub_drafters(deployment: Deployment, actor: str) -> tuple[ReplicaSpec, ...]:

@@ -14,7 +14,10 @@ from services.common.launch import fail, run_service
 
 def main(
     config: Annotated[Path | None, typer.Option(help="YAML file; the other options override it.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Folder with the target's tokenizer.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The target's model, for its tokenizer: a folder or org/name@revision."),
+    ] = None,
     target: Annotated[list[str] | None, typer.Option(help="host:port of a target; may repeat.")] = None,
     drafter: Annotated[list[str] | None, typer.Option(help="host:port of a drafter; may repeat.")] = None,
     registry: Annotated[str | None, typer.Option(help="host:port of the registry.")] = None,

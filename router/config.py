@@ -103,7 +103,7 @@ class RouterConfig(Config):
     """One router: what it serves, where it listens, whom it calls.
 
     Attributes:
-        model: Folder with the target's tokenizer and generation config.
+        model: Folder with the target's tokenizer and generation config, or its hub id.
         host: Interface that the public server binds to.
         grpc_port: Its port; 0 takes a free one.
         registry: host:port of the registry; excludes `targets` and `drafters`.

@@ -1,5 +1,7 @@
 """Puts a router together: tokenizer, fleet, servicer, host."""
 
+from pathlib import Path
+
 import grpc
 
 from fly.clock import Clock, SystemClock
@@ -12,6 +14,7 @@ from router.generation import Means
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
+from services.common.model_source import model_folder
 from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
 from services.common.token_map import token_map_hash
 
@@ -26,15 +29,16 @@ async def create_host(
 
     Raises:
         ConfigError: Tokenizer, targets and drafters do not fit together.
-        ModelError: The model folder has no usable tokenizer.
+        ModelError: The model cannot be found, or has no usable tokenizer.
         NotReady: No target answered in time.
     """
     clock = clock or SystemClock()
-    tokenizer = Tokenizer.load(config.model)
+    folder = model_folder(config.model, has_weights=False)
+    tokenizer = Tokenizer.load(folder)
     fleet = Fleet(_source(config, clock), config.balancing, clock)
     try:
         await fleet.start(config.start_timeout_s)
-        _check_tokenizer(tokenizer, fleet, config)
+        _check_tokenizer(tokenizer, fleet, folder)
     except BaseException:
         await fleet.close()
         raise
@@ -54,14 +58,14 @@ def _source(config: RouterConfig, clock: Clock) -> EndpointSource:
     return StaticEndpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters})
 
 
-def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, config: RouterConfig) -> None:
+def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, folder: Path) -> None:
     """Refuses a tokenizer whose ids mean something else to a target."""
-    own_hash = token_map_hash(config.model)
+    own_hash = token_map_hash(folder)
     for target in fleet.targets.replicas:
         info = target.info
         if tokenizer.vocab_size > info.vocab_size:
-            found = f"{config.model} has {tokenizer.vocab_size} tokens"
+            found = f"{folder} has {tokenizer.vocab_size} tokens"
             raise ConfigError(f"model: {found}, but {target.name} knows {info.vocab_size}")
         means_nothing = info.architecture == _SIMULATED or not info.token_map_hash
         if not means_nothing and info.token_map_hash != own_hash:
-            raise ConfigError(f"model: {config.model} maps tokens to other ids than {target.name}")
+            raise ConfigError(f"model: {folder} maps tokens to other ids than {target.name}")

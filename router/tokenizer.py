@@ -66,8 +66,16 @@ def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         found = _read_json(folder / name).get("eos_token_id")
         if found is not None:
-            return (found,) if isinstance(found, int) else tuple(found)
+            ids = found if isinstance(found, list) else [found]
+            _check_ids(ids, folder / name)
+            return tuple(ids)
     return () if fast.eos_token_id is None else (fast.eos_token_id,)
+
+
+def _check_ids(ids: Sequence[Any], path: Path) -> None:
+    for found in ids:
+        if type(found) is not int or found < 0:
+            raise ModelError(f"{path}: eos_token_id holds {found!r}, must be ids of tokens")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -91,6 +91,20 @@ def summarize(runs: Mapping[str, Record], baseline: Mapping[str, Record]) -> Fig
     )
 
 
+def tau_ratio(runs: Mapping[str, Record], others: Mapping[str, Record]) -> Interval:
+    """Tau of one setting by another's over the problems that both have, resampled in pairs."""
+    problems = [problem for problem in runs if problem in others]
+    (tokens, rounds), (other_tokens, other_rounds) = (
+        _drafted([records[problem] for problem in problems]) for records in (runs, others)
+    )
+
+    def ratio(drawn: NDArray[np.int64]) -> float:
+        tau = share(tokens[drawn].sum(), rounds[drawn].sum())
+        return share(tau, share(other_tokens[drawn].sum(), other_rounds[drawn].sum()))
+
+    return _interval(len(problems), ratio)
+
+
 def family_of(problem: str) -> str:
     """The family that a problem's id names."""
     return problem.split("-")[1]
@@ -116,9 +130,14 @@ def _family(name: str, pairs: Sequence[tuple[Record, Record]]) -> FamilyFigures:
 
 
 def _tau(records: Sequence[Record]) -> Interval:
-    rounds = _column(records, lambda statistics: statistics.draft_rounds)
-    tokens = _column(records, lambda statistics: statistics.tau) * rounds
+    tokens, rounds = _drafted(records)
     return _interval(len(records), lambda drawn: share(tokens[drawn].sum(), rounds[drawn].sum()))
+
+
+def _drafted(records: Sequence[Record]) -> tuple[Floats, Floats]:
+    """Per problem the tokens emitted in rounds with a draft, and those rounds."""
+    rounds = _column(records, lambda statistics: statistics.draft_rounds)
+    return _column(records, lambda statistics: statistics.tau) * rounds, rounds
 
 
 def _interval(count: int, figure: Callable[[NDArray[np.int64]], float]) -> Interval:

@@ -18,7 +18,8 @@ position. Intervals hold 95% of 2,000 resamples of the problems, drawn in pairs:
 of the same problem. *Retention* is accuracy by plain decoding's. *tau* is the tokens emitted in rounds with a
 draft, by such rounds. *Rescued* is the share of emitted tokens that FLy kept against the target's choice.
 *Refused* says why the first mismatch of a round was not kept: the target was sure (gate), another mismatch
-followed (window), too little of the draft followed (tail), a guard, or the mode (exact).
+followed (window), too little of the draft followed (tail), a guard, or the mode (exact). *shrink* is vLLM's
+window, which shrinks with the draft, under the guards of `flyserve`; *vllm* is without them.
 """
 
 
@@ -45,6 +46,7 @@ def _lines(results: Results) -> Iterator[str]:
     for result in results.groups:
         yield f"\n## {result.group.title}\n"
         yield from _table(result)
+        yield from _ratios(result)
         yield from (f"\n![{result.group.title}]({name})" for name in charts_of(result))
         if not result.group.is_sweep:
             yield from _losses(result)
@@ -88,6 +90,19 @@ def _interval(interval: Interval, scale: float, form: str) -> str:
     return f"{value} ({low} to {high})"
 
 
+def _ratios(result: GroupResult) -> Iterator[str]:
+    """A row per value, a column per other line."""
+    others = list(dict.fromkeys(ratio.other for ratio in result.ratios))
+    if not others:
+        return
+    yield f"\ntau of {result.group.leading}, all else equal, by that of:\n"
+    yield f"| {result.group.title.lower()} | {' | '.join(others)} |"
+    yield f"|{'---|' * (len(others) + 1)}"
+    for value in dict.fromkeys(ratio.value for ratio in result.ratios):
+        found = {ratio.other: ratio.ratio for ratio in result.ratios if ratio.value == value}
+        yield f"| {value} | {' | '.join(_interval(found[other], 1, '.3f') for other in others)} |"
+
+
 def _losses(result: GroupResult) -> Iterator[str]:
     yield "\nWhat is lost, and where:\n"
     for row in result.rows:
@@ -125,7 +140,5 @@ def _examples(result: GroupResult) -> Iterator[str]:
 
 def _example(example: Example) -> Iterator[str]:
     yield f"> {example.task.prompt}\n>"
-    yield (
-        f"> {marked(example.record).strip()}\n>".replace("\n\n", "\n").replace("\n", "\n> ").removesuffix(" ")
-    )
-    yield f"> Right answer: {example.task.answer}"
+    yield from (f"> {line}" for line in marked(example.record).splitlines() if line.strip())
+    yield f">\n> Right answer: {example.task.answer}"

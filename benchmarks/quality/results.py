@@ -1,12 +1,14 @@
 """All figures of a run: group by group, setting by setting."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from benchmarks.quality.examples import Example, right_ones, wrong_ones
-from benchmarks.quality.figures import Figures, summarize
+from benchmarks.quality.figures import Figures, summarize, tau_ratio
 from benchmarks.quality.records import Record
 from benchmarks.quality.settings import HARD, MAIN, Group, Setting
+from benchmarks.summary import Interval
 from demo.tasks import Task
 from flyserve.types import Deployment
 
@@ -25,13 +27,24 @@ class Row:
 
 
 @dataclass(frozen=True)
+class TauRatio:
+    """What one line of a sweep gains over another, all else equal."""
+
+    line: str
+    other: str
+    value: float | str
+    ratio: Interval
+
+
+@dataclass(frozen=True)
 class GroupResult:
-    """A group's figures; examples only where rules are compared."""
+    """A group's figures; examples only where rules are compared, ratios where a sweep has several lines."""
 
     group: Group
     rows: tuple[Row, ...]
     right: tuple[Example, ...] = ()
     wrong: tuple[Example, ...] = ()
+    ratios: tuple[TauRatio, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,11 @@ class Results:
                 ]
                 for result in self.groups
             },
+            "tau_ratios": {
+                result.group.name: [asdict(ratio) for ratio in result.ratios]
+                for result in self.groups
+                if result.ratios
+            },
         }
 
 
@@ -72,7 +90,22 @@ def collect(
         groups: Each with its problems.
         records: Every problem of a group under each of its settings.
     """
-    return Results(deployment, tuple(_collect(group, tasks, records) for group, tasks in groups))
+    found = tuple(_collect(group, tasks, records) for group, tasks in groups)
+    return Results(_without_paths(deployment), found)
+
+
+def _without_paths(deployment: Deployment) -> Deployment:
+    """Where the models lay on the machine that measured is nobody's business."""
+    target, drafter = deployment.target, deployment.drafter
+    return replace(
+        deployment,
+        target=replace(target, model_id=_folder_name(target.model_id)),
+        drafter=drafter and replace(drafter, model_id=_folder_name(drafter.model_id)),
+    )
+
+
+def _folder_name(model_id: str) -> str:
+    return "/".join(Path(model_id).parts[-2:])
 
 
 def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResult:
@@ -83,10 +116,21 @@ def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResu
     )
     looked_at = [setting for setting in group.settings if setting.line == _LOOKED_AT]
     if group.name not in (MAIN, HARD) or not looked_at:
-        return GroupResult(group, rows)
+        return GroupResult(group, rows, ratios=tuple(_ratios(group, own)))
     runs, baseline = own[looked_at[0].key], own[group.baseline(looked_at[0]).key]
     right, wrong = right_ones(tasks, runs, baseline), wrong_ones(tasks, runs, baseline)
     return GroupResult(group, rows, tuple(right), tuple(wrong))
+
+
+def _ratios(group: Group, own: Records) -> Iterator[TauRatio]:
+    """Tau of the group's leading line by that of each other line, at every value that both have."""
+    for setting in group.settings:
+        if setting.line != group.leading or setting.value is None:
+            continue
+        for other in group.settings:
+            if other.value == setting.value and other.line != setting.line:
+                ratio = tau_ratio(own[setting.key], own[other.key])
+                yield TauRatio(setting.line, other.line, setting.value, ratio)
 
 
 def _of(records: Mapping[str, Record], tasks: Sequence[Task]) -> dict[str, Record]:

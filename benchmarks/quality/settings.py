@@ -14,6 +14,8 @@ PLAIN = Speculation(mode=Mode.PLAIN)
 EXACT = Speculation(mode=Mode.EXACT, draft_length=DRAFT_LENGTH)
 CARRY = Speculation(mode=Mode.FLY, preset="flyserve", draft_length=DRAFT_LENGTH)
 REJECT = replace(CARRY, tail=Tail.REJECT)
+SHRINK = replace(CARRY, preset="vllm", guard_stops=True, strict_prefix_tokens=2)
+"""vLLM's shrinking window, in all else the same as `REJECT`."""
 RULES = {
     "plain": PLAIN,
     "exact": EXACT,
@@ -64,12 +66,14 @@ class Group:
         title: For people.
         settings: With every setting's baseline among them.
         is_sweep: Whether a factor varies; else its settings stand for themselves.
+        leading: The line whose tau is told by that of the other lines; None compares none.
     """
 
     name: str
     title: str
     settings: tuple[Setting, ...]
     is_sweep: bool = True
+    leading: str | None = None
 
     def baseline(self, setting: Setting) -> Setting:
         """Plain decoding at the same temperature on the same problems."""
@@ -86,7 +90,7 @@ def make_groups(only: Sequence[str] = ()) -> list[Group]:
     groups = [
         Group(MAIN, "The rules side by side", _rules(tuple(RULES), Split.HELD_OUT), is_sweep=False),
         Group(HARD, "Problems harder than trained on", _rules(_HARD_RULES, Split.HARD), is_sweep=False),
-        Group("draft_length", "Draft length", (_plain(), *_draft_lengths())),
+        Group("draft_length", "Draft length", (_plain(), *_draft_lengths()), leading="carry"),
         Group("window", "Window", (_plain(), *_varied("window", (2, 4, 6, 8)))),
         Group("threshold", "Entropy threshold, nats", (_plain(), *_varied("threshold", (0, 0.1, 0.3, 0.5)))),
         Group(
@@ -107,7 +111,7 @@ def _plain() -> Setting:
 
 
 def _draft_lengths() -> Iterator[Setting]:
-    lines = {"carry": CARRY, "reject": REJECT, "vllm": RULES["vllm"]}
+    lines = {"carry": CARRY, "reject": REJECT, "shrink": SHRINK, "vllm": RULES["vllm"]}
     for line, speculation in lines.items():
         for length in (4, 6, 8, 15, 25):
             yield Setting(line, replace(speculation, draft_length=length), length)

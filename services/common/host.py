@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,8 @@ from services.common.status import StatusInterceptor
 
 logger = logging.getLogger(__name__)
 
+FAILED_GRACE_S = 1.0
+"""For the answers that are on their way when a service fails."""
 _OPTIONS: Sequence[tuple[str, Any]] = (
     # Two servers on one port would share its connections in silence.
     ("grpc.so_reuseport", 0),
@@ -36,15 +37,22 @@ class Service:
         name: Full name, such as `flyserve.v1.Target`.
         register: Adds the servicer to a server.
         close: Frees what the servicer holds; awaited after the server has stopped.
+        failure: Returns when the service can serve no more; awaited while the server runs.
     """
 
     name: str
     register: Callable[[grpc.aio.Server], None]
     close: Callable[[], Awaitable[None]]
+    failure: Callable[[], Awaitable[None]] | None = None
 
 
 class Host:
-    """A gRPC server with its health and reflection services, in the running event loop."""
+    """A gRPC server with its health and reflection services, in the running event loop.
+
+    Attributes:
+        port: That it listens at; known after `start`.
+        failed: Set once the service can serve no more. Health says so, the server still runs.
+    """
 
     def __init__(
         self,
@@ -59,7 +67,9 @@ class Host:
         self._credentials = credentials
         self._health = HealthServicer()
         self._server = grpc.aio.server(interceptors=(StatusInterceptor(),), options=(*_OPTIONS, *options))
+        self._watch: asyncio.Task[None] | None = None
         self.port = 0
+        self.failed = asyncio.Event()
 
     @property
     def address(self) -> str:
@@ -79,13 +89,23 @@ class Host:
         self.port = self._bind()
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        if self._service.failure is not None:
+            self._watch = asyncio.create_task(self._watch_service(self._service.failure))
         logger.info("%s listens at %s", self._service.name, self.address)
 
     async def drain(self, grace_s: float) -> None:
         """Readiness goes first; running calls may finish within `grace_s`; then everything is freed."""
+        if self._watch is not None:
+            self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.stop(grace_s)
         await self._service.close()
+
+    async def _watch_service(self, failure: Callable[[], Awaitable[None]]) -> None:
+        await failure()
+        logger.error("%s can serve no more", self._service.name)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.failed.set()
 
     def _bind(self) -> int:
         try:
@@ -101,7 +121,10 @@ class Host:
 
 
 async def serve_until_signalled(host: Host, grace_s: float, on_ready: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; a second signal ends the grace period."""
+    """Serves until SIGTERM or SIGINT, then drains; a second signal ends the grace period.
+
+    A host that has failed is drained as well, and sooner.
+    """
     loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     def signalled() -> None:
@@ -111,8 +134,8 @@ async def serve_until_signalled(host: Host, grace_s: float, on_ready: Callable[[
         loop.add_signal_handler(number, signalled)
     await host.start()
     on_ready(host.address)
-    await stop.wait()
-    drain = asyncio.create_task(host.drain(grace_s))
+    await _either(stop, host.failed)
+    drain = asyncio.create_task(host.drain(FAILED_GRACE_S if host.failed.is_set() else grace_s))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
     if not drain.done():
@@ -123,51 +146,9 @@ async def serve_until_signalled(host: Host, grace_s: float, on_ready: Callable[[
         await drain
 
 
-class HostThread:
-    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on."""
-
-    def __init__(self, build: Callable[[], Awaitable[Host]]) -> None:
-        """Builds the host on its loop and starts it; raises what building raises."""
-        self._loop = _new_event_loop()
-        self.host: Host
-        self._thread = threading.Thread(target=self._loop.run_forever, name="grpc-host", daemon=True)
-        self._thread.start()
-        try:
-            self.host = self._run(self._started(build))
-        except BaseException:
-            self._end_loop()
-            raise
-
-    def stop(self, grace_s: float) -> None:
-        """Drains the host and ends its thread."""
-        self._run(self.host.drain(grace_s))
-        self._end_loop()
-
-    def is_alive(self, timeout_s: float = 5.0) -> bool:
-        """Whether the event loop answers within `timeout_s`."""
-        answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
-        try:
-            answer.result(timeout_s)
-        except TimeoutError:
-            return False
-        return True
-
-    @staticmethod
-    async def _started(build: Callable[[], Awaitable[Host]]) -> Host:
-        host = await build()
-        await host.start()
-        return host
-
-    def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()
+async def _either(*events: asyncio.Event) -> None:
+    """Returns when one of the events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()

@@ -11,11 +11,15 @@ import typer
 from fly.errors import FlyServeError
 from services.common.host import Host, serve_until_signalled
 
+EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 
 
 def run_service(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
-    """Serves until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2."""
+    """Serves until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2.
+
+    A service that fails ends the process with exit status 1: whoever supervises it starts another.
+    """
     import uvloop
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -35,3 +39,5 @@ def fail(message: str) -> NoReturn:
 async def _serve(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
     host = await build()
     await serve_until_signalled(host, grace_s, lambda address: typer.echo(f"ready {address}"))
+    if host.failed.is_set():
+        sys.exit(EXIT_FAILED)

@@ -1,10 +1,11 @@
 """Configuration of one drafter replica, or of a sub-drafter replica that runs a model."""
 
 import os
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from services.common.config import AutoSwitch
 from services.drafter.session import DraftingLimits
 from services.engine.settings import ModelSettings
 
@@ -27,10 +28,8 @@ class DrafterConfig(ModelSettings):
     registry: str | None = None
     sub_drafter: str | None = None
     max_draft: int = Field(64, ge=1, le=1024)
-    draft_ahead: Literal["auto", "on", "off"] = "auto"
+    draft_ahead: AutoSwitch = "auto"
     declared_cpus: float | None = Field(None, gt=0)
-
-    _named = field_validator("draft_ahead", mode="before")(lambda value: named_switch(value))
 
     @property
     def limits(self) -> DraftingLimits:
@@ -42,8 +41,3 @@ class DrafterConfig(ModelSettings):
         if self.draft_ahead == "auto":
             return self.declared_cpus is not None and usable_cpus >= self.declared_cpus
         return self.draft_ahead == "on"
-
-
-def named_switch(value: Any) -> Any:
-    """YAML reads a bare `on` or `off` as a truth value: its name again."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value

@@ -86,7 +86,7 @@ def host_engine(
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
-    return Host(Service(SERVICE_NAME, register, servicer.close), address, credentials)
+    return Host(Service(SERVICE_NAME, register, servicer.close, engine.failure), address, credentials)
 
 
 def _source(config: DrafterConfig) -> EndpointSource | None:

@@ -41,6 +41,10 @@ class ContiguousArena:
         self._layers: dict[Slot, dict[int, Tensor]] = {}
 
     @property
+    def max_sequences(self) -> int:
+        return self._ledger.max_sequences
+
+    @property
     def kv_capacity(self) -> int:
         return self._ledger.kv_capacity
 
@@ -48,16 +52,31 @@ class ContiguousArena:
     def kv_used(self) -> int:
         return self._ledger.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._ledger.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._ledger.allocate(num_tokens)
         if slot is not None:
             self._layers[slot] = {}
         return slot
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
         if num_tokens == 0:
             self._layers[slot] = {}
         return self._ledger.resize(slot, num_tokens)
+
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        if not self._ledger.resize(slot, num_tokens):
+            return False
+        for layer, rows in self._layers[source].items():
+            _, _, heads, dim = rows.shape
+            self.memory(layer, slot, heads, dim, rows)[:num_tokens].copy_(rows[:num_tokens])
+        return True
+
+    def retire(self, slot: Slot) -> None:
+        self._ledger.retire(slot)
 
     def free(self, slot: Slot) -> None:
         del self._layers[slot]

@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from fly.errors import ModelError
 from services.engine.arena import ContiguousArena, KvArena
+from services.engine.attend import attend, attend_eager
 from services.engine.plan import Plan
 
 IMPLEMENTATION = "flyserve_ragged"
@@ -51,6 +51,8 @@ def ragged_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     flyserve_plan: Plan | None = None,
     flyserve_arena: KvArena | None = None,
     **kwargs: Any,
@@ -66,6 +68,8 @@ def ragged_attention(
         scaling: Of the scores; 1 / sqrt(dim) by default.
         dropout: Must be 0.
         sliding_window: Positions that a row sees, itself included.
+        softcap: Of the scores (Gemma 2).
+        s_aux: Sinks by head (GPT-OSS).
         flyserve_plan: Whose rows are where.
         flyserve_arena: KV memory.
         kwargs: What else a layer passes on.
@@ -78,8 +82,8 @@ def ragged_attention(
     """
     if flyserve_plan is None or flyserve_arena is None:
         raise ModelError(f"{type(module).__name__} does not pass the plan on to its attention")
-    if kwargs.get("s_aux") is not None or kwargs.get("softcap") is not None:
-        raise ModelError(f"{type(module).__name__}: attention sinks and soft-capping are not served")
+    if kwargs.get("position_bias") is not None:
+        raise ModelError(f"{type(module).__name__}: attention with a position bias is not served")
     dtype = flyserve_arena.dtype or query.dtype
     masks = flyserve_plan.masks(sliding_window, dtype)
     query = query.to(dtype)
@@ -89,15 +93,9 @@ def ragged_attention(
     for rows, mask in zip(flyserve_plan.rows, masks, strict=True):
         span = slice(rows.offset, rows.offset + rows.num_rows)
         keys, values = flyserve_arena.store(layer, rows.slot, rows.start, key[0, :, span], value[0, :, span])
-        parts.append(attend(query[:, :, span], keys, values, mask, scaling))
+        if softcap is None and s_aux is None:
+            parts.append(attend(query[:, :, span], keys, values, mask, scaling))
+        else:
+            parts.append(attend_eager(query[:, :, span], keys, values, mask, scaling, softcap, s_aux))
     output = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return output.transpose(1, 2).to(value.dtype), None
-
-
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """Attention of one sequence's rows over its KV; without a mask they are causal, or a single row."""
-    is_causal = mask is None and query.shape[2] > 1
-    is_grouped = query.shape[1] != keys.shape[1]
-    return F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=is_grouped
-    )

@@ -29,6 +29,7 @@ class Work:
         proposals: What the drafts were drawn from (coupling `rejection`); empty where nothing is known of it.
         is_proposing: The choices are drafts themselves: no entropy is told; under `rejection` they are drawn
             from distributions to tell.
+        num_reused: Tokens before `start` whose KV was taken from another sequence, since the last work.
     """
 
     slot: Slot
@@ -43,11 +44,22 @@ class Work:
     num_logprobs: int | None = None
     proposals: Sequence[SparseDistribution] = ()
     is_proposing: bool = False
+    num_reused: int = 0
 
     @property
     def first_position(self) -> int:
         """Of the token that the first output chooses: the length of the prefix that it sees."""
-        return self.start + len(self.tokens) - self.num_outputs + 1
+        return self.end - self.num_outputs + 1
+
+    @property
+    def end(self) -> int:
+        """Length of the sequence with `tokens`."""
+        return self.start + len(self.tokens)
+
+    @property
+    def num_unanswered(self) -> int:
+        """Tokens that are computed without an answer."""
+        return len(self.tokens) - self.num_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,14 @@ class Scores:
 
 
 class Memory(Protocol):
-    """KV memory by slot: a handle that lives as long as its sequence, while its room may be taken away."""
+    """KV memory by slot: a handle that lives as long as its sequence, while its room may be taken away.
+
+    The slot of a closed sequence may stay for others to copy from, and takes no place then.
+    """
+
+    @property
+    def max_sequences(self) -> int:
+        """Places: open sequences at once."""
 
     @property
     def kv_capacity(self) -> int:
@@ -80,11 +99,34 @@ class Memory(Protocol):
     def kv_used(self) -> int:
         """Token positions reserved."""
 
+    @property
+    def kv_cached(self) -> int:
+        """Those of them that only slots of closed sequences hold."""
+
     def allocate(self, num_tokens: int) -> Slot | None:
         """A slot with room for `num_tokens`; None while memory or places are full."""
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
-        """Makes room for `num_tokens` in all, keeping what is there; 0 evicts. False where memory is full."""
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
+        """Makes room for `num_tokens` in all, keeping what is there; 0 evicts.
+
+        Args:
+            slot: Whose room.
+            num_tokens: Positions that it needs.
+            start: Positions from here on are about to be written; None where none are.
+
+        Returns:
+            False where memory is full; nothing has changed then.
+        """
+
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        """Gives the slot the source's first `num_tokens` positions, and room for them if it has none.
+
+        Returns:
+            False where memory is full; nothing has changed then.
+        """
+
+    def retire(self, slot: Slot) -> None:
+        """The slot's sequence is closed: what it holds is only read from now on, until it is freed."""
 
     def free(self, slot: Slot) -> None:
         """Gives the slot back."""
@@ -102,7 +144,32 @@ class Runner(Memory, Protocol):
 
         Returns:
             Scores per work, in the same order.
+
+        Raises:
+            RunnerLost: Every later forward would fail as well.
         """
+
+
+class RunnerLost(RuntimeError):
+    """The runner can compute no more; nothing but another one helps."""
+
+
+class Upkeep(Protocol):
+    """What some runners need besides forwards; called by the thread that calls `forward`."""
+
+    @property
+    def idle_interval_s(self) -> float:
+        """How long it may be left alone."""
+
+    def on_idle(self) -> None:
+        """It has been left alone that long.
+
+        Raises:
+            RunnerLost: It turned out to be of no more use.
+        """
+
+    def close(self) -> None:
+        """Its last call; never raises."""
 
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from fly.clock import Clock
 from services.engine.base import Runner, Work
-from services.engine.core import works
 from services.engine.engine import Command, Engine, forward_error
-from services.engine.scheduler import Ticket
+from services.engine.promise import Promise
+from services.engine.ticket import Ticket, works
 
 
 class CostedRunner(Runner, Protocol):
@@ -34,6 +34,7 @@ class ClockEngine(Engine):
 
     async def start(self) -> None:
         self._is_running = True
+        self._failure = Promise()
         self._task = asyncio.create_task(self._serve(), name="flyserve-engine")
 
     async def stop(self) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 from fly.errors import NotReady, Overloaded
 from fly.known import StaleState
 from fly.messages import Load, Open, StaleReason
-from services.engine.base import Job, Runner, Scores, Work
+from services.engine.base import Job, Runner, Scores
 from services.engine.promise import Promise
 from services.engine.residency import Residency
-from services.engine.scheduler import Scheduler, Ticket
+from services.engine.scheduler import Scheduler
 from services.engine.sequence import EngineSequence
+from services.engine.ticket import Ticket, works
 
 RETRY_AFTER_S = 1.0
 
@@ -33,6 +34,8 @@ class EngineCore:
         self._tickets: dict[Promise, Ticket] = {}
         self._waiting: deque[tuple[Open, Promise]] = deque()
         self._answers: list[Promise] = []
+        self._prefill_tokens = 0
+        self._reused_tokens = 0
 
     @property
     def context_length(self) -> int:
@@ -48,8 +51,11 @@ class EngineCore:
         return Load(
             sequences=len(self._residency),
             queued=len(self._waiting),
-            kv_used=self._runner.kv_used,
+            kv_used=self._runner.kv_used - self._runner.kv_cached,
+            kv_cached=self._runner.kv_cached,
             kv_capacity=self._runner.kv_capacity,
+            prefill_tokens=self._prefill_tokens,
+            reused_tokens=self._reused_tokens,
         )
 
     def open(self, opening: Open, promise: Promise) -> None:
@@ -59,7 +65,9 @@ class EngineCore:
         if len(self._waiting) < self._max_queued:
             self._waiting.append((opening, promise))
             return
-        message = f"{len(self._residency)} sequences are open and {len(self._waiting)} wait"
+        load = self.load()
+        room = f"{load.kv_used} of {load.kv_capacity} KV positions are taken"
+        message = f"{load.sequences} sequences are open and {load.queued} wait; {room}"
         self._answer(promise, error=Overloaded(message, RETRY_AFTER_S))
 
     def abandon(self, promise: Promise) -> None:
@@ -67,6 +75,7 @@ class EngineCore:
         self._waiting = deque(entry for entry in self._waiting if entry[1] is not promise)
         if isinstance(promise.result, EngineSequence):
             self.close(promise.result)
+        self._admit_waiting()
 
     def close(self, sequence: EngineSequence) -> None:
         """Frees a sequence; a job that still works for it ends."""
@@ -94,6 +103,7 @@ class EngineCore:
             busy = self._scheduler.pending_slots()
             batch = self._scheduler.next_batch(lambda work: self._residency.make_room(work, busy))  # noqa: B023
             if batch:
+                self._admit_waiting()  # an eviction may have left more room than was asked for
                 return batch
             self._preempt()
         return []
@@ -101,6 +111,9 @@ class EngineCore:
     def finish(
         self, batch: Sequence[Ticket], scores: Sequence[Scores], started_ns: int, forward_ns: int
     ) -> None:
+        for work in works(batch):
+            self._prefill_tokens += work.num_unanswered
+            self._reused_tokens += work.num_reused
         self._scheduler.complete(batch, scores, started_ns, forward_ns)
         self._collect()
 
@@ -110,7 +123,7 @@ class EngineCore:
         self._collect()
 
     def abort(self) -> None:
-        """Ends everything: the engine stops."""
+        """Ends everything, and frees what is cached: the engine stops."""
         for promise, ticket in self._tickets.items():
             self._scheduler.cancel(ticket)
             self._answer(promise, error=NotReady("the engine stops"))
@@ -119,6 +132,7 @@ class EngineCore:
         self._tickets.clear()
         self._promises.clear()
         self._waiting.clear()
+        self._residency.drop_cached()
 
     def keep(self, promise: Promise) -> None:
         """Keeps a promise that asks for nothing but an answer."""
@@ -135,7 +149,10 @@ class EngineCore:
         assert first.work is not None
         victim = self._residency.least_recent({first.work.slot})
         if victim is None:
-            self._scheduler.throw(first.work.slot, Overloaded("KV memory is too small", RETRY_AFTER_S))
+            message = (
+                f"the sequence needs {first.work.end} KV positions, of {self._runner.kv_capacity} in all"
+            )
+            self._scheduler.throw(first.work.slot, Overloaded(message, RETRY_AFTER_S))
         else:
             self._residency.evict(victim)
             self._scheduler.throw(victim, StaleState(StaleReason.EVICTED))
@@ -150,7 +167,7 @@ class EngineCore:
         sequence = self._residency.admit(
             max(1, opening.prompt_length),
             lambda slot: EngineSequence(
-                opening, slot, info.vocab_size, self.context_length, self._chunk_tokens
+                opening, slot, info.vocab_size, self.context_length, self._chunk_tokens, self._residency
             ),
         )
         if sequence is None:
@@ -169,8 +186,3 @@ class EngineCore:
     def _answer(self, promise: Promise, result: Any = None, error: BaseException | None = None) -> None:
         promise.result, promise.error = result, error
         self._answers.append(promise)
-
-
-def works(batch: Sequence[Ticket]) -> list[Work]:
-    """What the tickets of a batch want."""
-    return [ticket.work for ticket in batch if ticket.work is not None]

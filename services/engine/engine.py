@@ -1,6 +1,7 @@
 """The engine as its service sees it: open sequences, run jobs on them, from any event loop."""
 
 import asyncio
+import contextlib
 import logging
 import queue
 import sys
@@ -8,18 +9,20 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.background import BackgroundJob
-from services.engine.base import Job, Runner
-from services.engine.core import EngineCore, works
+from services.engine.base import Job, Runner, RunnerLost, Upkeep
+from services.engine.core import EngineCore
 from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
-from services.engine.scheduler import BACKGROUND, Ticket
+from services.engine.scheduler import BACKGROUND
 from services.engine.sequence import EngineSequence
+from services.engine.ticket import Ticket, works
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +39,15 @@ class Engine(ABC):
     """Runs jobs of many sequences in shared forwards.
 
     Attributes:
-        info: What it serves.
+        info: What it serves; its context is no longer than memory can hold.
     """
 
     def __init__(self, runner: Runner, max_batch_tokens: int = 512, max_queued: int = 64) -> None:
-        self.info: ModelInfo = runner.info
         self._core = EngineCore(runner, max_batch_tokens, max_queued)
+        self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
+        self._holder = "the context" if self.info == runner.info else "KV memory"
         self._is_running = False
+        self._failure: Promise | None = None
 
     @property
     def context_length(self) -> int:
@@ -61,7 +66,7 @@ class Engine(ABC):
             Overloaded: Too many wait already.
             NotReady: The engine does not run.
         """
-        check_opening(opening, self.info.vocab_size, self.context_length)
+        check_opening(opening, self.info.vocab_size, self.context_length, self._holder)
         promise = self._promise()
         self._post(partial(self._core.open, opening, promise))
         try:
@@ -120,6 +125,12 @@ class Engine(ABC):
         self._post(partial(self._core.keep, done))
         await done.wait()
 
+    async def failure(self) -> None:
+        """Returns when a running engine has failed: it serves no more."""
+        if self._failure is None:
+            raise NotReady("the engine does not run")
+        await self._failure.wait()
+
     @abstractmethod
     async def start(self) -> None:
         """Begins to serve."""
@@ -145,9 +156,25 @@ class Engine(ABC):
 class ThreadEngine(Engine):
     """An engine for real models: one thread owns the runner and everything that belongs to it."""
 
-    def __init__(self, runner: Runner, max_batch_tokens: int = 512, max_queued: int = 64) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        max_batch_tokens: int = 512,
+        max_queued: int = 64,
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        """Takes the runner over.
+
+        Args:
+            runner: Computes.
+            max_batch_tokens: Token rows per forward.
+            max_queued: Sequences that may wait for a place.
+            upkeep: What the runner needs besides, until the engine ends.
+        """
         super().__init__(runner, max_batch_tokens, max_queued)
         self._runner = runner
+        self._upkeep = upkeep
+        self._upkeep_due_s = 0.0
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._has_ended = False
         self._thread = threading.Thread(target=self._serve, name="flyserve-engine", daemon=True)
@@ -156,6 +183,7 @@ class ThreadEngine(Engine):
         # NOTE: the event loop must not keep the interpreter for the usual 5 ms: that is many small forwards.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._is_running = True
+        self._failure = Promise()
         self._thread.start()
 
     async def stop(self) -> None:
@@ -186,19 +214,39 @@ class ThreadEngine(Engine):
             logger.exception("the engine's thread failed: it serves no more")
             self._is_running = False
             self._core.abort()
-            deliver_all(self._core.take_answers())
+            deliver_all([*self._core.take_answers(), *filter(None, [self._failure])])
+        finally:
+            if self._upkeep is not None:
+                self._upkeep.close()
 
     def _take_commands(self) -> None:
         """Calls what has come in; waits for something while there is nothing to compute."""
         if not self._core.has_work:
-            self._inbox.get()()
+            self._next_command()()
         while not self._inbox.empty():
             self._inbox.get()()
+
+    def _next_command(self) -> Command:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get(timeout=self._keep_up())
+
+    def _keep_up(self) -> float | None:
+        """Looks after the runner where that is due; seconds until it is due again."""
+        if self._upkeep is None:
+            return None
+        now_s = time.monotonic()
+        if now_s >= self._upkeep_due_s:
+            self._upkeep.on_idle()
+            self._upkeep_due_s = now_s + self._upkeep.idle_interval_s
+        return self._upkeep_due_s - now_s
 
     def _forward(self, batch: Sequence[Ticket]) -> None:
         started_ns = time.perf_counter_ns()
         try:
             scores = self._runner.forward(works(batch))
+        except RunnerLost:
+            raise
         except Exception as error:
             self._core.fail(batch, forward_error(error, batch))
         else:

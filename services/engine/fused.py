@@ -4,19 +4,20 @@ Weights that read the same input are fused: queries, keys, values and the half-r
 rotary embedding needs are one linear, gate and up another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
 from services.engine.arena import ContiguousArena
 from services.engine.fused_attention import FusedAttention, Rotary, Shape
-from services.engine.packed import Linear
+from services.engine.packed import BiasedLinear, Linear
 from services.engine.plan import Plan
 
+_LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 _STATIC_ROPE = {"default", "linear", "llama3"}
 _FEW_ROWS = 4
 """Up to here the number of operators decides, above their work."""
@@ -35,13 +36,15 @@ class Layer(NamedTuple):
 
 def can_fuse(model: Any) -> bool:
     """Whether the model is one that this forward computes."""
-    if type(model) is not LlamaForCausalLM:
+    if type(model) not in _LLAMA_LIKE:
         return False
     config: Any = model.config
+    attention, mlp = model.model.layers[0].self_attn, model.model.layers[0].mlp
+    unbiased = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
     return (
         config.hidden_act == "silu"
-        and not config.attention_bias
-        and not config.mlp_bias
+        and all(linear.bias is None for linear in unbiased)
+        and getattr(config, "sliding_window", None) is None
         and config.rope_parameters["rope_type"] in _STATIC_ROPE
         and config.rope_parameters.get("partial_rotary_factor", 1.0) == 1.0
     )
@@ -108,16 +111,27 @@ class RmsNorm:
 
 def _fuse(layer: Any, shape: Shape, make_linear: Callable[[Tensor], Linear], eps: float) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    query, key, value = attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight
-    rotated = [_rotate_half_rows(weight, shape.dim) for weight in (query, key)]
     return Layer(
         attention_norm=RmsNorm(layer.input_layernorm.weight, eps),
-        project=make_linear(torch.cat([query, key, value, *rotated])),
+        project=_fuse_projection(attention, shape.dim, make_linear),
         output=make_linear(attention.o_proj.weight),
         mlp_norm=RmsNorm(layer.post_attention_layernorm.weight, eps),
         gate_up=make_linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
         down=make_linear(mlp.down_proj.weight),
     )
+
+
+def _fuse_projection(attention: Any, dim: int, make_linear: Callable[[Tensor], Linear]) -> Linear:
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    linear = make_linear(_with_rotated([part.weight for part in parts], dim))
+    if attention.q_proj.bias is None:
+        return linear
+    return BiasedLinear(linear, _with_rotated([part.bias[:, None] for part in parts], dim).flatten())
+
+
+def _with_rotated(weights: Sequence[Tensor], dim: int) -> Tensor:
+    """Of queries, keys and values, then of the half-rotated queries and keys."""
+    return torch.cat([*weights, *(_rotate_half_rows(weight, dim) for weight in weights[:2])])
 
 
 def _rotate_half_rows(weight: Tensor, dim: int) -> Tensor:

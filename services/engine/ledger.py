@@ -10,15 +10,20 @@ class KvLedger:
     """Reservations by slot within a budget; holds no memory itself.
 
     Attributes:
+        max_sequences: Slots that may be held by open sequences at once; those of closed ones do not count.
         kv_capacity: Token positions in all.
         kv_used: Token positions reserved.
+        kv_cached: Those of them whose sequences are closed.
     """
 
     def __init__(self, kv_tokens: int, max_sequences: int) -> None:
+        self.max_sequences = max_sequences
         self.kv_capacity = kv_tokens
         self.kv_used = 0
+        self.kv_cached = 0
         self._reserved: dict[Slot, int] = {}
-        self._free_slots = list(range(max_sequences - 1, -1, -1))
+        self._retired: set[Slot] = set()
+        self._free_slots: list[Slot] = []
 
     def __len__(self) -> int:
         return len(self._reserved)
@@ -29,20 +34,20 @@ class KvLedger:
 
     def allocate(self, num_tokens: int) -> Slot | None:
         """A slot with room for `num_tokens`; None while memory or places are full."""
-        if not self._free_slots:
+        if len(self._reserved) - len(self._retired) >= self.max_sequences:
             return None
-        slot = self._free_slots[-1]
+        slot = self._free_slots.pop() if self._free_slots else len(self._reserved)
         self._reserved[slot] = 0
-        if not self.resize(slot, num_tokens):
-            del self._reserved[slot]
-            return None
-        return self._free_slots.pop()
+        if self.resize(slot, num_tokens):
+            return slot
+        self.free(slot)
+        return None
 
     def resize(self, slot: Slot, num_tokens: int) -> bool:
         """Makes room for `num_tokens` in all; 0 gives all back.
 
-        Growth is by half of what there is, so that a long response moves its memory seldom, but never keeps
-        the last free positions from a request that they suffice for.
+        Growth is by half of what there is, so that a long response moves its memory seldom, but no more than
+        is needed once less than a quarter of all would stay free.
         """
         current = self._reserved[slot]
         if 0 < num_tokens <= current:
@@ -51,14 +56,23 @@ class KvLedger:
         if num_tokens > available:
             return False
         wanted = _round_up(max(num_tokens, current + current // 2)) if num_tokens else 0
-        if wanted > available:
+        if wanted > available - self.kv_capacity // 4:
             wanted = min(_round_up(num_tokens), available)
         self.kv_used += wanted - current
         self._reserved[slot] = wanted
         return True
 
+    def retire(self, slot: Slot) -> None:
+        """The slot's sequence is closed; what it has reserved counts as cached until it is freed."""
+        self._retired.add(slot)
+        self.kv_cached += self._reserved[slot]
+
     def free(self, slot: Slot) -> None:
-        self.kv_used -= self._reserved.pop(slot)
+        room = self._reserved.pop(slot)
+        self.kv_used -= room
+        if slot in self._retired:
+            self._retired.remove(slot)
+            self.kv_cached -= room
         self._free_slots.append(slot)
 
 

@@ -1,20 +1,23 @@
 """A model folder becomes an unmodified transformers model, or an error that says what is wrong with it."""
 
 import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, DistributedConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from fly.errors import ModelError
+from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
+from services.engine.architecture import context_length, model_class, read_config
+from services.engine.weights import weight_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_SERVED_LAYERS = {"full_attention", "sliding_attention"}
-_WITH_SINKS = {"gpt_oss"}
 _BLOCK_BYTES = 1 << 22
 
 
@@ -29,6 +32,7 @@ class LoadedModel:
         context_length: Longest sequence in tokens.
         weight_fingerprint: Hash of configuration and weights.
         token_map_hash: Hash of the tokenizer's map; empty where the folder has no tokenizer.
+        shards: Ranks that hold a part of it each; 1 where it is whole.
     """
 
     model: PreTrainedModel
@@ -37,29 +41,37 @@ class LoadedModel:
     context_length: int
     weight_fingerprint: str
     token_map_hash: str
+    shards: int = 1
 
 
-def load_model(folder: Path, dtype: str, device: str = "cpu") -> LoadedModel:
+def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -> LoadedModel:
     """Loads safetensors weights into a transformers class; no remote code, no network.
+
+    Args:
+        folder: Of the model.
+        dtype: Compute type.
+        device: Where it goes.
+        shards: Ranks of the process group that share it, each of which loads its own part.
 
     Raises:
         ModelError: The folder is missing or incomplete, or its architecture is not served.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    weights = _check_folder(folder)
-    config = _load_config(folder)
+    config = read_config(folder)
+    weights = weight_files(folder)
     text_config = config.get_text_config()
     token_map = read_token_map(folder)
     _check_vocabulary(folder, num_token_ids(token_map), text_config.vocab_size)
-    model = _load_weights(folder, config, DTYPES[dtype]).to(device)
+    model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
         vocab_size=num_token_ids(token_map) or text_config.vocab_size,
-        context_length=text_config.max_position_embeddings,
+        context_length=context_length(text_config),
         weight_fingerprint=fingerprint([folder / "config.json", *weights]),
         token_map_hash=hash_token_map(token_map),
+        shards=shards,
     )
 
 
@@ -74,76 +86,59 @@ def fingerprint(files: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def check_config(config: Any) -> None:
-    """Raises `ModelError` where ragged attention would compute something else than the model means."""
-    name = config.model_type
-    layers = set(getattr(config, "layer_types", None) or ())
-    if config.is_encoder_decoder:
-        raise ModelError(f"{name}: encoder-decoder models are not served")
-    if name in _WITH_SINKS:
-        raise ModelError(f"{name}: attention sinks are not served")
-    if getattr(config, "attn_logit_softcapping", None):
-        raise ModelError(f"{name}: attention with logit soft-capping is not served")
-    if getattr(config, "kv_lora_rank", None):
-        raise ModelError(f"{name}: multi-head latent attention (MLA) is not served")
-    if layers - _SERVED_LAYERS:
-        raise ModelError(
-            f"{name}: layers of type {', '.join(sorted(layers - _SERVED_LAYERS))} are not served"
-        )
-
-
-def _check_folder(folder: Path) -> list[Path]:
-    """The weight files."""
-    if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder")
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} has no config.json")
-    weights = sorted(folder.glob("*.safetensors"))
-    if weights:
-        return weights
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
-        raise ModelError(
-            f"{folder} has only pickled weights, which can run code: convert them to safetensors"
-        )
-    raise ModelError(f"{folder} has no *.safetensors weights")
-
-
-def _load_config(folder: Path) -> Any:
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    check_config(config.get_text_config())
-    return config
-
-
 def _check_vocabulary(folder: Path, num_tokens: int, embedding_rows: int) -> None:
     if num_tokens > embedding_rows:
         raise ModelError(f"{folder}: the tokenizer has {num_tokens} ids, the embedding {embedding_rows} rows")
 
 
-def _load_weights(folder: Path, config: Any, dtype: torch.dtype) -> Any:
+def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-        )
+        with _quiet():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                attn_implementation=_reference_attention(config),
+                distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
+                generation_config=unused,  # the folder's own is the router's affair
+                ignore_mismatched_sizes=True,  # told by _check_report, with the sizes
+                output_loading_info=True,
+            )
     except Exception as error:  # transformers and safetensors raise nearly everything here
-        raise ModelError(f"{folder} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{folder} cannot be loaded: {describe(error)}") from error
     model, report = loaded
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+    _check_report(folder, report)
+    return model.eval().requires_grad_(False)
+
+
+def _check_report(folder: Path, report: dict[str, Any]) -> None:
+    for kind in ("missing_keys", "unexpected_keys", "error_msgs"):
         if keys := report.get(kind):
             raise ModelError(f"{folder}: {kind.replace('_', ' ')}: {_some(keys)}")
-    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
-        raise ModelError(f"{config.model_type}: attention sinks are not served")
-    return model.eval().requires_grad_(False)
+    if mismatched := report.get("mismatched_keys"):
+        sizes = [f"{key} is {list(found)}, must be {list(wanted)}" for key, found, wanted in mismatched]
+        raise ModelError(f"{folder}: weights of a wrong shape: {_some(sizes)}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own report over many lines."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def _reference_attention(config: Any) -> str:
+    """What transformers itself computes with: eager attention where SDPA cannot (sinks, soft-capping)."""
+    return "sdpa" if model_class(config)._supports_sdpa else "eager"
 
 
 def _some(keys: Any, limit: int = 5) -> str:

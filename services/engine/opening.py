@@ -11,17 +11,28 @@ MOST_LOGPROBS = 20
 _SEED_LIMIT = 1 << 64
 
 
-def check_opening(opening: Open, vocab_size: int, context_length: int) -> None:
-    """Raises `InvalidRequest` with a violation for every field that breaks a limit."""
-    violations = [*_check_open(opening, context_length), *_check_sampling(opening.sampling, vocab_size)]
+def check_opening(opening: Open, vocab_size: int, context_length: int, holder: str = "the context") -> None:
+    """Raises `InvalidRequest` with a violation for every field that breaks a limit.
+
+    Args:
+        opening: What to check.
+        vocab_size: Token ids lie below this.
+        context_length: Longest sequence in tokens.
+        holder: What sets that limit.
+    """
+    violations = [
+        *_check_open(opening, context_length, holder),
+        *_check_sampling(opening.sampling, vocab_size),
+    ]
     if violations:
         raise InvalidRequest(*violations)
 
 
-def _check_open(opening: Open, context_length: int) -> Iterator[FieldViolation]:
-    if not 0 <= opening.prompt_length <= context_length:
-        found = f"is {opening.prompt_length}, must be 0 to {context_length}"
-        yield FieldViolation("prompt_length", found)
+def _check_open(opening: Open, context_length: int, holder: str) -> Iterator[FieldViolation]:
+    length = opening.prompt_length
+    if not 0 <= length <= context_length:
+        allowed = f"0 to {context_length}, what {holder} holds"
+        yield FieldViolation("prompt_length", f"is {length}, must be {allowed}")
     asked = opening.num_logprobs
     if asked is not None and not 0 <= asked <= MOST_LOGPROBS:
         yield FieldViolation("num_logprobs", f"is {asked}, must be 0 to {MOST_LOGPROBS}")

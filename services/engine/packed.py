@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,15 @@ logger = logging.getLogger(__name__)
 MANY_ROWS = 16
 """A verification of 15 drafts."""
 _GAIN = 0.95
-"""A packed run must take less than this share of the plain one to be chosen."""
-_MAX_TWIN_ELEMENTS = 1 << 22
+"""Another linear must take less than this share of the plain one's time to be chosen."""
+_LOSS = 1.05
+"""One that stands for the plain one everywhere may take no more than this."""
+_MAX_TWIN_ELEMENTS = 1 << 23
 """Larger weights are not kept both packed and unpacked."""
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 Linear = Callable[[Tensor], Tensor]
+Maker = Callable[[Tensor], Linear]
+"""From a weight, (out, in)."""
 
 
 class PlainLinear:
@@ -47,17 +51,45 @@ class PackedLinear:
         return result
 
 
-class TwinLinear:
-    """A single row by the plain weight, more by the packed one: what float32 wants."""
+class WidenedLinear:
+    """bfloat16 rows through a packed float32 weight: for CPUs without instructions for bfloat16.
 
-    __slots__ = ("_packed", "weight")
+    There bfloat16 saves memory traffic, which a single row is bound by, but no arithmetic, which many are.
+    """
+
+    __slots__ = ("_packed",)
 
     def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-        self._packed = PackedLinear(weight)
+        self._packed = PackedLinear(weight.float())
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight) if len(rows) == 1 else self._packed(rows)
+        return self._packed(rows.float()).to(rows.dtype)
+
+
+class TwinLinear:
+    """One linear for a single row, another for more, of the same weight."""
+
+    __slots__ = ("_many", "_one")
+
+    def __init__(self, one: Linear, many: Linear) -> None:
+        self._one = one
+        self._many = many
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self._one(rows) if len(rows) == 1 else self._many(rows)
+
+
+class BiasedLinear:
+    """A linear without bias, and its bias."""
+
+    __slots__ = ("_bias", "_linear")
+
+    def __init__(self, linear: Linear, bias: Tensor) -> None:
+        self._linear = linear
+        self._bias = bias
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self._linear(rows).add_(self._bias)
 
 
 class LinearMaker:
@@ -68,7 +100,7 @@ class LinearMaker:
     """
 
     def __init__(self) -> None:
-        self.chosen: dict[tuple[int, ...], Callable[[Tensor], Linear]] = {}
+        self.chosen: dict[tuple[int, ...], Maker] = {}
 
     def __call__(self, weight: Tensor) -> Linear:
         """A linear without bias."""
@@ -123,20 +155,29 @@ def can_pack(dtype: torch.dtype, device: str) -> bool:
     return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(has_bf16))
 
 
-def _fastest(weight: Tensor) -> Callable[[Tensor], Linear]:
+def _fastest(weight: Tensor) -> Maker:
+    """The fastest kind for one row beside the fastest for many; one kind for both where two are too large."""
+    kinds: tuple[Maker, ...] = (PlainLinear, PackedLinear)
+    if weight.dtype is torch.bfloat16 and weight.numel() <= _MAX_TWIN_ELEMENTS:
+        kinds = (*kinds, WidenedLinear)
     try:
-        packed = PackedLinear(weight)
-        plain = PlainLinear(weight)
-        gain_one = _seconds(packed, weight, 1) / _seconds(plain, weight, 1)
-        gain_many = _seconds(packed, weight, MANY_ROWS) / _seconds(plain, weight, MANY_ROWS)
+        one, many = ({kind: _seconds(kind(weight), weight, n) for kind in kinds} for n in (1, MANY_ROWS))
     except (RuntimeError, AttributeError) as error:
         logger.warning("packed linears are not available: %s", error)
         return PlainLinear
-    if gain_many < _GAIN and gain_one < 1.05:
-        return PackedLinear
-    if gain_many < _GAIN and weight.numel() <= _MAX_TWIN_ELEMENTS:
-        return TwinLinear
-    return PackedLinear if gain_one < _GAIN and gain_many < 1.05 else PlainLinear
+    for_one, for_many = _least(one), _least(many)
+    if for_one is for_many:
+        return for_one
+    if weight.numel() <= _MAX_TWIN_ELEMENTS:
+        return lambda weight: TwinLinear(for_one(weight), for_many(weight))
+    is_loss = one[PackedLinear] > _LOSS * one[PlainLinear] or many[PackedLinear] > _LOSS * many[PlainLinear]
+    return PlainLinear if is_loss else PackedLinear
+
+
+def _least(seconds: Mapping[Maker, float]) -> Maker:
+    """The plain one unless another is clearly faster."""
+    best = min(seconds, key=seconds.__getitem__)
+    return best if seconds[best] < _GAIN * seconds[PlainLinear] else PlainLinear
 
 
 def _seconds(linear: Linear, weight: Tensor, num_rows: int) -> float:

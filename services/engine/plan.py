@@ -54,6 +54,11 @@ class Plan:
         self.outputs = torch.tensor(outputs, dtype=torch.long, device=device) if is_partial else None
         self._masks: dict[int, list[Tensor | None]] = {}
 
+    @property
+    def windows(self) -> set[int | None]:
+        """What the layers of a forward have asked masks for."""
+        return {window or None for window in self._masks}
+
     def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor | None]:
         """Additive masks (num_rows, end) per sequence; None where rows see all, or just the causal part.
 

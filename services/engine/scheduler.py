@@ -1,60 +1,19 @@
 """Continuous batching: which jobs' work goes into the next forward; pure, without threads or tensors."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from fly.messages import StepTimes
 from services.engine.base import Job, Scores, Slot, Work
+from services.engine.ticket import Ticket, works
 
 PATIENCE_TURNS = 4
-"""Turns that long work lets short work go first."""
-
+"""Turns that long work lets short work of its own priority go first."""
+STARVATION_TURNS = 64
+"""Turns after which any work goes first, whatever its priority."""
 BACKGROUND = -(1 << 40)
 """Priority of work that shares no forward with any other: below all that a request may have."""
-
-
-class Ticket:
-    """A submitted job and what becomes of it.
-
-    Attributes:
-        work: What it wants of the next forward; None once it is over.
-        result: What it returned.
-        error: What it raised.
-        times: Its share of queue and forwards, so far.
-    """
-
-    __slots__ = (
-        "_forwarded",
-        "error",
-        "job",
-        "number",
-        "priority",
-        "result",
-        "since",
-        "submitted_ns",
-        "times",
-        "work",
-    )
-
-    def __init__(self, job: Job[Any], priority: int, number: int, submitted_ns: int) -> None:
-        self.job = job
-        self.priority = priority
-        self.number = number
-        self.submitted_ns = submitted_ns
-        self.since = 0
-        self.work: Work | None = None
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.times = StepTimes()
-        self._forwarded = False
-
-    def count_forward(self, started_ns: int, forward_ns: int, batch_size: int) -> None:
-        times = self.times
-        queue_ns = times.queue_ns if self._forwarded else started_ns - self.submitted_ns
-        self._forwarded = True
-        self.times = StepTimes(queue_ns, times.forward_ns + forward_ns, max(times.batch_size, batch_size))
 
 
 class Scheduler:
@@ -62,6 +21,14 @@ class Scheduler:
 
     A turn is `next_batch`, a forward of the tickets' work, then `complete` or `fail`. Tickets that are over
     wait in `take_finished`.
+
+    A forward is filled in this order, as far as its budget of token rows goes: one ticket that is overdue;
+    then by priority, short work before long, the longest waiting first. Chunks of a prefill are at most half
+    a budget (`EngineCore`), so even when one is overdue in every turn, the other half is left to
+    verifications: one that arrives during a long prefill, or many, waits for the forward that runs, no more.
+    Whatever waits is overdue some day, so constant load of a higher priority delays the rest, by at most
+    `STARVATION_TURNS` and one turn for each that is overdue too, but starves nobody. Background work alone is
+    never overdue.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -69,6 +36,7 @@ class Scheduler:
         self._pending: dict[int, Ticket] = {}
         self._finished: list[Ticket] = []
         self._numbers = itertools.count()
+        self._places = itertools.count()
         self._turn = 0
 
     def __len__(self) -> int:
@@ -99,7 +67,7 @@ class Scheduler:
 
     def first(self) -> Ticket:
         """The ticket that the next batch begins with."""
-        return min(self._pending.values(), key=self._rank)
+        return next(self._overdue(), None) or min(self._pending.values(), key=self._rank)
 
     def next_batch(self, admit: Callable[[Work], bool] = lambda work: True) -> list[Ticket]:
         """The tickets of the next forward, within the token budget; at least one where any can be admitted.
@@ -108,26 +76,23 @@ class Scheduler:
             admit: Finds room in memory for a work, or answers that it must wait.
         """
         self._turn += 1
-        room = self._max_batch_tokens
-        batch: list[Ticket] = []
+        batch = _Batch(self._max_batch_tokens, admit)
+        for ticket in self._overdue():
+            if batch.take(ticket):
+                break
         for ticket in sorted(self._pending.values(), key=self._rank):
-            work = ticket.work
-            if batch and ticket.priority == BACKGROUND != batch[0].priority:
+            if batch.room <= 0 or not batch.may_share(ticket):
                 break
-            if work is None or (batch and len(work.tokens) > room) or not admit(work):
-                continue
-            batch.append(ticket)
-            room -= len(work.tokens)
-            if room <= 0:
-                break
-        return batch
+            batch.take(ticket)
+        return batch.tickets
 
     def complete(
         self, batch: Sequence[Ticket], scores: Sequence[Scores], started_ns: int = 0, forward_ns: int = 0
     ) -> None:
         """Sends each job its scores."""
+        batch_tokens = sum(len(work.tokens) for work in works(batch))
         for ticket, score in zip(batch, scores, strict=True):
-            ticket.count_forward(started_ns, forward_ns, len(batch))
+            ticket.count_forward(started_ns, forward_ns, len(batch), batch_tokens)
             self._advance(ticket, partial(ticket.job.send, score))
 
     def fail(self, batch: Sequence[Ticket], error: Exception) -> None:
@@ -140,17 +105,32 @@ class Scheduler:
         finished, self._finished = self._finished, []
         return finished
 
-    def _rank(self, ticket: Ticket) -> tuple[int, bool, int, int]:
-        """Order of a turn: priority, short work before long that has not waited yet, age."""
-        num_tokens = len(ticket.work.tokens) if ticket.work is not None else 0
-        is_long = num_tokens * 8 > self._max_batch_tokens and self._turn - ticket.since < PATIENCE_TURNS
-        return -ticket.priority, is_long, ticket.since, ticket.number
+    def _rank(self, ticket: Ticket) -> tuple[int, bool, int]:
+        """Order of a turn: priority, short work before long, place in line."""
+        return -ticket.priority, self._is_long(ticket), ticket.place
+
+    def _is_long(self, ticket: Ticket) -> bool:
+        return ticket.work is not None and len(ticket.work.tokens) * 8 > self._max_batch_tokens
+
+    def _overdue(self) -> Iterator[Ticket]:
+        """Who has waited too long, the longest first."""
+        highest = max((ticket.priority for ticket in self._pending.values()), default=0)
+        overdue = (ticket for ticket in self._pending.values() if self._is_overdue(ticket, highest))
+        return iter(sorted(overdue, key=lambda ticket: ticket.place))
+
+    def _is_overdue(self, ticket: Ticket, highest: int) -> bool:
+        """Long work is that after short work of its own priority, the highest, has passed it a few times."""
+        waited = self._turn - ticket.since
+        if ticket.priority == BACKGROUND:
+            return False
+        is_passed = ticket.priority == highest and self._is_long(ticket) and waited >= PATIENCE_TURNS
+        return is_passed or waited >= STARVATION_TURNS
 
     def _throw(self, ticket: Ticket, error: Exception) -> None:
         self._advance(ticket, partial(ticket.job.throw, error))
 
     def _advance(self, ticket: Ticket, resume: Callable[[], Work]) -> None:
-        ticket.since = self._turn
+        ticket.since, ticket.place = self._turn, next(self._places)
         try:
             ticket.work = resume()
         except StopIteration as stop:
@@ -162,3 +142,32 @@ class Scheduler:
         ticket.work = None
         del self._pending[ticket.number]
         self._finished.append(ticket)
+
+
+class _Batch:
+    """A forward as it fills.
+
+    Attributes:
+        tickets: In it.
+        room: Token rows left of the budget.
+    """
+
+    def __init__(self, max_tokens: int, admit: Callable[[Work], bool]) -> None:
+        self.tickets: list[Ticket] = []
+        self.room = max_tokens
+        self._admit = admit
+
+    def may_share(self, ticket: Ticket) -> bool:
+        """Background work goes with its like only."""
+        return not self.tickets or (ticket.priority == BACKGROUND) == (self.tickets[0].priority == BACKGROUND)
+
+    def take(self, ticket: Ticket) -> bool:
+        """Adds the ticket if its work fits, or is alone, and is admitted; the first may be offered again."""
+        work = ticket.work
+        if work is None or ticket in self.tickets[:1] or (self.tickets and len(work.tokens) > self.room):
+            return False
+        if not self._admit(work):
+            return False
+        self.tickets.append(ticket)
+        self.room -= len(work.tokens)
+        return True

@@ -15,8 +15,8 @@ class ModelSettings(Config):
     """A replica that runs a model.
 
     Attributes:
-        model: Folder of the model.
-        simulated: Instead of a folder, the parameters of a simulated model.
+        model: Folder of the model, or `org/name@revision` on the model hub.
+        simulated: Instead of a model, the parameters of a simulated model.
         dtype: Compute type.
         max_sequences: Sequences that may be open at once.
         kv_tokens: KV cache positions for all of them.

@@ -43,6 +43,10 @@ class SimulatedRunner:
         self._computed: dict[Slot, int] = {}
 
     @property
+    def max_sequences(self) -> int:
+        return self._ledger.max_sequences
+
+    @property
     def kv_capacity(self) -> int:
         return self._ledger.kv_capacity
 
@@ -50,16 +54,30 @@ class SimulatedRunner:
     def kv_used(self) -> int:
         return self._ledger.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._ledger.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._ledger.allocate(num_tokens)
         if slot is not None:
             self._computed[slot] = 0
         return slot
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
         if num_tokens == 0:
             self._computed[slot] = 0
         return self._ledger.resize(slot, num_tokens)
+
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        assert num_tokens <= self._computed[source], "positions that are shared were never computed"
+        if not self._ledger.resize(slot, num_tokens):
+            return False
+        self._computed[slot] = num_tokens
+        return True
+
+    def retire(self, slot: Slot) -> None:
+        self._ledger.retire(slot)
 
     def free(self, slot: Slot) -> None:
         del self._computed[slot]
@@ -73,11 +91,10 @@ class SimulatedRunner:
 
     def _score(self, work: Work) -> Scores:
         """Answers for one sequence; a real model without KV before `start` would answer nonsense."""
-        end = work.start + len(work.tokens)
         assert work.start <= self._computed[work.slot], "positions before the work were never computed"
-        assert end <= self._ledger.reserved(work.slot), "the work exceeds its slot"
-        self._computed[work.slot] = end
-        positions = range(work.first_position, end + 1)
+        assert work.end <= self._ledger.reserved(work.slot), "the work exceeds its slot"
+        self._computed[work.slot] = work.end
+        positions = range(work.first_position, work.end + 1)
         entropies = tuple(self._language.entropy(work, position) for position in positions)
         if work.num_outputs and work.sampling.temperature > 0:
             scores = self._sampled(work, entropies)

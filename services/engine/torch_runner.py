@@ -2,16 +2,18 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
 from services.engine.arena import ContiguousArena
 from services.engine.attention import RaggedForward
+from services.engine.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.base import Scores, Slot, Work
 from services.engine.fused import FusedForward, can_fuse
 from services.engine.head import Head
@@ -29,6 +31,7 @@ class TorchRunner:
     Attributes:
         info: What it serves.
         description: How it computes: fused or ragged, what is packed, the type of attention.
+        weight_bytes: What a forward of one token reads of them.
     """
 
     def __init__(
@@ -37,13 +40,19 @@ class TorchRunner:
         forward: Forward,
         device: torch.device,
         description: str,
+        weight_bytes: int,
     ) -> None:
         self.info = info
         self.description = description
+        self.weight_bytes = weight_bytes
         self._forward = forward
         self._arena = forward.arena
         self._device = device
         self._head = Head(info.vocab_size)
+
+    @property
+    def max_sequences(self) -> int:
+        return self._arena.max_sequences
 
     @property
     def kv_capacity(self) -> int:
@@ -53,65 +62,109 @@ class TorchRunner:
     def kv_used(self) -> int:
         return self._arena.kv_used
 
+    @property
+    def kv_cached(self) -> int:
+        return self._arena.kv_cached
+
     def allocate(self, num_tokens: int) -> Slot | None:
         return self._arena.allocate(num_tokens)
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
-        return self._arena.resize(slot, num_tokens)
+    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
+        return self._arena.resize(slot, num_tokens, start)
+
+    @torch.inference_mode()
+    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
+        return self._arena.copy_prefix(source, slot, num_tokens)
+
+    def retire(self, slot: Slot) -> None:
+        self._arena.retire(slot)
 
     def free(self, slot: Slot) -> None:
         self._arena.free(slot)
 
-    @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[Scores]:
-        plan = Plan(batch, self._device)
-        return self._head(self._forward(plan), batch)
+        return self.score(self.logits(batch), batch)
+
+    @torch.inference_mode()
+    def logits(self, batch: Sequence[Work]) -> Tensor:
+        """The first half of a forward: logits of all output rows, (outputs, embedding rows)."""
+        return self._forward(Plan(batch, self._device))
+
+    @torch.inference_mode()
+    def score(self, logits: Tensor, batch: Sequence[Work]) -> list[Scores]:
+        """The second half: what the head makes of them."""
+        return self._head(logits, batch)
+
+    def measure_bandwidth(self) -> Bandwidth:
+        """How near it comes to the limit of this machine's memory; takes a fraction of a second."""
+        limit = measure_limit(DTYPES[self.info.dtype], self._device)
+        return Bandwidth(self.weight_bytes, measure_forward_s(self), limit)
 
 
 def load_runner(
     folder: Path,
     *,
     role: Role,
+    model_id: str = "",
     dtype: str = "bfloat16",
     max_sequences: int = 64,
     kv_tokens: int = 65536,
     threads: int = 1,
     device: str = "cpu",
+    shards: int = 1,
+    when_loaded: Callable[[], None] = lambda: None,
 ) -> TorchRunner:
     """A runner for a model folder, proven against plain transformers.
+
+    Args:
+        folder: Of the model.
+        role: Tier that it serves in.
+        model_id: What `Info` calls it; the folder by default.
+        dtype: Compute type.
+        max_sequences: Sequences open at once.
+        kv_tokens: KV positions in all.
+        threads: CPU threads of a forward.
+        device: Where torch computes.
+        shards: Ranks of the process group that share the model; all of them call this, this one among them.
+        when_loaded: Called between the loading of the weights and the first forward.
 
     Raises:
         ModelError: The folder or its architecture cannot be served.
     """
     torch.set_num_threads(threads)
-    loaded = load_model(folder, dtype, device)
-    arena = ContiguousArena(kv_tokens, max_sequences, attention_dtype(DTYPES[dtype], device))
+    loaded = load_model(folder, dtype, device, shards)
+    when_loaded()
+    # NOTE: measured, so that every rank would find its own.
+    kv_dtype = attention_dtype(DTYPES[dtype], device) if shards == 1 else None
+    arena = ContiguousArena(kv_tokens, max_sequences, kv_dtype)
+    read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, arena, device)
     logger.info("%s: %s", folder, description)
     info = ModelInfo(
         role=role,
-        model_id=str(folder),
+        model_id=model_id or str(folder),
         weight_fingerprint=loaded.weight_fingerprint,
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,
         vocab_size=loaded.vocab_size,
         context_length=loaded.context_length,
         dtype=dtype,
-        shards=1,
+        shards=shards,
         kv_capacity=kv_tokens,
         version=VERSION,
     )
-    return TorchRunner(info, forward, torch.device(device), description)
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
 
 
 def choose_forward(loaded: LoadedModel, arena: ContiguousArena, device: str) -> tuple[Forward, str]:
     """The fused forward where the model has one that agrees with transformers, else the ragged one."""
     model = loaded.model
     reference = Reference(model, loaded.vocab_size)
-    packs = can_pack(model.dtype, device)
-    make_linear = LinearMaker() if packs else None
+    # NOTE: the parts of a shared model belong to transformers' own linears.
+    is_whole = loaded.shards == 1
+    make_linear = LinearMaker() if is_whole and can_pack(model.dtype, device) else None
     attention = str(arena.dtype or model.dtype).removeprefix("torch.")
-    if can_fuse(model):
+    if is_whole and can_fuse(model):
         fused = FusedForward(model, arena, make_linear or PlainLinear)
         if agrees(fused, reference):
             return fused, _describe("fused", make_linear, attention)

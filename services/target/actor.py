@@ -1,19 +1,58 @@
-"""A target replica as a Ray actor: thin around the host."""
+"""A target replica as Ray actors: thin around the host, and around the followers of a shared model."""
 
+import logging
+import os
+from concurrent.futures import Future
+from threading import Timer
 from typing import Any
 
+from fly.messages import Role
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
 from services.target.config import TargetConfig
 
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 1.0
+
+
+class TargetFollower:
+    """One rank of a shared replica besides its leader; its process ends with the group."""
+
+    def __init__(self) -> None:
+        self._end: Future[str] = Future()
+
+    def follow(self, config: dict[str, Any], rank: int, port: int) -> None:
+        """Takes part in the group whose rendezvous is at `port` of this node, until the group ends."""
+        try:
+            from services.engine.sharding.follower import follow
+
+            follow(parse(TargetConfig, config, "target").engine_config(Role.TARGET), rank, port)
+        except Exception as error:
+            logger.exception("rank %d has ended", rank)
+            self._end.set_result(f"rank {rank} has ended: {error}")
+        else:
+            self._end.set_result(f"rank {rank} was told to end")
+        # NOTE: without a group it is of no use, whether or not somebody is there to end it.
+        Timer(_LAST_WORDS_S, os._exit, (0,)).start()
+
+    def end(self) -> str:
+        """Waits for its end, and says why."""
+        return self._end.result()
+
 
 class TargetActor(ServiceActor):
-    """Serves from its constructor on."""
+    """Serves from its constructor on; leads its followers where it has some."""
 
     role = "target"
+    follower = TargetFollower
 
     async def build(self, config: dict[str, Any]) -> Host:
         from services.target.servicer import create_host
 
-        return await create_host(parse(TargetConfig, config, "target"))
+        def start_followers(port: int) -> None:
+            for rank, follower in enumerate(self.followers, start=1):
+                follower.follow.remote(config, rank, port)
+
+        return await create_host(parse(TargetConfig, config, "target"), start_followers=start_followers)

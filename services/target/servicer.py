@@ -13,7 +13,8 @@ from services.common.codec.target import verify_request_from_wire, verify_respon
 from services.common.host import Host, Service
 from services.common.stream_server import serve_stream
 from services.engine.engine import Engine
-from services.engine.factory import build_engine
+from services.engine.factory import StartFollowers, build_engine
+from services.engine.sharding.spawning import spawned_followers
 from services.target.config import TargetConfig
 from services.target.session import VerifySession
 
@@ -49,13 +50,23 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
             self._engine.close(sequence)
 
 
-async def create_host(config: TargetConfig, credentials: grpc.ServerCredentials | None = None) -> Host:
+async def create_host(
+    config: TargetConfig,
+    credentials: grpc.ServerCredentials | None = None,
+    start_followers: StartFollowers | None = None,
+) -> Host:
     """Loads the model and returns a host that serves it, not yet started.
+
+    Args:
+        config: Of the replica.
+        credentials: Of the server.
+        start_followers: Of a shared model; by default they are child processes.
 
     Raises:
         ModelError: The model cannot be served.
     """
-    engine = build_engine(config.engine_config(Role.TARGET))
+    engine_config = config.engine_config(Role.TARGET)
+    engine = build_engine(engine_config, None, start_followers or spawned_followers(engine_config))
     await engine.start()
     return host_engine(engine, config.address, credentials)
 
@@ -69,4 +80,4 @@ def host_engine(
     def register(server: grpc.aio.Server) -> None:
         target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
 
-    return Host(Service(SERVICE_NAME, register, servicer.close), address, credentials)
+    return Host(Service(SERVICE_NAME, register, servicer.close, engine.failure), address, credentials)

@@ -1,6 +1,7 @@
 """The target's stream over a real socket, with a simulated engine."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -75,6 +76,20 @@ async def test_rollback_and_growth_leave_no_trace(channel: grpc.aio.Channel) -> 
         verification = await stream.verify(sequence, expected[3:7], len(sequence))
     assert list(verification.choices) == expected[3:8]
     assert stream.replays == 0
+
+
+@pytest.mark.parametrize(("salt", "reused"), [("", 48), ("other", 0)])
+async def test_a_stream_is_told_what_it_did_not_need_to_compute(
+    channel: grpc.aio.Channel, salt: str, reused: int
+) -> None:
+    prompt = TokenSequence(range(20, 70))
+    for cache_salt, expected in (("", 0), (salt, reused)):
+        async with TargetStream(channel, replace(OPENING, cache_salt=cache_salt)) as stream:
+            verification = await stream.verify(prompt, [90, 91], len(prompt))
+        times, load = verification.times, verification.load
+        assert times.reused_tokens == load.reused_tokens == expected
+        assert times.prefill_tokens == 49 - expected and times.batch_tokens == 52 - expected
+        assert load.kv_used == 64
 
 
 async def test_a_lost_sequence_is_replayed_on_the_same_stream(channel: grpc.aio.Channel) -> None:

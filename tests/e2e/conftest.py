@@ -27,4 +27,6 @@ def deployment() -> Iterator[Deployment]:
 
 @pytest.fixture(scope="session")
 def target() -> LlamaForCausalLM:
+    # Two threads that wait for each other on a busy machine take several times as long as one.
+    torch.set_num_threads(1)
     return LlamaForCausalLM.from_pretrained(TARGET_MODEL, dtype=torch.float32).eval()

@@ -1,7 +1,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -36,19 +36,6 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
         "router": {"grpc_port": 0},
     }
     return parse(Deployment, data, "test")
-
-
-@pytest.fixture(autouse=True)
-def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # NOTE: short: the kernel limits socket paths to 107 bytes.
-    scratch = Path("/tmp") / f"fs{os.getpid()}"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    before = set(psutil.Process().children(recursive=True))
-    yield
-    assert set(psutil.Process().children(recursive=True)) - before == set()
-    assert list(scratch.iterdir()) == []
-    scratch.rmdir()
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:

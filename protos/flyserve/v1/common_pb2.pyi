@@ -344,29 +344,41 @@ Global___Stale: _TypeAlias = Stale  # noqa: Y015
 
 @_typing.final
 class StepTimes(_message.Message):
-    """How long one step took, and beside whom."""
+    """How long one step took, beside whom, and what it needed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     QUEUE_NS_FIELD_NUMBER: _builtins.int
     FORWARD_NS_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    BATCH_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    REUSED_TOKENS_FIELD_NUMBER: _builtins.int
     queue_ns: _builtins.int
     """Nanoseconds between the arrival of the step and the start of its first forward."""
     forward_ns: _builtins.int
     """Nanoseconds inside forwards (the whole batch's)."""
     batch_size: _builtins.int
-    """Sequences in the largest of these forwards."""
+    """Most sequences in one of these forwards."""
+    batch_tokens: _builtins.int
+    """Most token rows in one of these forwards."""
+    prefill_tokens: _builtins.int
+    """Tokens of this sequence that were computed without an answer: prefill, also of a replay."""
+    reused_tokens: _builtins.int
+    """Tokens of this sequence whose KV was taken from another one with the same prefix."""
     def __init__(
         self,
         *,
         queue_ns: _builtins.int = ...,
         forward_ns: _builtins.int = ...,
         batch_size: _builtins.int = ...,
+        batch_tokens: _builtins.int = ...,
+        prefill_tokens: _builtins.int = ...,
+        reused_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "forward_ns", b"forward_ns", "queue_ns", b"queue_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "batch_tokens", b"batch_tokens", "forward_ns", b"forward_ns", "prefill_tokens", b"prefill_tokens", "queue_ns", b"queue_ns", "reused_tokens", b"reused_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -374,7 +386,7 @@ Global___StepTimes: _TypeAlias = StepTimes  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """What a replica carries at present."""
+    """What a replica carries at present, and what it has done since it started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -382,14 +394,23 @@ class Load(_message.Message):
     QUEUED_FIELD_NUMBER: _builtins.int
     KV_USED_FIELD_NUMBER: _builtins.int
     KV_CAPACITY_FIELD_NUMBER: _builtins.int
+    KV_CACHED_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    REUSED_TOKENS_FIELD_NUMBER: _builtins.int
     sequences: _builtins.int
     """Open sequences."""
     queued: _builtins.int
     """Sequences that wait for a forward."""
     kv_used: _builtins.int
-    """KV cache positions in use."""
+    """KV cache positions that open sequences hold."""
     kv_capacity: _builtins.int
     """KV cache positions in all."""
+    kv_cached: _builtins.int
+    """KV cache positions that only closed sequences have left behind; they give way to any other use."""
+    prefill_tokens: _builtins.int
+    """Tokens computed without an answer, in all."""
+    reused_tokens: _builtins.int
+    """Tokens whose KV was taken from another sequence with the same prefix, in all."""
     def __init__(
         self,
         *,
@@ -397,10 +418,13 @@ class Load(_message.Message):
         queued: _builtins.int = ...,
         kv_used: _builtins.int = ...,
         kv_capacity: _builtins.int = ...,
+        kv_cached: _builtins.int = ...,
+        prefill_tokens: _builtins.int = ...,
+        reused_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_capacity", b"kv_capacity", "kv_used", b"kv_used", "queued", b"queued", "sequences", b"sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_cached", b"kv_cached", "kv_capacity", b"kv_capacity", "kv_used", b"kv_used", "prefill_tokens", b"prefill_tokens", "queued", b"queued", "reused_tokens", b"reused_tokens", "sequences", b"sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,22 +130,48 @@ def stale_from_wire(wire: common_pb2.Stale) -> Stale:
 
 def times_to_wire(times: StepTimes) -> common_pb2.StepTimes:
     return common_pb2.StepTimes(
-        queue_ns=times.queue_ns, forward_ns=times.forward_ns, batch_size=times.batch_size
+        queue_ns=times.queue_ns,
+        forward_ns=times.forward_ns,
+        batch_size=times.batch_size,
+        batch_tokens=times.batch_tokens,
+        prefill_tokens=times.prefill_tokens,
+        reused_tokens=times.reused_tokens,
     )
 
 
 def times_from_wire(wire: common_pb2.StepTimes) -> StepTimes:
-    return StepTimes(wire.queue_ns, wire.forward_ns, wire.batch_size)
+    return StepTimes(
+        queue_ns=wire.queue_ns,
+        forward_ns=wire.forward_ns,
+        batch_size=wire.batch_size,
+        batch_tokens=wire.batch_tokens,
+        prefill_tokens=wire.prefill_tokens,
+        reused_tokens=wire.reused_tokens,
+    )
 
 
 def load_to_wire(load: Load) -> common_pb2.Load:
     return common_pb2.Load(
-        sequences=load.sequences, queued=load.queued, kv_used=load.kv_used, kv_capacity=load.kv_capacity
+        sequences=load.sequences,
+        queued=load.queued,
+        kv_used=load.kv_used,
+        kv_capacity=load.kv_capacity,
+        kv_cached=load.kv_cached,
+        prefill_tokens=load.prefill_tokens,
+        reused_tokens=load.reused_tokens,
     )
 
 
 def load_from_wire(wire: common_pb2.Load) -> Load:
-    return Load(wire.sequences, wire.queued, wire.kv_used, wire.kv_capacity)
+    return Load(
+        sequences=wire.sequences,
+        queued=wire.queued,
+        kv_used=wire.kv_used,
+        kv_capacity=wire.kv_capacity,
+        kv_cached=wire.kv_cached,
+        prefill_tokens=wire.prefill_tokens,
+        reused_tokens=wire.reused_tokens,
+    )
 
 
 def info_to_wire(info: ModelInfo, load: Load) -> common_pb2.InfoResponse:

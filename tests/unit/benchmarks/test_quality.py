@@ -11,7 +11,7 @@ from answering_client import AnsweringClient
 
 from benchmarks.quality.charts import charts_of
 from benchmarks.quality.examples import marked
-from benchmarks.quality.figures import family_of, summarize
+from benchmarks.quality.figures import family_of, summarize, tau_ratio
 from benchmarks.quality.problems import draw_tasks
 from benchmarks.quality.records import Record, RecordFile, Rescue, find_rescues
 from benchmarks.quality.report import write_report
@@ -25,7 +25,7 @@ from fly.errors import InvalidRequest
 from fly.types import Verdict
 from flyserve.types import Deployment, Model, Statistics, Token
 
-MODEL = Model("big", "f" * 32, "Llama", "float32", 640, 1024)
+MODEL = Model("/home/someone/models/big", "f" * 32, "Llama", "float32", 640, 1024)
 DEPLOYMENT = Deployment(MODEL, MODEL, ("flyserve",), "flyserve", "0")
 
 
@@ -46,7 +46,7 @@ def test_settings_cover_the_questions() -> None:
     ]
     assert {setting.split for setting in groups[HARD].settings} == {Split.HARD}
     lengths = {(s.line, s.value) for s in groups["draft_length"].settings if s.value}
-    assert lengths == {(line, k) for line in ("carry", "reject", "vllm") for k in (4, 6, 8, 15, 25)}
+    assert lengths == {(line, k) for line in ("carry", "reject", "shrink", "vllm") for k in (4, 6, 8, 15, 25)}
     assert [s.value for s in groups["sub_drafter"].settings] == [None, "on", "off"]
     assert {s.sampling.coupling for s in groups["temperature"].settings if s.value == 0.7} == {
         "shared_noise",
@@ -149,6 +149,13 @@ def test_tau_is_of_rounds_with_a_draft() -> None:
     assert summarize(runs, runs).tau.value == 8.0
 
 
+def test_a_ratio_of_taus_is_of_the_problems_that_both_have() -> None:
+    runs = {f"s-f-{n}": record(f"s-f-{n}", tau=6.0, draft_rounds=n) for n in range(1, 9)}
+    others = {f"s-f-{n}": record(f"s-f-{n}", tau=4.0, draft_rounds=3) for n in range(5, 30)}
+    ratio = tau_ratio(runs, others)
+    assert (ratio.value, ratio.low, ratio.high) == (1.5, 1.5, 1.5)
+
+
 def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
     tasks = draw_tasks(Split.HELD_OUT, 12)
     groups = [(group, tasks) for group in make_groups([MAIN, "draft_length"])]
@@ -161,8 +168,11 @@ def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
     path = write_report(collect(DEPLOYMENT, groups, records), tmp_path / "docs")
     text = path.read_text(encoding="utf-8")
     assert "| flyserve, carry | 50.0% |" in text and "What is lost, and where" in text
+    assert "`models/big`" in text and "someone" not in text
+    assert "someone" not in (tmp_path / "docs/quality.json").read_text()
     assert "A rescue that was right" in text and "A rescue that was wrong" in text
     assert "[7 | 8]" in text
+    assert "| draft length | reject | shrink | vllm |" in text and "| 25 | 1.000 (1.000 to 1.000) |" in text
     assert "In 6 of the 6 lost problems a digit was rescued" in text
     data = json.loads((tmp_path / "docs/quality.json").read_text())
     carry = next(row for row in data["groups"][MAIN] if row["line"] == "flyserve, carry")

@@ -44,6 +44,18 @@ def test_eviction_keeps_the_slot() -> None:
     assert ledger.resize(slot, 50)
 
 
+def test_a_retired_slot_keeps_its_room_and_gives_back_its_place() -> None:
+    ledger = KvLedger(256, 1)
+    slot = ledger.allocate(64)
+    assert slot is not None and ledger.allocate(64) is None
+    ledger.retire(slot)
+    other = ledger.allocate(64)
+    assert other not in (None, slot) and ledger.allocate(64) is None
+    assert (ledger.kv_used, ledger.kv_cached) == (128, 64)
+    ledger.free(slot)
+    assert (ledger.kv_used, ledger.kv_cached) == (64, 0)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["allocate", "resize", "free"]), st.integers(0, 400)), max_size=60))
 def test_never_exceeds_its_budget(actions: list[tuple[str, int]]) -> None:
     ledger = KvLedger(500, 4)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from fly.errors import ModelError
 from fly.messages import Role
@@ -17,11 +18,21 @@ from services.engine.attention import RaggedForward
 from services.engine.base import Work
 from services.engine.fused import FusedForward, can_fuse
 from services.engine.loading import load_model
-from services.engine.packed import LinearMaker, PackedLinear, PlainLinear, TwinLinear, can_pack, pack_model
+from services.engine.packed import (
+    LinearMaker,
+    PackedLinear,
+    PlainLinear,
+    TwinLinear,
+    WidenedLinear,
+    can_pack,
+    pack_model,
+)
 from services.engine.plan import Plan
+from tests.support.tiny_models import make_tiny
 
 FolderMaker = Callable[[str], Path]
-KINDS = ["llama", "llama_odd", "qwen2", "mistral", "gpt2"]
+KINDS = ["llama", "llama_odd", "qwen2", "qwen3", "mistral", "mistral_full", "gpt2"]
+FUSED = ["llama", "llama_odd", "qwen2", "mistral_full"]
 
 
 def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
@@ -70,7 +81,7 @@ def test_ragged_equals_transformers(model_folder: FolderMaker, kind: str) -> Non
     assert max(random_session(forward, arena, reference, seed) for seed in range(2)) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama_odd"])
+@pytest.mark.parametrize("kind", FUSED)
 @pytest.mark.parametrize("make", [PlainLinear, LinearMaker()])
 def test_fused_equals_transformers(model_folder: FolderMaker, kind: str, make: Any) -> None:
     model = load_model(model_folder(kind), "float32").model
@@ -90,7 +101,7 @@ def test_fused_bfloat16_is_as_close_as_rounding_allows(model_folder: FolderMaker
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_loads_and_describes_itself(model_folder: FolderMaker, kind: str, dtype: str) -> None:
     runner = torch_runner.load_runner(model_folder(kind), role=Role.TARGET, dtype=dtype, kv_tokens=512)
-    expected = "fused" if kind.startswith("llama") else "ragged"
+    expected = "fused" if kind in FUSED else "ragged"
     assert runner.description.startswith(expected)
     assert runner.info.dtype == dtype and runner.info.context_length == 64
 
@@ -114,13 +125,19 @@ def test_a_model_that_attends_otherwise_is_refused(
     monkeypatch.setattr(
         torch_runner.RaggedForward, "__call__", lambda self, plan: plain(self, plan).add(float("nan"))
     )
-    with pytest.raises(ModelError, match="Qwen2ForCausalLM"):
-        torch_runner.load_runner(model_folder("qwen2"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    with pytest.raises(ModelError, match="Qwen3ForCausalLM"):
+        torch_runner.load_runner(model_folder("qwen3"), role=Role.TARGET, dtype="float32", kv_tokens=512)
 
 
-def test_only_plain_llamas_are_fused(model_folder: FolderMaker) -> None:
-    assert can_fuse(load_model(model_folder("llama"), "float32").model)
-    assert not can_fuse(load_model(model_folder("mistral"), "float32").model)
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_models_like_llama_are_fused(model_folder: FolderMaker, kind: str) -> None:
+    assert can_fuse(load_model(model_folder(kind), "float32").model) == (kind in FUSED)
+
+
+def test_a_biased_output_is_not_fused() -> None:
+    config = make_tiny("llama").config
+    config.attention_bias = True
+    assert not can_fuse(LlamaForCausalLM(config))
 
 
 def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
@@ -133,8 +150,12 @@ def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
     assert rollbacks >= 2
 
 
+def _twin(weight: torch.Tensor) -> TwinLinear:
+    return TwinLinear(PlainLinear(weight), PackedLinear(weight))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", [PackedLinear, TwinLinear])
+@pytest.mark.parametrize("kind", [PackedLinear, WidenedLinear, _twin])
 def test_packed_linears_agree_with_plain_ones(dtype: torch.dtype, kind: Any) -> None:
     if not can_pack(dtype, "cpu"):
         pytest.skip("no packed kernels here")

@@ -1,12 +1,14 @@
 """The pure scheduler: order, budget, fairness, cancellation, errors."""
 
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
 
 from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
-from services.engine.scheduler import BACKGROUND, PATIENCE_TURNS, Scheduler, Ticket
+from services.engine.scheduler import BACKGROUND, PATIENCE_TURNS, STARVATION_TURNS, Scheduler
+from services.engine.ticket import Ticket
 
 ANSWER = Scores((7,), (0.0,), (False,))
 
@@ -66,6 +68,66 @@ def test_short_work_goes_first_but_long_work_does_not_starve() -> None:
     turns = [turn(scheduler) for _ in range(PATIENCE_TURNS + 1)]
     assert all(99 not in slots for slots in turns[: PATIENCE_TURNS - 1])
     assert any(99 in slots for slots in turns)
+
+
+@pytest.mark.parametrize("num_long", [1, 3, 20])
+def test_short_work_within_half_the_budget_never_waits_for_long_work(num_long: int) -> None:
+    scheduler = Scheduler(64)
+    for slot in range(num_long):
+        scheduler.submit(job(slot, turns=100, num_tokens=32))
+    served: Counter[int] = Counter()
+    for index in range(60):
+        shorts = [100 + 4 * index + each for each in range(4)]
+        for slot in shorts:
+            scheduler.submit(job(slot, num_tokens=8))
+        slots = turn(scheduler)
+        assert set(shorts) <= set(slots)
+        served.update(slot for slot in slots if slot < 100)
+    assert sum(served.values()) == 60 and max(served.values()) - min(served.values()) <= 1
+
+
+@pytest.mark.parametrize("num_long", [1, 20])
+def test_saturating_short_work_leaves_half_to_long_work_that_waited(num_long: int) -> None:
+    scheduler = Scheduler(64)
+    for slot in range(num_long):
+        scheduler.submit(job(slot, turns=100, num_tokens=32))
+    for slot in range(100, 120):
+        scheduler.submit(job(slot, turns=1000, num_tokens=8))
+    turns = [turn(scheduler) for _ in range(200)]
+    num_served = sum(slot < 100 for slots in turns for slot in slots)
+    assert 200 // (PATIENCE_TURNS + 1) <= num_served <= 200
+    served = Counter(slot for slots in turns for slot in slots)
+    for group in (range(num_long), range(100, 120)):
+        counts = [served[slot] for slot in group]
+        assert max(counts) - min(counts) <= 1
+    assert all(sum(slot >= 100 for slot in slots) >= 4 for slots in turns)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 16])
+@pytest.mark.parametrize("priority", [-1, -(2**31)])
+def test_constant_load_of_a_higher_priority_starves_nobody(num_tokens: int, priority: int) -> None:
+    scheduler = Scheduler(16)
+    for slot in range(3):
+        scheduler.submit(job(slot, num_tokens=num_tokens), priority)
+    for slot in range(100, 140):
+        scheduler.submit(job(slot, turns=1000, num_tokens=4), priority=5)
+    turns = [turn(scheduler) for _ in range(STARVATION_TURNS + 3)]
+    low = [slot for slots in turns for slot in slots if slot < 100]
+    assert low == [0, 1, 2] and not any(
+        slot < 100 for slots in turns[: STARVATION_TURNS - 1] for slot in slots
+    )
+
+
+def test_one_that_is_overdue_but_has_no_room_does_not_keep_back_the_next() -> None:
+    scheduler = Scheduler(4)
+    for slot in range(2):
+        scheduler.submit(job(slot), priority=-1)
+    for slot in range(100, 110):
+        scheduler.submit(job(slot, turns=1000), priority=0)
+    for _ in range(STARVATION_TURNS - 1):
+        turn(scheduler)
+    batch = scheduler.next_batch(lambda work: work.slot != 0)
+    assert next(ticket.work.slot for ticket in batch if ticket.work) == 1
 
 
 def test_priority_goes_first() -> None:

@@ -48,8 +48,8 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         ),
         ("target: {model: big, dtype: float16}", "target.dtype: is 'float16'"),
         (
-            "target: {model: big, shards: 2}",
-            "target.shards: is 2: Value error, sharded replicas are not served",
+            "target: {model: big, shards: 0}",
+            "target.shards: is 0: Input should be greater than or equal to 1",
         ),
         (
             "target: {model: big}\nspeculation: {preset: brave}",

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from fly.messages import Role
-from orchestration.reconciler import Reconciler, ReplicaDown, ReplicaFailed, State
+from orchestration.reconciler import Reconciler, ReplicaDown, ReplicaFailed, ReplicaLost, State
 from orchestration.registry import Registry
 from orchestration.topology import ReplicaSpec
 from services.common.host import Host, Service
@@ -28,14 +28,18 @@ class FakeReplica:
     def __init__(self) -> None:
         self.host: Host | None = None
         self.failure: str | None = None
+        self.loss: str | None = None
+        self.waits_for = ""
         self.drained_within_s: float | None = None
         self.is_killed = False
 
     async def address(self) -> str:
         if self.failure is not None:
             raise ReplicaFailed(self.failure)
+        if self.loss is not None:
+            raise ReplicaLost(self.loss)
         if self.host is None:
-            raise ReplicaDown
+            raise ReplicaDown(self.waits_for)
         return self.host.address
 
     async def drain(self, grace_s: float) -> None:
@@ -121,6 +125,29 @@ async def test_a_replica_that_cannot_start_says_why(scene: Scene) -> None:
     scene.replica.failure = "no weights"
     await scene.until(lambda: scene.reconciler.status()[0].state is State.FAILED)
     assert scene.reconciler.status()[0].detail == "no weights"
+    assert scene.listed() == []
+
+
+async def test_a_lost_group_is_ended_and_started_anew(scene: Scene) -> None:
+    lost = scene.replica
+    lost.host = await serving()
+    await scene.until(lambda: len(scene.listed()) == 1)
+    lost.loss = "rank 1 is gone"
+    await lost.host.drain(0.0)
+    await scene.until(lambda: scene.replica is not lost)
+    assert lost.is_killed
+    (status,) = scene.reconciler.status()
+    assert (status.state, status.address) == (State.RESTARTING, "")
+    scene.replica.host = await serving()
+    await scene.until(lambda: scene.listed() == [(scene.replica.host.address, 2)])
+    await scene.until(lambda: scene.reconciler.status()[0].state is State.READY)
+    assert scene.reconciler.status()[0].detail == ""
+    lost.host = None
+
+
+async def test_a_replica_tells_what_it_waits_for(scene: Scene) -> None:
+    scene.replica.waits_for = "no node has room"
+    await scene.until(lambda: scene.reconciler.status()[0].detail == "no node has room")
     assert scene.listed() == []
 
 

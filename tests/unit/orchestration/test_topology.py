@@ -37,6 +37,19 @@ def test_models_ask_for_their_threads_and_everything_for_something() -> None:
     assert total_cpus(specs) == 0.5 + 1 + 3 + 3
 
 
+def test_a_shared_target_asks_for_all_its_shards() -> None:
+    shared = {"model": "/m/big", "replicas": 2, "threads": 3, "shards": 4, "group_timeout_s": 9}
+    specs = plan(deployment(target=shared, drafter={"model": "/m/small"}), "here:1")
+    assert [(spec.replica, spec.shards, spec.num_cpus) for spec in specs] == [
+        ("drafter-0", 1, 1.0),
+        ("target-0", 4, 3.0),
+        ("target-1", 4, 3.0),
+    ]
+    assert total_cpus(specs) == 1 + 2 * 4 * 3
+    assert (specs[1].config["shards"], specs[1].config["group_timeout_s"]) == (4, 9.0)
+    assert "shards" not in specs[0].config
+
+
 def test_actors_are_configured_with_plain_values() -> None:
     target = plan(deployment(), "here:1")[0]
     assert target.config == {

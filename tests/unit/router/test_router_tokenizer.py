@@ -37,3 +37,11 @@ def test_a_folder_without_or_with_a_broken_tokenizer_is_named(tmp_path: Path) ->
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match=str(tmp_path)):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("value", ['"abc"', '[0, "x"]', "-1", "true", "{}"])
+def test_end_ids_that_are_no_ids_are_refused(tmp_path: Path, value: str) -> None:
+    folder = save_tokenizer(tmp_path)
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": {value}}}')
+    with pytest.raises(ModelError, match=r"generation_config\.json: eos_token_id holds"):
+        Tokenizer.load(folder)

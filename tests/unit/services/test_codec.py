@@ -52,8 +52,8 @@ SAMPLING = st.builds(
 DISTRIBUTIONS = tuples(st.builds(SparseDistribution, tuples(SHORT), tuples(DOUBLE)))
 LOGPROBS = st.builds(Logprobs, st.none() | SINGLE, SINGLE, tuples(st.tuples(SHORT, SINGLE)))
 UPDATES = st.builds(SequenceUpdate, WORD, SHORT, tuples(SHORT), SHORT, WORD)
-TIMES = st.builds(StepTimes, WORD, WORD, SHORT)
-LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD)
+TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
+LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD, WORD, WORD, WORD)
 STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
 GUESSES = st.builds(GuessCounts, SHORT, SHORT, SHORT, SHORT)

@@ -1,0 +1,56 @@
+"""Pairs as model folders that every service loads."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GenerationConfig, LlamaForCausalLM
+from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
+
+from benchmarks.aligned_pair.models import build_pair
+from benchmarks.aligned_pair.recipe import PairRecipe
+
+_RECIPE = "recipe.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PairFolders:
+    """Where a pair's models are."""
+
+    target: Path
+    drafter: Path
+
+
+def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
+    """The pair's folders under `folder`; made in bf16 unless this very pair is there already."""
+    folders = PairFolders(folder / "target", folder / "drafter")
+    made = json.dumps(asdict(recipe))
+    record = folder / _RECIPE
+    if record.is_file() and record.read_text(encoding="utf-8") == made:
+        return folders
+    record.unlink(missing_ok=True)
+    tokenizer = make_tokenizer(recipe)
+    for model, place in zip(build_pair(recipe), (folders.target, folders.drafter), strict=True):
+        _save(model, tokenizer, place)
+    record.write_text(made, encoding="utf-8")
+    return folders
+
+
+def make_tokenizer(recipe: PairRecipe) -> PreTrainedTokenizerFast:
+    """Token n is the word `wn`; the models have no text of their own, but a router wants a tokenizer."""
+    words = {f"w{token}": token for token in range(recipe.vocab_size)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        model_max_length=recipe.context_length,
+        clean_up_tokenization_spaces=False,
+    )
+    return fast
+
+
+def _save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    model.generation_config = GenerationConfig(do_sample=False)  # type: ignore[no-untyped-call]
+    model.bfloat16().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

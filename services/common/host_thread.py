@@ -1,0 +1,79 @@
+"""A host beside code that has no event loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from services.common.host import FAILED_GRACE_S, Host
+
+
+class HostThread:
+    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on."""
+
+    def __init__(
+        self, build: Callable[[], Awaitable[Host]], on_failure: Callable[[], None] | None = None
+    ) -> None:
+        """Builds the host on its loop and starts it; raises what building raises.
+
+        Args:
+            build: Makes the host.
+            on_failure: Called on the loop after a host that failed has been drained.
+        """
+        self._on_failure = on_failure
+        self._watch: asyncio.Task[None] | None = None
+        self._loop = _new_event_loop()
+        self.host: Host
+        self._thread = threading.Thread(target=self._loop.run_forever, name="grpc-host", daemon=True)
+        self._thread.start()
+        try:
+            self.host = self._run(self._started(build))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self, grace_s: float) -> None:
+        """Drains the host and ends its thread."""
+        self._run(self._stopped(grace_s))
+        self._end_loop()
+
+    def is_alive(self, timeout_s: float = 5.0) -> bool:
+        """Whether the event loop answers within `timeout_s`."""
+        answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
+        try:
+            answer.result(timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _started(self, build: Callable[[], Awaitable[Host]]) -> Host:
+        host = await build()
+        await host.start()
+        if self._on_failure is not None:
+            self._watch = asyncio.create_task(self._end_with(host, self._on_failure))
+        return host
+
+    async def _stopped(self, grace_s: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        await self.host.drain(grace_s)
+
+    @staticmethod
+    async def _end_with(host: Host, on_failure: Callable[[], None]) -> None:
+        await host.failed.wait()
+        await host.drain(FAILED_GRACE_S)
+        on_failure()
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()

@@ -1,0 +1,62 @@
+"""Where a model comes from: a local folder, or the model hub as `org/name@revision`."""
+
+import re
+from pathlib import Path
+
+from fly.errors import ModelError, describe
+
+_HUB_ID = re.compile(r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)@(?P<revision>[\w./-]+)")
+TEXT_FILES = ("*.json", "*.jinja")
+"""Configuration, tokenizer, chat template: what a router needs."""
+WEIGHT_FILES = ("*.safetensors",)
+LEFT_OUT = ("*/*", "consolidated*.safetensors")
+"""Folders of other formats, and weights under other names."""
+
+
+def is_hub_id(model: Path) -> bool:
+    """Whether a name that is no folder can be one of the hub's; its revision tells it from a folder."""
+    return _HUB_ID.fullmatch(str(model)) is not None
+
+
+def model_folder(model: Path, has_weights: bool = True) -> Path:
+    """The folder of a model; one of the hub is fetched, unless this machine has it.
+
+    Args:
+        model: A folder, which is looked for first, or `org/name@revision`: a branch, a tag or a commit.
+        has_weights: Fetch the weights, too.
+
+    Raises:
+        ModelError: The hub has no such model or revision, or it cannot be reached.
+    """
+    found = _HUB_ID.fullmatch(str(model))
+    if model.is_dir() or found is None:
+        return model
+    return _fetch(found["repository"], found["revision"], has_weights)
+
+
+def _fetch(repository: str, revision: str, has_weights: bool) -> Path:
+    from huggingface_hub import errors, snapshot_download
+
+    name = f"{repository}@{revision}"
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision,
+                allow_patterns=[*TEXT_FILES, *(WEIGHT_FILES if has_weights else ())],
+                ignore_patterns=list(LEFT_OUT),
+            )
+        )
+    except errors.LocalEntryNotFoundError:
+        reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
+        raise ModelError(f"{name} is not on this machine, and {reason}") from None
+    except errors.RevisionNotFoundError:
+        raise ModelError(f"{name}: the model hub knows {repository}, but no revision {revision}") from None
+    except errors.GatedRepoError:
+        raise ModelError(f"{name} is gated: ask for access on the model hub and set HF_TOKEN") from None
+    except errors.RepositoryNotFoundError:
+        raise ModelError(
+            f"{name}: no such model on the hub, or it is private and HF_TOKEN is not set"
+        ) from None
+    except Exception as error:  # whatever a connection or a disk can do in the middle of it
+        raise ModelError(f"{name} cannot be fetched from the model hub: {describe(error)}") from error

@@ -1,0 +1,31 @@
+"""A follower of a shared model: it hears a plan, repeats the memory operations, runs the forward."""
+
+from services.engine.factory import EngineConfig, load
+from services.engine.sharding.group import ShardGroup
+from services.engine.sharding.operations import repeat
+from services.engine.sharding.plan_codec import GroupPlan, decode
+from services.engine.torch_runner import TorchRunner
+
+
+def follow(config: EngineConfig, rank: int, port: int) -> None:
+    """Joins the group whose rendezvous is at `port`, and runs what its leader tells until the last plan.
+
+    Raises:
+        ModelError: The model cannot be served, or the group was not complete in time.
+        RunnerLost: The group is broken.
+    """
+    assert config.sharding is not None
+    group = ShardGroup.join(config.sharding, rank, port, config.device)
+    with group.left_on_error():
+        runner = load(config, config.sharding.shards, group.wait_for_all)
+        while not (plan := decode(group.receive())).is_last:
+            run(plan, runner)
+    group.leave()
+
+
+def run(plan: GroupPlan, runner: TorchRunner) -> None:
+    """One plan: memory first, as the leader had it when it made the forward."""
+    for operation in plan.operations:
+        repeat(operation, runner)
+    if plan.works:
+        runner.logits(plan.works)

@@ -1,0 +1,147 @@
+"""A target replica of two processes, real weights in fp32: its answers, and what becomes of a lost one."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from demo.tasks import Task, load_tasks
+from demo.tokenizer import render
+from fly.messages import Role
+from fly.types import Mode
+from flyserve import Client, Speculation
+from orchestration.config import Deployment
+from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from orchestration.topology import ACTORS, ReplicaSpec
+from services.common.config import parse
+from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
+
+pytestmark = pytest.mark.slow
+
+NUM_PROBLEMS = 50
+MAX_NEW_TOKENS = 96
+CONCURRENCY = 16
+TIE = 1e-4
+"""Two logits this near may change places with the shape of a forward."""
+SHARED = {
+    "target": {
+        "model": str(TARGET_MODEL),
+        "shards": 2,
+        "dtype": "float32",
+        "max_sequences": CONCURRENCY,
+        "kv_tokens": 16_384,
+        "group_timeout_s": 15,
+    },
+    "drafter": {"model": str(DRAFTER_MODEL), "dtype": "float32", "max_sequences": CONCURRENCY},
+    "router": {"grpc_port": 0},
+}
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.05)
+
+
+def responses(address: str, problems: Sequence[Task]) -> list[list[int]]:
+    """Token ids of every response, several at a time."""
+    with Client(address) as client, ThreadPoolExecutor(CONCURRENCY) as pool:
+
+        def respond(task: Task) -> list[int]:
+            exact = Speculation(mode=Mode.EXACT)
+            response = client.generate(render(task.prompt), MAX_NEW_TOKENS, speculation=exact)
+            return [token.id for token in response.tokens]
+
+        return list(pool.map(respond, problems))
+
+
+@torch.inference_mode()
+def first_difference(
+    whole: LlamaForCausalLM, prompt: list[int], response: list[int]
+) -> tuple[int, float] | None:
+    """Where the model would have gone on otherwise, and how near its two best logits lie there."""
+    logits = whole(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+    best = logits.topk(2).values
+    for position, (chosen, token) in enumerate(zip(logits.argmax(-1).tolist(), response, strict=True)):
+        if chosen != token:
+            return position, float(best[position, 0] - best[position, 1])
+    return None
+
+
+def actors(name: str) -> list[psutil.Process]:
+    """Processes of a class of actors, by the title that Ray gives them."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if any(part.startswith(f"ray::{name}") for part in process.cmdline())
+    ]
+
+
+def generation(running: LocalDeployment) -> int:
+    return next(status.generation for status in running.status() if status.replica == "target-0")
+
+
+@pytest.mark.timeout(900)
+def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
+    problems = load_tasks(NUM_PROBLEMS)
+    options = LocalOptions(startup_timeout_s=240.0, grace_s=2.0)
+    with local_deployment(parse(Deployment, SHARED, "test"), lambda status: None, options) as running:
+        found = responses(running.address, problems)
+        with Client(running.address) as client:
+            prompts = [[piece.id for piece in client.tokenize(render(task.prompt))] for task in problems]
+
+        (lost,) = actors("TargetFollower")
+        (leader,) = actors("TargetActor")
+        os.kill(lost.pid, signal.SIGKILL)
+        eventually(lambda: generation(running) == 2)
+        assert not leader.is_running()
+        (replacement,) = actors("TargetFollower")
+        assert replacement.pid != lost.pid
+        assert responses(running.address, problems[:2]) == found[:2]
+
+    whole = LlamaForCausalLM.from_pretrained(TARGET_MODEL, dtype=torch.float32).eval()
+    differences = [
+        difference
+        for prompt, response in zip(prompts, found, strict=True)
+        if (difference := first_difference(whole, prompt, response)) is not None
+    ]
+    assert len(differences) <= 1, differences
+    assert all(gap <= TIE for _, gap in differences), differences
+
+
+def test_a_group_for_which_no_node_has_room_says_so() -> None:
+    from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
+
+    prepare_environment()
+    spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
+    with temporary_folder() as folder, local_ray(2, "flyserve", folder, verbose=False):
+        from orchestration.fleet import RayFleet
+        from orchestration.reconciler import ReplicaDown
+
+        replica = RayFleet(None).start(spec)
+        with pytest.raises(ReplicaDown, match="no node has room for 2 shards of 8 CPUs yet"):
+            asyncio.run(replica.address())
+        replica.kill()
+        replica.kill()
+
+
+def test_heads_that_cannot_be_shared_are_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(f"target: {{model: {TARGET_MODEL}, shards: 4}}\nrouter: {{grpc_port: 0}}\n")
+    command = [str(Path(sys.executable).with_name("flyserve")), "up", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.strip()]
+    assert "target-0 cannot be started" in line
+    assert "shards is 4: must divide the 6 attention heads and the 2 KV heads of llama" in line

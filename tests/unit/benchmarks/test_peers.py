@@ -1,0 +1,158 @@
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.peers.figures import Spread, summarize_alone, summarize_engine, summarize_streams
+from benchmarks.peers.machine import this_machine
+from benchmarks.peers.measure import (
+    Run,
+    StreamsRun,
+    measure_alone,
+    measure_streams,
+    measure_ways,
+    num_alone,
+    rotated,
+)
+from benchmarks.peers.plan import Plan
+from benchmarks.peers.report import write_report
+from benchmarks.peers.results import PairResult, Results
+from benchmarks.peers.settings import BASELINE, SETTINGS, STACK_SPECULATIONS, Answer, Decode, Place
+from benchmarks.peers.tables import make_tables
+
+PROMPTS = ((1, 2), (3,), (4, 5))
+
+
+def run(prompt: int, repetition: int, seconds: float, tokens: Sequence[int] = (7,) * 10) -> Run:
+    return Run(prompt, repetition, Answer(tuple(tokens), seconds))
+
+
+def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> None:
+    asked: list[tuple[str, tuple[int, ...], int]] = []
+
+    def decoder(name: str) -> Decode:
+        def decode(prompt: Sequence[int], max_new_tokens: int) -> Answer:
+            asked.append((name, tuple(prompt), max_new_tokens))
+            return Answer((1,), 1.0)
+
+        return decode
+
+    steps: list[None] = []
+    decoders = {name: decoder(name) for name in "abc"}
+    runs = measure_alone(decoders, PROMPTS, 99, 2, lambda: steps.append(None))
+    assert len(asked) == len(steps) == num_alone(3, len(PROMPTS), 2)
+    assert [(name, length) for name, _, length in asked[:3]] == [("a", 32), ("b", 32), ("c", 32)]
+    measured = asked[3:]
+    for name, found in runs.items():
+        assert [(r.repetition, r.prompt) for r in found] == [(r, p) for r in range(2) for p in range(3)]
+        assert [prompt for who, prompt, _ in measured if who == name] == [*PROMPTS, *PROMPTS]
+    assert ["".join(name for name, *_ in measured[at : at + 3]) for at in (0, 3, 6)] == ["abc", "bca", "cab"]
+
+
+def test_ratios_are_of_the_same_prompt_in_the_same_repetition() -> None:
+    # The machine slows down tenfold in the second repetition: no ratio sees it.
+    base = [run(p, r, s) for r, s in enumerate((1.0, 10.0)) for p in range(3)]
+    twice = [replace(b, answer=replace(b.answer, seconds=b.answer.seconds / 2)) for b in base]
+    other = "in process, FLy"
+    plain, fly = summarize_alone({BASELINE: base, other: twice}, 80.0, 1000.0)
+    assert (fly.name, fly.ratio.value, fly.ratio.low, fly.ratio.high) == (other, 2.0, 2.0, 2.0)
+    assert fly.ratio_spread == Spread(2.0, 2.0, 2.0) and fly.same_share == 1.0
+    assert plain.tokens_per_s == Spread(5.5, 1.0, 10.0)
+    # 5.5 tokens of 80 bytes per second, of 1,000 bytes per second.
+    assert plain.limit_share == pytest.approx(0.44) and fly.limit_share is None
+
+
+def test_the_interval_holds_what_prompts_differ_in() -> None:
+    base = [run(p, 0, 4.0) for p in range(3)]
+    varied = [run(p, 0, 4.0 / (p + 1), tokens=(p,) * 10) for p in range(3)]
+    _, found = summarize_alone({BASELINE: base, "stack, FLy": varied}, 1.0, 1.0)
+    assert (found.ratio.value, found.ratio.low, found.ratio.high) == (2.0, 1.0, 3.0)
+    assert found.ratio_spread == Spread(2.0, 1.0, 3.0) and found.same_share == 0.0
+
+
+def test_tau_is_told_where_there_were_drafts() -> None:
+    base = [run(0, 0, 1.0)]
+    drafted = [replace(base[0], answer=replace(base[0].answer, tau=5.0))]
+    plain, fly = summarize_alone({BASELINE: base, "stack, FLy": drafted}, 1.0, 1.0)
+    assert plain.tau is None and fly.tau == 5.0
+
+
+def test_streams_are_compared_with_plain_at_as_many() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def rate(method: str, prompts: Sequence[Sequence[int]]) -> float:
+        asked.append((method, len(prompts)))
+        return len(prompts) * (3.0 if method == "fly" else 1.0)
+
+    runs = measure_streams(rate, ("plain", "fly"), PROMPTS, (1, 3), 2, lambda: None)
+    assert sorted(asked) == [("fly", 1)] * 2 + [("fly", 3)] * 2 + [("plain", 1)] * 2 + [("plain", 3)] * 2
+    assert asked[:4] == [("plain", 1), ("fly", 1), ("fly", 3), ("plain", 3)]
+    found = {(f.method, f.streams): (f.tokens_per_s.value, f.ratio) for f in summarize_streams(runs)}
+    assert found == {
+        ("plain", 1): (1.0, 1.0),
+        ("fly", 1): (3.0, 3.0),
+        ("plain", 3): (3.0, 1.0),
+        ("fly", 3): (9.0, 3.0),
+    }
+
+
+def test_the_engine_is_compared_with_itself_and_with_transformers() -> None:
+    costs = {"batched": 1.0, "one by one": 4.0, "transformers": 6.0}
+    times = measure_ways(lambda way, rows: costs[way] * rows, tuple(costs), (8, 16), 3, lambda: None)
+    assert {len(found) for found in times.values()} == {3}
+    gains = {(f.way, f.rows): f.batched_gain for f in summarize_engine("float32", times)}
+    assert gains == {(way, rows): cost for way, cost in costs.items() for rows in (8, 16)}
+
+
+def test_a_rotation_loses_nobody() -> None:
+    assert rotated("abc", 0) == ["a", "b", "c"] and rotated("abc", 4) == ["b", "c", "a"]
+
+
+def test_the_settings_are_complete() -> None:
+    assert {s.method for s in SETTINGS if s.place is Place.STACK} == set(STACK_SPECULATIONS)
+    assert len({s.name for s in SETTINGS}) == len(SETTINGS)
+
+
+def test_the_report_holds_every_figure(tmp_path: Path) -> None:
+    runs = {
+        setting.name: [run(p, 0, 1.0 / (n + 1), tokens=(7,) * 20) for p in range(3)]
+        for n, setting in enumerate(SETTINGS)
+    }
+    streams = [StreamsRun(m, n, 10.0 * n) for n in (1, 4) for m in ("plain", "fly")]
+    pair = PairResult(
+        name="demo",
+        note="a pair",
+        computes={"target": "fused", "drafter": "fused"},
+        weight_bytes=10_000_000,
+        limit_bytes_per_s=16e9,
+        alone=tuple(summarize_alone(runs, 10_000_000, 16e9)),
+        streams=tuple(summarize_streams(streams)),
+        runs={},
+    )
+    engine = summarize_engine("bfloat16", {("batched", 8): [0.1, 0.1], ("transformers", 8): [0.4, 0.5]})
+    results = Results(this_machine(), Plan(), (pair,), tuple(engine))
+    text = write_report(results, tmp_path, "peers").read_text(encoding="utf-8")
+    assert "| stack, FLy + sub-drafter | 200.0 | 10.00x |" in text
+    assert "| 4 | 40.0 | 40.0 (1.00x) |" in text.replace(
+        "| 4 | 40.0 (1.00x) | 40.0 |", "| 4 | 40.0 | 40.0 (1.00x) |"
+    )
+    assert "bfloat16, 8 rows, transformers | 450 (400 to 500) | 4.50x" in text
+    assert "16.0 GB/s" in text and results.machine.cpu in text and "torch 2" in text
+    data = json.loads((tmp_path / "peers.json").read_text())
+    assert data["pairs"][0]["alone"][0]["name"] == BASELINE
+    chart = (tmp_path / "peers-demo.svg").read_text()
+    assert "(peers-demo.svg)" in text and ElementTree.fromstring(chart).tag.endswith("svg")
+    assert all(setting.name in chart for setting in SETTINGS)
+    titles = [table.title for table in make_tables(results)]
+    assert len(titles) == 3 and all(make.rich().row_count for make in make_tables(results))
+
+
+def test_a_quick_run_is_smaller_in_everything() -> None:
+    whole = Plan("float32")
+    quick = whole.quick()
+    assert quick.dtype == "float32" and quick.engine_dtypes == ("float32",)
+    for name in ("repetitions", "prompts", "max_new_tokens"):
+        assert getattr(quick, name) < getattr(whole, name)

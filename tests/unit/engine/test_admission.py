@@ -1,0 +1,98 @@
+"""What can never fit is refused by name, what cannot fit now waits, and who runs is left alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fly.clock import SystemClock
+from fly.errors import InvalidRequest, Overloaded
+from fly.messages import Open, Role
+from fly.tokens import SequenceUpdate, TokenSequence
+from services.engine.clock_engine import ClockEngine
+from services.engine.engine import Engine
+from services.engine.sequence import EngineSequence
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+
+KV_TOKENS = 512
+
+
+def config(context_length: int) -> SimulatedConfig:
+    return SimulatedConfig(context_length=context_length, base_s=0.0, per_token_s=0.0, per_token_above_s=0.0)
+
+
+@pytest.fixture(params=[256, 4096])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    runner = SimulatedRunner(config(request.param), Role.TARGET, 8, KV_TOKENS)
+    engine = ClockEngine(runner, SystemClock(), max_queued=2)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def opened(engine: Engine, num_tokens: int) -> EngineSequence:
+    sequence = await engine.open(Open("r", num_tokens))
+    sequence.apply(SequenceUpdate(1, 0, (20,) * num_tokens, 0, 0))
+    return sequence
+
+
+async def decode(engine: Engine, sequence: EngineSequence, num_tokens: int) -> None:
+    for _ in range(num_tokens):
+        sequence.extend((await engine.run(sequence.score())).choices)
+
+
+async def test_a_prompt_that_can_never_fit_is_refused_by_the_limit_that_it_breaks(engine: Engine) -> None:
+    running = await opened(engine, 200)
+    limit = engine.info.context_length
+    holder = {256: "the context", KV_TOKENS: "KV memory"}[limit]
+    task = asyncio.create_task(decode(engine, running, 20))
+    with pytest.raises(InvalidRequest) as caught:
+        await engine.open(Open("r", limit + 1))
+    assert str(caught.value) == f"prompt_length is {limit + 1}, must be 0 to {limit}, what {holder} holds"
+    await task
+    await decode(engine, await opened(engine, 200), 1)
+
+
+async def test_a_step_past_the_limit_is_refused_and_the_sequence_goes_on(engine: Engine) -> None:
+    limit = engine.context_length
+    sequence = await opened(engine, limit - 1)
+    await decode(engine, sequence, 1)
+    ids = sequence.tokens.ids
+    with pytest.raises(InvalidRequest) as caught:
+        sequence.apply(SequenceUpdate(2, limit, (20,), 0, TokenSequence(ids).prefix_hash(limit)))
+    assert str(caught.value) == f"update.tokens make {limit + 1} tokens, the context holds {limit}"
+    sequence.extend([20])
+    with pytest.raises(InvalidRequest, match=f"are {limit + 1}, the context holds {limit}"):
+        await engine.run(sequence.score())
+    sequence.truncate(limit)
+    await engine.run(sequence.score())
+
+
+async def test_a_full_memory_makes_newcomers_wait_and_disturbs_nobody(engine: Engine) -> None:
+    sequences = [await opened(engine, 192) for _ in range(2)]
+    waiting, another = (asyncio.create_task(engine.open(Open(name, 192))) for name in "wv")
+    while engine.load().queued < 2:
+        await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as caught:
+        await engine.open(Open("x", 64))
+    assert str(caught.value) == "2 sequences are open and 2 wait; 384 of 512 KV positions are taken"
+    for sequence in sequences:
+        await decode(engine, sequence, 40)
+    assert not waiting.done() and engine.load().sequences == 2
+    another.cancel()
+    engine.close(sequences[0])
+    assert (await waiting).opening.request_id == "w"
+    await decode(engine, sequences[1], 20)
+
+
+async def test_whoever_waits_moves_up_when_the_one_before_gives_up(engine: Engine) -> None:
+    for _ in range(2):
+        await opened(engine, 150)
+    big = asyncio.create_task(engine.open(Open("big", 250)))
+    while engine.load().queued < 1:
+        await asyncio.sleep(0)
+    small = asyncio.create_task(engine.open(Open("small", 10)))
+    while engine.load().queued < 2:
+        await asyncio.sleep(0)
+    big.cancel()
+    assert (await small).opening.request_id == "small"

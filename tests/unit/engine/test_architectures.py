@@ -1,0 +1,126 @@
+"""Every served architecture through the runner, ragged and with rollback, against plain transformers."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from fly.errors import ModelError
+from fly.messages import Role
+from fly.types import SamplingParams
+from services.engine import attention
+from services.engine.base import Scores, Work
+from services.engine.torch_runner import TorchRunner, load_runner
+from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
+
+FolderMaker = Callable[[str], Path]
+LONGEST = CONTEXT - 4
+
+
+def served(folder: Path, dtype: str = "float32") -> TorchRunner:
+    return load_runner(folder, role=Role.TARGET, dtype=dtype, kv_tokens=512)
+
+
+def plain_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits: torch.Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return logits.log_softmax(-1)
+
+
+class Session:
+    """Three sequences that grow and roll back at random, several in every forward."""
+
+    def __init__(self, runner: TorchRunner, seed: int) -> None:
+        self._runner = runner
+        self._draw = random.Random(seed)
+        self._slots = [runner.allocate(CONTEXT) for _ in range(3)]
+        self.known: list[list[int]] = [[], [], []]
+
+    def turns(self, count: int) -> Iterator[tuple[list[int], Scores]]:
+        """Each sequence that took part in a turn, and the scores of all its new positions."""
+        for _ in range(count):
+            members = self._draw.sample(range(3), self._draw.randint(2, 3))
+            batch = [self._work(index) for index in members]
+            for work, scores in zip(batch, self._runner.forward(batch), strict=True):
+                yield list(work.history), scores
+
+    def _work(self, index: int) -> Work:
+        known, slot = self.known[index], self._slots[index]
+        keep = self._draw.randint(max(0, len(known) - 6), len(known))
+        keep = min(keep, LONGEST - 1)
+        count = self._draw.randint(1, min(16, LONGEST - keep))
+        self.known[index] = ids = known[:keep] + [self._draw.randrange(VOCAB_SIZE) for _ in range(count)]
+        assert slot is not None
+        return Work(slot, keep, ids[keep:], count, SamplingParams(), 0, ids, num_logprobs=VOCAB_SIZE)
+
+
+def largest_error(runner: TorchRunner, reference: Any, seed: int) -> float:
+    """Of any log-probability; choices must be equal."""
+    session, error = Session(runner, seed), 0.0
+    for ids, scores in session.turns(12):
+        expected = plain_logprobs(reference, ids)[-len(scores.choices) :]
+        assert list(scores.choices) == expected.argmax(-1).tolist()
+        for told, row in zip(scores.logprobs, expected, strict=True):
+            assert len(told.top) == VOCAB_SIZE
+            error = max(error, *(abs(value - float(row[token])) for token, value in told.top))
+    assert max(map(len, session.known)) > 4 * WINDOW
+    return error
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_equals_transformers(model_folder: FolderMaker, kind: str) -> None:
+    folder = model_folder(kind)
+    reference: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    assert largest_error(served(folder), reference.eval(), seed=1) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_loads_in_bfloat16(model_folder: FolderMaker, kind: str) -> None:
+    runner = served(model_folder(kind), "bfloat16")
+    assert runner.info.dtype == "bfloat16" and runner.info.context_length == CONTEXT
+    assert [len(scores.choices) for _, scores in Session(runner, 0).turns(2)] != []
+
+
+@pytest.mark.parametrize(("kind", "keyword"), [("gpt_oss", "s_aux"), ("gemma2", "softcap")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_left_out_of_attention_is_found_out(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str, keyword: str, dtype: str
+) -> None:
+    plain = attention.ragged_attention
+    monkeypatch.setattr(
+        attention, "ragged_attention", lambda *args, **kwargs: plain(*args, **{**kwargs, keyword: None})
+    )
+    with pytest.raises(ModelError, match="differs from transformers"):
+        served(model_folder(kind), dtype)
+
+
+def test_a_window_longer_than_the_check_must_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_tiny("mistral")
+    model.config.sliding_window = 40
+    model.save_pretrained(tmp_path)
+    assert served(tmp_path).description.startswith("ragged")
+    plain = attention.ragged_attention
+    monkeypatch.setattr(
+        attention,
+        "ragged_attention",
+        lambda *args, **kwargs: plain(*args, **{**kwargs, "sliding_window": None}),
+    )
+    with pytest.raises(ModelError, match="windows of all positions, not 40"):
+        served(tmp_path)
+
+
+def test_a_model_that_raises_is_refused_in_one_line(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("sizes\ndo not fit")
+
+    monkeypatch.setattr(attention, "ragged_attention", fails)
+    with pytest.raises(
+        ModelError, match="Qwen3ForCausalLM cannot be computed: RuntimeError: sizes do not fit"
+    ):
+        served(model_folder("qwen3"))

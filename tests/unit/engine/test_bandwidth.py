@@ -1,0 +1,70 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaForCausalLM
+
+from fly.messages import Role
+from services.engine.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
+from services.engine.base import Scores, Work
+from services.engine.torch_runner import TorchRunner, load_runner
+
+ModelFolder = Callable[[str], Path]
+
+
+class Scorer(nn.Module):
+    def __init__(self, is_tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.middle = nn.Linear(4, 4, bias=False, dtype=torch.bfloat16)
+        self.head = nn.Linear(4, 10, bias=False)
+        if is_tied:
+            self.head.weight = self.embedding.weight
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_forward_reads_all_weights_but_the_table_it_picks_rows_from(is_tied: bool) -> None:
+    assert weight_bytes(Scorer(is_tied)) == 4 * 4 * 2 + 4 * 10 * 4
+
+
+def test_the_share_is_what_is_read_by_what_could_be() -> None:
+    bandwidth = Bandwidth(weight_bytes=200_000_000, forward_s=0.02, limit_bytes_per_s=16e9)
+    assert bandwidth.achieved_bytes_per_s == pytest.approx(10e9)
+    assert bandwidth.share == pytest.approx(0.625)
+    assert bandwidth.describe() == (
+        "a forward reads 200.0 MB of weights in 20.00 ms: 10.0 of 16.0 GB/s (62%)"
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_limit_is_a_rate(dtype: torch.dtype) -> None:
+    assert 1e7 < measure_limit(dtype, num_bytes=1 << 20) < 1e14
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_replica_knows_what_it_reads(model_folder: ModelFolder, dtype: str) -> None:
+    folder = model_folder("llama_odd")
+    model = LlamaForCausalLM.from_pretrained(folder)
+    table = model.model.embed_tokens.weight.numel()
+    runner = load_runner(folder, role=Role.TARGET, dtype=dtype, kv_tokens=256, max_sequences=1)
+    weights = sum(weight.numel() for weight in model.parameters()) - table
+    assert runner.weight_bytes == weights * (4 if dtype == "float32" else 2)
+
+
+def test_measuring_gives_its_place_back(model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load_runner(
+        model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=64, max_sequences=1
+    )
+    assert measure_forward_s(runner) > 0 and runner.kv_used == 0
+
+    def broken(self: TorchRunner, batch: Sequence[Work]) -> list[Scores]:
+        raise ValueError("no kernel")
+
+    monkeypatch.setattr(TorchRunner, "forward", broken)
+    with pytest.raises(ValueError, match="no kernel"):
+        measure_forward_s(runner)
+    assert runner.kv_used == 0 and runner.allocate(1) is not None
+    with pytest.raises(RuntimeError, match="no slot"):
+        measure_forward_s(runner)

@@ -1,0 +1,232 @@
+"""Random lives of many sequences over little memory, against a model of what must hold."""
+
+import asyncio
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fly.errors import NotReady, Overloaded
+from fly.known import StaleState
+from fly.messages import Open
+from fly.tokens import SequenceUpdate, TokenSequence
+from fly.types import SamplingParams
+from services.engine.arena import ContiguousArena, KvArena
+from services.engine.base import Work
+from services.engine.core import EngineCore
+from services.engine.promise import Promise
+from services.engine.sequence import EngineSequence
+from services.engine.simulated import SimulatedConfig
+from tests.support.remembering import RememberingRunner
+
+CONTEXT = 160
+CONFIG = SimulatedConfig(vocab_size=64, context_length=CONTEXT)
+ARENAS = [ContiguousArena]
+SEQUENCES_PER_SESSION = 100
+MAX_QUEUED = 3
+
+
+class ForwardFailed(Exception):
+    """A forward that was made to fail."""
+
+
+@dataclass(eq=False)
+class Peer:
+    """A sequence as its client knows it."""
+
+    opening: Open
+    promise: Promise
+    plan: list[int]
+    sequence: EngineSequence | None = None
+    known: list[int] = field(default_factory=list)
+    decided: int = 0
+    job: Promise | None = None
+    num_outputs: int = 0
+
+
+class Session:
+    """Drives an engine's core by chance and checks it after every move."""
+
+    def __init__(self, draw: Random, arena: KvArena, max_batch_tokens: int) -> None:
+        self.draw = draw
+        self.runner = RememberingRunner(CONFIG, arena)
+        self.core = EngineCore(self.runner, max_batch_tokens, MAX_QUEUED)
+        self.peers: list[Peer] = []
+        self.num_opened = 0
+        self.salts: dict[int, str] = {}
+        self.most_decided: dict[int, int] = {}
+        self.roots = [[draw.randrange(64) for _ in range(CONTEXT)] for _ in range(2)]
+
+    def run(self) -> None:
+        moves = [self.open, self.step, self.turn, self.close, self.cancel]
+        weights = [2, 8, 8, 2, 0.2]
+        while self.num_opened < SEQUENCES_PER_SESSION:
+            self.draw.choices(moves, weights)[0]()
+            self.settle()
+            self.check_copies()
+            self.check()
+        for peer in list(self.peers):
+            self.core.abandon(peer.promise)
+        self.core.abort()
+        assert self.runner.kv_used == 0 and self.runner.kv_cached == 0
+        assert len(self.core._residency) == 0 and len(self.core._residency._index) == 0
+
+    def open(self) -> None:
+        root = self.draw.choice(self.roots)
+        shared = self.draw.randrange(CONTEXT)
+        plan = root[:shared] + [self.draw.randrange(64) for _ in range(CONTEXT - shared)]
+        prompt_length = self.draw.randint(1, min(CONTEXT, self.core.context_length))
+        opening = Open(
+            "r", prompt_length, SamplingParams(ignore_eos=True), cache_salt=self.draw.choice("aab")
+        )
+        peer = Peer(opening, Promise(), plan)
+        self.num_opened += 1
+        self.peers.append(peer)
+        self.core.open(opening, peer.promise)
+
+    def step(self) -> None:
+        """Rolls back, appends, decides; or replays all that it knows."""
+        ready = [peer for peer in self.peers if peer.sequence is not None and peer.job is None]
+        if not ready:
+            return
+        peer = self.draw.choice(ready)
+        sequence = peer.sequence
+        assert sequence is not None
+        keep = self.draw.randint(peer.decided, len(peer.known)) if self.draw.random() < 0.8 else 0
+        limit = min(CONTEXT, self.core.context_length)
+        length = self.draw.randint(max(keep, 1), min(limit, keep + self.draw.choice([12, CONTEXT])))
+        tokens = self._tokens(peer, keep, length)
+        decided = max(peer.decided if keep else 0, length - self.draw.choice([0, 0, 1, 5, CONTEXT]))
+        update = SequenceUpdate(1, keep, tuple(tokens), decided, TokenSequence(peer.known).prefix_hash(keep))
+        peer.known = [*peer.known[:keep], *tokens]
+        peer.decided = decided
+        try:
+            sequence.apply(update)
+        except StaleState:
+            sequence.apply(SequenceUpdate(1, 0, tuple(peer.known), decided, 0))
+        assert sequence.tokens.ids == peer.known
+        self.most_decided[sequence.slot] = max(decided, self.most_decided[sequence.slot])
+        peer.num_outputs = self.draw.randint(1, min(5, length))
+        peer.job = Promise()
+        self.core.submit(sequence.score(peer.num_outputs), self.draw.randrange(2), 0, peer.job)
+
+    def _tokens(self, peer: Peer, keep: int, length: int) -> list[int]:
+        """Mostly what the sequence was planned to be, so that others have the same; the rest are drafts."""
+        return [
+            token if self.draw.random() < 0.97 else self.draw.randrange(64)
+            for token in peer.plan[keep:length]
+        ]
+
+    def turn(self) -> None:
+        batch = self.core.begin()
+        if not batch:
+            return
+        scores = self.runner.forward([ticket.work for ticket in batch if ticket.work is not None])
+        if self.draw.random() < 0.03:
+            self.core.fail(batch, ForwardFailed())
+        else:
+            self.core.finish(batch, scores, 0, 1)
+
+    def close(self) -> None:
+        if self.peers:
+            peer = self.peers.pop(self.draw.randrange(len(self.peers)))
+            self.core.abandon(peer.promise)
+
+    def cancel(self) -> None:
+        working = [peer for peer in self.peers if peer.job is not None]
+        if working:
+            peer = self.draw.choice(working)
+            assert peer.job is not None
+            self.core.cancel(peer.job)
+            peer.job = None
+
+    def settle(self) -> None:
+        """Takes what the engine has answered."""
+        answered = set(self.core.take_answers())
+        for peer in list(self.peers):
+            if peer.promise in answered:
+                self._opened(peer)
+            if peer.job in answered:
+                self._scored(peer)
+
+    def _opened(self, peer: Peer) -> None:
+        if peer.promise.error is not None:
+            assert isinstance(peer.promise.error, Overloaded)
+            self.peers.remove(peer)
+        else:
+            sequence = peer.sequence = peer.promise.result
+            self.salts[sequence.slot], self.most_decided[sequence.slot] = peer.opening.cache_salt, 0
+
+    def _scored(self, peer: Peer) -> None:
+        job, peer.job = peer.job, None
+        assert job is not None
+        if job.error is not None:
+            assert isinstance(job.error, StaleState | ForwardFailed | NotReady), job.error
+            return
+        scores, _ = job.result
+        ids, outputs = peer.known, peer.num_outputs
+        drafts = [*ids[len(ids) - outputs + 1 :], -1]
+        opening = peer.opening
+        work = Work(0, 0, ids, outputs, opening.sampling, opening.prompt_length, ids, drafts)
+        assert scores == self.runner.answer(work)
+
+    def check_copies(self) -> None:
+        """Only decided tokens are shared, and only within a salt."""
+        for source, slot, num_tokens in self.runner.copies:
+            assert self.salts[source] == self.salts[slot]
+            assert num_tokens <= self.most_decided[source]
+        self.runner.copies.clear()
+
+    def check(self) -> None:
+        opened = [peer.sequence for peer in self.peers if peer.sequence is not None]
+        waiting = [peer for peer in self.peers if peer.sequence is None]
+        load = self.core.load()
+        assert (load.sequences, load.queued) == (len(opened), len(waiting))
+        assert len(opened) <= self.runner.max_sequences and len(waiting) <= MAX_QUEUED
+        ours = {sequence.slot for sequence in opened}
+        assert len(ours) == len(opened)
+        cached = set(self.core._residency._cached)
+        assert not ours & cached
+        assert load.kv_used == self.runner.held(ours)
+        assert load.kv_used + load.kv_cached == self.runner.held(ours | cached) == self.runner.kv_used
+        assert self.runner.kv_used <= self.runner.kv_capacity
+        for sequence in opened:
+            assert sequence.num_computed <= self.runner.held([sequence.slot])
+        if waiting:  # nothing that is merely cached keeps the first in line from its place
+            needs = max(1, waiting[0].opening.prompt_length)
+            assert len(opened) == self.runner.max_sequences or needs > load.kv_capacity - load.kv_used
+
+
+def live(seed: int, arena: KvArena, max_batch_tokens: int) -> None:
+    async def session() -> None:
+        Session(Random(seed), arena, max_batch_tokens).run()
+
+    asyncio.run(session())
+
+
+SEEDS = st.integers(0, 2**32)
+PLACES = st.integers(1, 6)
+KV_TOKENS = st.integers(64, 1200)
+BATCH_TOKENS = st.integers(2, 128)
+
+
+@pytest.mark.parametrize("arena", ARENAS)
+@given(SEEDS, PLACES, KV_TOKENS, BATCH_TOKENS)
+@settings(max_examples=5, deadline=None)
+def test_no_life_leaks_or_reads_what_is_not_its_own(
+    arena: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
+) -> None:
+    live(seed, arena(kv_tokens, places), batch_tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arena", ARENAS)
+@given(SEEDS, PLACES, KV_TOKENS, BATCH_TOKENS)
+@settings(max_examples=100, deadline=None)
+def test_ten_thousand_lives(
+    arena: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
+) -> None:
+    live(seed, arena(kv_tokens, places), batch_tokens)

@@ -1,0 +1,211 @@
+"""Sequences that begin alike: what the second needs not compute, and what is never shared."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fly.clock import SystemClock
+from fly.known import StaleState
+from fly.messages import Open, StaleReason, StepTimes
+from fly.tokens import SequenceUpdate, TokenSequence
+from services.engine.arena import ContiguousArena
+from services.engine.base import Scores, Work
+from services.engine.clock_engine import ClockEngine
+from services.engine.engine import Engine
+from services.engine.sequence import EngineSequence
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from tests.support.remembering import RememberingRunner
+
+CONFIG = SimulatedConfig(context_length=1024, base_s=0.0, per_token_s=0.0, per_token_above_s=0.0)
+PROMPT = [20 + index % 200 for index in range(320)]
+
+
+class Costed(RememberingRunner):
+    """A forward takes no time."""
+
+    def forward_s(self, batch: Sequence[object]) -> float:
+        return 0.0
+
+
+@asynccontextmanager
+async def running(
+    max_sequences: int = 8, kv_tokens: int = 4096, batch_tokens: int = 256
+) -> AsyncIterator[Engine]:
+    runner = Costed(CONFIG, ContiguousArena(kv_tokens, max_sequences))
+    engine = ClockEngine(runner, SystemClock(), batch_tokens)
+    await engine.start()
+    yield engine
+    await engine.stop()
+    assert runner.kv_used == 0 or engine.load().sequences > 0
+
+
+async def opened(
+    engine: Engine, tokens: Sequence[int], decided: int | None = None, salt: str = ""
+) -> EngineSequence:
+    sequence = await engine.open(Open("r", len(tokens), cache_salt=salt))
+    settled = len(tokens) if decided is None else decided
+    sequence.apply(SequenceUpdate(1, 0, tuple(tokens), settled, 0))
+    return sequence
+
+
+def engine_forward(engine: Engine, work: Work) -> Scores:
+    """A forward of one work, aside from the engine's own turns."""
+    return engine._core._runner.forward([work])[0]
+
+
+async def scored(engine: Engine, sequence: EngineSequence, num_outputs: int = 1) -> tuple[Scores, StepTimes]:
+    return await engine.run_timed(sequence.score(num_outputs))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_the_second_of_two_computes_what_is_its_own(is_closed: bool) -> None:
+    async with running() as engine:
+        first = await opened(engine, PROMPT)
+        expected, times = await scored(engine, first)
+        assert (times.prefill_tokens, times.reused_tokens) == (319, 0)
+        if is_closed:
+            engine.close(first)
+        second = await opened(engine, [*PROMPT[:300], 7, 8, 9])
+        _, times = await scored(engine, second)
+        assert (times.prefill_tokens, times.reused_tokens) == (302 - 288, 288)
+        again, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 304 and again == expected
+        load = engine.load()
+        assert (load.prefill_tokens, load.reused_tokens) == (319 + 14 + 15, 288 + 304)
+
+
+@pytest.mark.parametrize("salts", [("a", "b"), ("", "a"), ("a", "")])
+async def test_other_salts_share_nothing(salts: tuple[str, str]) -> None:
+    async with running() as engine:
+        for salt in salts:
+            sequence = await opened(engine, PROMPT, salt=salt)
+            _, times = await scored(engine, sequence)
+            assert times.reused_tokens == 0
+            engine.close(sequence)
+        for salt in salts:
+            _, times = await scored(engine, await opened(engine, PROMPT, salt=salt))
+            assert times.reused_tokens == 304
+
+
+async def test_what_is_not_decided_is_not_shared() -> None:
+    async with running() as engine:
+        first = await opened(engine, PROMPT, decided=100)
+        await scored(engine, first)
+        _, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 96
+        first.apply(SequenceUpdate(2, 320, (), 320, TokenSequence(PROMPT).prefix_hash(320)))
+        await scored(engine, first)
+        _, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 304
+
+
+async def test_a_full_hit_still_computes_what_the_head_answers_for() -> None:
+    async with running() as engine:
+        engine.close(first := await opened(engine, PROMPT[:32]))
+        first = await opened(engine, PROMPT)
+        await scored(engine, first)
+        for num_outputs, reused in ((1, 304), (16, 304), (17, 288)):
+            _, times = await scored(engine, await opened(engine, PROMPT), num_outputs)
+            assert times.reused_tokens == reused
+            assert times.prefill_tokens == 320 - reused - num_outputs
+
+
+async def test_a_replay_after_an_eviction_takes_what_others_have() -> None:
+    async with running(kv_tokens=1024) as engine:
+        first = await opened(engine, PROMPT)
+        await scored(engine, first)
+        second = await opened(engine, PROMPT)
+        await scored(engine, second)
+        third = await opened(engine, [5] * 300)
+        third.extend([5] * 300)
+        await scored(engine, third)
+        with pytest.raises(StaleState) as caught:
+            await scored(engine, first)
+        assert caught.value.reason is StaleReason.EVICTED
+        engine.close(third)
+        first.apply(SequenceUpdate(2, 0, tuple(PROMPT), 320, 0))
+        _, times = await scored(engine, first)
+        assert times.reused_tokens == 304
+
+
+async def test_what_is_rolled_back_and_written_anew_is_shared_no_more() -> None:
+    async with running() as engine:
+        first = await opened(engine, PROMPT)
+        await scored(engine, first)
+        first.apply(SequenceUpdate(2, 0, (*PROMPT[:40], *[6] * 280), 320, 0))
+        await scored(engine, first)
+        _, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 32
+        _, times = await scored(engine, await opened(engine, first.tokens.ids))
+        assert times.reused_tokens == 304
+
+
+async def test_a_prefill_is_shared_while_it_runs() -> None:
+    async with running(batch_tokens=64) as engine:
+        first, second = await opened(engine, PROMPT), await opened(engine, PROMPT)
+        job, early = first.score(), []
+        for _ in range(4):
+            early.append(next(job) if not early else job.send(engine_forward(engine, early[-1])))
+        _, times = await scored(engine, second)
+        assert times.reused_tokens == 96
+        job.close()
+
+
+async def test_what_is_cached_keeps_nobody_waiting() -> None:
+    async with running(max_sequences=2, kv_tokens=1024) as engine:
+        for index in range(6):
+            sequence = await opened(engine, [30 + index, *PROMPT])
+            await scored(engine, sequence)
+            engine.close(sequence)
+        await scored(engine, await opened(engine, [5] * 500))
+        load = engine.load()
+        assert load.kv_used == 512 and 0 < load.kv_cached <= 512
+        await scored(engine, await opened(engine, [6] * 512))
+        assert engine.load().kv_used == 1024 and engine.load().kv_cached == 0
+
+
+async def test_the_least_recently_used_prefix_gives_way_first() -> None:
+    async with running(kv_tokens=1024) as engine:
+        for salt in "abab":
+            sequence = await opened(engine, PROMPT, salt=salt)
+            await scored(engine, sequence)
+            engine.close(sequence)
+        engine.close(await opened(engine, [5] * 400))
+        reused = {}
+        for salt in "ba":
+            _, times = await scored(engine, await opened(engine, PROMPT, salt=salt))
+            reused[salt] = times.reused_tokens
+        assert reused == {"a": 0, "b": 304}
+
+
+async def test_closed_sequences_of_one_prefix_are_kept_once() -> None:
+    async with running() as engine:
+        for length in (320, 160, 320, 240):
+            sequence = await opened(engine, PROMPT[:length])
+            await scored(engine, sequence)
+            engine.close(sequence)
+        await scored(engine, await opened(engine, [5]))
+        assert engine.load().kv_cached == 320
+
+
+def test_an_eviction_amid_an_update_is_not_lost() -> None:
+    """The engine's thread may take the memory while the owner applies an update."""
+    runner = SimulatedRunner(CONFIG, RememberingRunner(CONFIG, ContiguousArena(64, 1)).info.role, 1, 64)
+    sequence = EngineSequence(Open("r", 3), runner.allocate(64) or 0, 1024, 64, 64)
+
+    class Evicting(tuple[int, ...]):
+        def __len__(self) -> int:
+            sequence.evict()
+            return super().__len__()
+
+    sequence.apply(SequenceUpdate(1, 0, (20, 21, 22), 3, 0))
+    job = sequence.score()
+    with pytest.raises(StopIteration):
+        job.send(runner.forward([next(job)])[0])
+    assert sequence.num_computed == 3
+    kept = TokenSequence([20, 21, 22]).prefix_hash(3)
+    sequence.apply(SequenceUpdate(2, 3, Evicting((23,)), 4, kept))
+    assert sequence.num_computed == 0
+    with pytest.raises(StaleState):
+        next(sequence.score())

@@ -1,0 +1,170 @@
+"""A model shared by two processes: the same answers, kept alive while idle, ended as one."""
+
+import asyncio
+import multiprocessing
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fly.errors import ModelError, NotReady
+from fly.messages import Open, Role
+from fly.tokens import SequenceUpdate
+from fly.types import SamplingParams
+from services.engine.base import Job, Scores, Work
+from services.engine.engine import ThreadEngine
+from services.engine.factory import EngineConfig, load
+from services.engine.sequence import EngineSequence
+from services.engine.sharding.leader import LeaderRunner, lead
+from services.engine.sharding.settings import Sharding
+from services.engine.sharding.spawning import spawned_followers
+
+pytestmark = pytest.mark.slow
+
+FolderMaker = Callable[[str], Path]
+SHARDING = Sharding(shards=2, timeout_s=3.0, start_timeout_s=60.0)
+TIMEOUTS = 3
+
+
+def config_of(folder: Path, sharding: Sharding | None = None) -> EngineConfig:
+    return EngineConfig(Role.TARGET, folder, "float32", max_sequences=4, kv_tokens=1024, sharding=sharding)
+
+
+def leader_of(folder: Path, sharding: Sharding = SHARDING) -> LeaderRunner:
+    config = config_of(folder, sharding)
+    return lead(config, spawned_followers(config))
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_follower() -> Iterator[None]:
+    yield
+    for process in multiprocessing.active_children():
+        process.join(20)
+        assert process.exitcode is not None
+
+
+def follower() -> Any:
+    (process,) = multiprocessing.active_children()
+    return process
+
+
+class Session:
+    """Sequences that grow and roll back at random, the same for every seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._known: list[list[int]] = [[], [], []]
+
+    def batch(self) -> list[Work]:
+        """A turn of one to three sequences; now and then one is only prefilled."""
+        chosen = self._draw.sample(range(3), self._draw.randint(1, 3))
+        return [self._work(slot) for slot in chosen]
+
+    def _work(self, slot: int) -> Work:
+        known, draw = self._known[slot], self._draw
+        keep = draw.randint(max(0, len(known) - 6), len(known))
+        known[keep:] = [draw.randrange(96) for _ in range(draw.randint(1, 5))]
+        num_outputs = draw.choice([0, 1, len(known) - keep])
+        return Work(slot, keep, known[keep:], num_outputs, SamplingParams(), 0, known, num_logprobs=20)
+
+
+def distance(one: Scores, other: Scores) -> float:
+    """Largest difference of the log-probabilities of the twenty most likely tokens, and of the entropies."""
+    pairs = list(zip(one.entropies, other.entropies, strict=True))
+    for left, right in zip(one.logprobs, other.logprobs, strict=True):
+        assert [token for token, _ in left.top] == [token for token, _ in right.top]
+        pairs += zip((p for _, p in left.top), (p for _, p in right.top), strict=True)
+    return max((abs(left - right) for left, right in pairs), default=0.0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])  # tied and untied, without and with bias
+def test_a_shared_model_answers_as_the_whole_one(model_folder: FolderMaker, kind: str) -> None:
+    folder = model_folder(kind)
+    whole, shared = load(config_of(folder)), leader_of(folder)
+    assert (whole.info.shards, shared.info.shards) == (1, 2)
+    for runner in (whole, shared):
+        assert [runner.allocate(60) for _ in range(3)] == [0, 1, 2]
+    session = Session(0)
+    for _ in range(15):
+        batch = session.batch()
+        for expected, found in zip(whole.forward(batch), shared.forward(batch), strict=True):
+            assert found.choices == expected.choices
+            assert distance(expected, found) < 1e-5
+    shared.close()
+    follower().join(20)
+
+
+def decode(sequence: EngineSequence, num_tokens: int) -> Job[list[int]]:
+    for _ in range(num_tokens):
+        scores = yield from sequence.score()
+        sequence.extend(scores.choices)
+    return sequence.tokens.ids
+
+
+async def opened(engine: ThreadEngine, tokens: list[int]) -> EngineSequence:
+    sequence = await engine.open(Open("r", len(tokens)))
+    sequence.apply(SequenceUpdate(1, 0, tuple(tokens), len(tokens), 0))
+    return sequence
+
+
+async def test_an_idle_group_lives_on_and_a_broken_one_ends(model_folder: FolderMaker) -> None:
+    leader = leader_of(model_folder("llama"))
+    engine = ThreadEngine(leader, upkeep=leader)
+    await engine.start()
+    first = await engine.run(decode(await opened(engine, [5, 6, 7]), 4))
+    enough = leader.num_heartbeats + 1 + TIMEOUTS * SHARDING.timeout_s / SHARDING.heartbeat_s
+    async with asyncio.timeout(60):
+        while leader.num_heartbeats < enough:
+            await asyncio.sleep(0.05)
+    sequence = await opened(engine, [5, 6, 7])
+    assert await engine.run(decode(sequence, 4)) == first
+
+    follower().kill()
+    async with asyncio.timeout(SHARDING.timeout_s):
+        await engine.failure()
+    with pytest.raises(NotReady):
+        await engine.run(decode(sequence, 1))
+    await engine.stop()
+
+
+async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder: FolderMaker) -> None:
+    leader = leader_of(model_folder("llama"))
+    engine = ThreadEngine(leader, upkeep=leader)
+    await engine.start()
+    sequence = await opened(engine, [5, 6, 7])
+
+    def murderous() -> Job[None]:
+        yield from decode(sequence, 1)
+        follower().kill()
+        yield from decode(sequence, 1)
+
+    with pytest.raises(NotReady):
+        await engine.run(murderous())
+    async with asyncio.timeout(SHARDING.timeout_s):
+        await engine.failure()
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shards", "fault"),
+    [
+        ("llama", 4, "shards is 4: must divide the 2 KV heads of llama"),
+        ("llama", 3, "the 4 attention heads and the 2 KV heads of llama"),
+        ("llama_odd", 5, "the 4 KV heads and the 48 MLP width of llama"),
+        ("gpt2", 2, "shards is 2: gpt2 has no tensor parallel plan"),
+    ],
+)
+def test_a_model_that_cannot_be_split_is_refused_before_anything_starts(
+    model_folder: FolderMaker, kind: str, shards: int, fault: str
+) -> None:
+    with pytest.raises(ModelError, match=fault):
+        leader_of(model_folder(kind), Sharding(shards))
+    assert multiprocessing.active_children() == []
+
+
+def test_followers_that_do_not_come_are_missed(model_folder: FolderMaker) -> None:
+    config = config_of(model_folder("llama"), Sharding(2, start_timeout_s=0.5))
+    with pytest.raises(ModelError, match=r"shards: 2 ranks have not met within 0\.5 s"):
+        lead(config, lambda port: None)
