@@ -60,7 +60,7 @@ async def respond(address: str, opening: Open = OPENING, rounds: int = NUM_ROUND
 
 
 async def helped(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
-    """A response that took at most half a forward per token: on a busy machine answers may be late at first."""
+    """A response that took at most half a forward per token: on a busy machine answers may be late."""
     async with asyncio.timeout(PATIENCE_S):
         while forwards(drafts := await respond(address, opening, rounds)) * 2 > len(tokens(drafts)):
             pass
