@@ -78,7 +78,7 @@ class SuffixRule:
     """
 
     min_step: float = 0.1
-    min_joint: float = 0.02
+    min_joint: float = 0.15
     max_places: int = 16
     own_weight: float = 2.0
     negligible: float = 0.1

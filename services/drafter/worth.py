@@ -3,7 +3,7 @@
 _OVERHEAD_S = 0.00015
 """What a question takes from the thread that drafts, though nobody waits for it."""
 
-_PATIENCE_FORWARDS = 0.5
+_PATIENCE_FORWARDS = 0.75
 """Share of a forward for which an answer is waited for."""
 
 _FIRST_PATIENCE_S = 0.001
