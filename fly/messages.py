@@ -181,11 +181,13 @@ class DraftStep:
     Attributes:
         max_tokens: Longest draft; 0 only updates.
         end_at_stop: End the draft behind a stop token (only where no rule looks beyond it).
+        passage_tokens: How many tokens of passages to tell besides; 0 for none.
     """
 
     update: SequenceUpdate
     max_tokens: int
     end_at_stop: bool = False
+    passage_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ class Draft:
         guesses: How the sub-drafter was used.
         drafted_ahead: Tokens that had been drafted before the step came.
         dropped_ahead: Tokens that had been drafted before the step came, and that it contradicted.
+        passages: Of finished responses in which the sequence's last n-grams occur; none is told twice.
     """
 
     step_id: int
@@ -233,6 +236,7 @@ class Draft:
     guesses: GuessCounts = GuessCounts()
     drafted_ahead: int = 0
     dropped_ahead: int = 0
+    passages: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

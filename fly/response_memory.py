@@ -94,6 +94,24 @@ class ResponseMemory:
 
         Behind the last token of a response nothing follows, and only responses of one salt are looked at.
         """
+        return [self._tokens[place] for place in self.places(ngram, salt, limit)]
+
+    def passage(self, place: int, num_before: int, num_tokens: int) -> range:
+        """At most `num_tokens` places of one response, from at most `num_before` before the given one."""
+        first = place
+        while first > 0 and place - first < num_before and self._tokens[first - 1] != END:
+            first -= 1
+        last = place
+        while last - first < num_tokens and self._tokens[last] != END:
+            last += 1
+        return range(first, last)
+
+    def text(self, places: range) -> tuple[int, ...]:
+        """The tokens at the places of a passage."""
+        return tuple(self._tokens[places.start : places.stop])
+
+    def places(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
+        """Where the tokens are that followed an n-gram; until the next `add`."""
         owner, index = self._salts.get(salt), self._indices.get(len(ngram))
         if owner is None or index is None:
             return []
@@ -115,7 +133,7 @@ class ResponseMemory:
                 break
             token = self._tokens[cell]
             if token != END and self._owners[cell] == owner and self._tokens[cell - order : cell] == wanted:
-                found.append(token)
+                found.append(cell)
             link = earlier[cell]
         return found
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from fly.known import common_length
 from fly.lookup import Guess
 from fly.response_memory import END, ORDERS, ResponseMemory
 
@@ -65,6 +67,37 @@ class SequenceIndex:
         return tuple(self._ids[-order:]) if len(self._ids) >= order else ()
 
 
+class Others(Protocol):
+    """What other responses say."""
+
+    def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
+        """The tokens that followed an n-gram, the latest first, at most `limit`."""
+
+
+class SaltedMemory:
+    """The responses of one salt."""
+
+    def __init__(self, memory: ResponseMemory, salt: str) -> None:
+        self._memory = memory
+        self._salt = salt
+
+    def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
+        return self._memory.followers(ngram, self._salt, limit)
+
+
+class Passages:
+    """Passages of other responses, told one by one."""
+
+    def __init__(self) -> None:
+        self._index = SequenceIndex(ORDERS)
+
+    def add(self, passage: Iterable[int]) -> None:
+        self._index.extend((END, *passage))
+
+    def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
+        return self._index.followers(ngram, limit)
+
+
 @dataclass(frozen=True, slots=True)
 class SuffixRule:
     """How evidence is weighed, and when a guess ends.
@@ -88,16 +121,20 @@ class SuffixGuesser:
     """Guesses for one sequence, token by token, each the likeliest after those before it.
 
     Three sources are asked for what followed the last tokens: the sequence, the drafts that were dropped from
-    it (what was wrong once is often right a few tokens later), and the memory of its salt. Longer n-grams
-    count first; what they leave open goes to shorter ones (interpolation after Witten and Bell, 1991).
+    it (what was wrong once is often right a few tokens later), and other responses. Longer n-grams count
+    first; what they leave open goes to shorter ones (interpolation after Witten and Bell, 1991).
     """
 
-    def __init__(self, memory: ResponseMemory, salt: str = "", rule: SuffixRule | None = None) -> None:
+    def __init__(self, others: Others, rule: SuffixRule | None = None) -> None:
         self._sequence = SequenceIndex()
         self._dropped = SequenceIndex()
-        self._memory = memory
-        self._salt = salt
+        self._others = others
         self._rule = rule or SuffixRule()
+
+    def follow(self, ids: Sequence[int], decided: int) -> None:
+        """As `update`, where all that may have changed since lies behind the first `decided` tokens."""
+        start = min(decided, len(self._sequence))
+        self.update(ids, start + common_length(self._sequence.from_position(start), ids[start:]))
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """The sequence is `ids` from now on; its first `unchanged` tokens are as they were."""
@@ -152,5 +189,5 @@ class SuffixGuesser:
             for index in (self._dropped, self._sequence):
                 if followers := index.followers(ngram, limit):
                     yield order, own, followers
-            if followers := self._memory.followers(ngram, self._salt, limit):
+            if followers := self._others.followers(ngram, limit):
                 yield order, 1.0, followers

@@ -162,12 +162,17 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
         )
 
     async def draft(
-        self, sequence: TokenSequence, decided: int, max_tokens: int, end_at_stop: bool = False
+        self,
+        sequence: TokenSequence,
+        decided: int,
+        max_tokens: int,
+        end_at_stop: bool = False,
+        passage_tokens: int = 0,
     ) -> Draft:
-        """Has at most `max_tokens` tokens proposed after `sequence`."""
+        """Has at most `max_tokens` tokens proposed after `sequence`, and `passage_tokens` of memory told."""
 
         def make_step(update: SequenceUpdate) -> DraftStep:
-            return DraftStep(update, max_tokens, end_at_stop)
+            return DraftStep(update, max_tokens, end_at_stop, passage_tokens)
 
         draft = await self._step(make_step, sequence, (), decided)
         self._view.append(draft.tokens)

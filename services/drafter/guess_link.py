@@ -9,7 +9,7 @@ from fly.errors import FlyServeError, NotReady
 from fly.tokens import TokenSequence
 from services.common.backoff import Backoff
 from services.common.streams import DrafterStream
-from services.drafter.guesser import Question, RemoteGuesser
+from services.drafter.guesser import PASSAGE_TOKENS, Question, RemoteGuesser
 from services.drafter.worth import Worth
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,9 @@ class GuessLink:
             return
         try:
             async with asyncio.timeout(_SILENCE_S):
-                draft = await stream.draft(self._mirror, question.decided, question.max_tokens)
+                draft = await stream.draft(
+                    self._mirror, question.decided, question.max_tokens, passage_tokens=PASSAGE_TOKENS
+                )
         except TimeoutError:
             raise NotReady(f"no answer within {_SILENCE_S:g} s") from None
         except asyncio.CancelledError:

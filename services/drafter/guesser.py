@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from fly.messages import Draft, GuessCounts
 from fly.tokens import TokenSequence
+from services.drafter.local_guesser import LocalGuesser
 from services.drafter.worth import Worth
 from services.engine.sequence import EngineSequence
 
 LONGEST_GUESS = 15
 """Tokens of a guess that one forward scores: with the pending token 16 rows."""
+
+PASSAGE_TOKENS = 256
+"""Tokens of passages that are asked for while a draft is verified."""
 
 _MIN_CONFIDENCE = 0.1
 """A guess whose first token is less likely than this is left out: every row costs."""
@@ -25,7 +29,7 @@ class Question:
         base: Tokens at its front that have not changed since the question before.
         tail: The tokens from there on.
         decided: Tokens that will never be rolled back.
-        max_tokens: Longest guess.
+        max_tokens: Longest guess; 0 asks for passages only.
         prefix_hash: Of the whole sequence.
         asked_at: On the monotonic clock, in seconds.
     """
@@ -49,6 +53,10 @@ class Question:
 class RemoteGuesser:
     """As `SequenceGuesser`, by questions that are sent and answered elsewhere.
 
+    A sub-drafter that looks up answers with passages as well; from them guesses are made here, where they
+    cost no time on the wire. It is asked once per draft, while that is being verified. A model has to be
+    asked whenever nothing of its latest answer fits any more, and is waited for where that is worth it.
+
     What takes a sequence belongs to whoever has it, the engine's thread during a job, else the event loop, to
     which the rest belongs. NOTE: between the two go only single assignments, which are atomic.
     """
@@ -58,7 +66,10 @@ class RemoteGuesser:
         self._send = send
         self._worth = worth
         self._vocab_size = vocab_size
+        self._local = LocalGuesser(worth)
+        self._is_model = False
         self._question: Question | None = None
+        self._missed: Question | None = None
         self._answer: tuple[Question, tuple[int, ...]] | None = None
         self._settled = asyncio.Event()
         self._base = 0
@@ -72,20 +83,26 @@ class RemoteGuesser:
 
     def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         self._waits = False
-        if max_tokens < 1 or self._is_away:
+        if max_tokens < 1:
             return ()
-        if guess := self._usable(sequence):
-            return guess[: min(max_tokens, LONGEST_GUESS)]
-        if not self._is_pending(sequence) and self._worth.asks():
-            self._asked += 1
-            self._ask(sequence, max_tokens)
-            self._waits = self._worth.waits()
-        return ()
-
-    def tell(self, sequence: EngineSequence, max_tokens: int) -> None:
-        if not self._is_away and self._worth.pays:
+        max_tokens = min(max_tokens, LONGEST_GUESS)
+        if self._is_model:
+            return self._take_from_model(sequence, max_tokens)
+        if self._question is None and not self._is_away:
             self._told += 1
             self._ask(sequence, max_tokens)
+        return self._local.guess(sequence, max_tokens)
+
+    def tell(self, sequence: EngineSequence, max_tokens: int) -> None:
+        self._local.judge(sequence)
+        pays = self._worth.pays if self._is_model else self._worth.guesses()
+        if not pays:
+            return
+        if not self._is_model:
+            self._local.follow(sequence)
+        if not self._is_away and (self._question is None or self._settled.is_set()):
+            self._told += 1
+            self._ask(sequence, max_tokens if self._is_model else 0)
 
     async def wait(self) -> None:
         started, is_late = time.perf_counter(), False
@@ -100,6 +117,9 @@ class RemoteGuesser:
     def saw_draft(self, forwards: int, seconds: float, supplied: int) -> GuessCounts:
         self._worth.saw_forwards(forwards, seconds)
         self._worth.saw_use(supplied, self._asked)
+        if self._question is not self._missed and not self._settled.is_set():
+            self._missed = self._question
+            self._late += 1
         counts = GuessCounts(self._asked + self._told, self._late, self._refused, self._weak)
         self._asked = self._told = self._late = self._refused = self._weak = 0
         return counts
@@ -112,6 +132,8 @@ class RemoteGuesser:
         if tokens and draft.confidence < _MIN_CONFIDENCE:
             self._weak += 1
             tokens = ()
+        self._is_model = self._is_model or (bool(tokens) and draft.match_length == 0)
+        self._add(draft.passages)
         self._answer = question, tokens
         self._worth.saw_answer(time.perf_counter() - question.asked_at)
         if question is self._question:
@@ -128,6 +150,22 @@ class RemoteGuesser:
     def found(self) -> None:
         """A sub-drafter may be asked again."""
         self._is_away = False
+
+    def _take_from_model(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        """What of the latest answer fits; else asks again, where that pays."""
+        if guess := self._usable(sequence):
+            return guess[:max_tokens]
+        if not self._is_away and not self._is_pending(sequence) and self._worth.asks():
+            self._asked += 1
+            self._ask(sequence, max_tokens)
+            self._waits = self._worth.waits()
+        return ()
+
+    def _add(self, passages: tuple[tuple[int, ...], ...]) -> None:
+        """Takes passages over, but for those that the model cannot read."""
+        sound = [passage for passage in passages if self._sound(passage) == passage]
+        self._refused += len(passages) - len(sound)
+        self._local.add(sound)
 
     def _sound(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens before the first that the model does not know."""

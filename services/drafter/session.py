@@ -108,7 +108,6 @@ class DraftSession:
         """Drafts to the end, and waits for the sub-drafter in between where that is worth it."""
         times = StepTimes()
         priority = self._sequence.opening.priority
-        self._guesser.take(self._sequence, drafting.room - 1)
         while drafting.room > 0:
             if self._guesser.is_worth_waiting:
                 await self._guesser.wait()

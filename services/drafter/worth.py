@@ -9,8 +9,9 @@ _PATIENCE_FORWARDS = 0.75
 _FIRST_PATIENCE_S = 0.001
 """The same before any forward has been timed."""
 
-_PROBE_EVERY = 16
-"""Of what does not pay, one in so many is tried all the same: text and load change."""
+_PROBE_EVERY = 13
+"""Of what does not pay, one in so many is tried all the same: text and load change. A prime, so that it is
+not always the same place of a draft."""
 
 _FOLLOWS = 0.1
 """Weight of the latest observation in every average."""
@@ -42,10 +43,11 @@ class _Probes:
 
 
 class Worth:
-    """What questions have brought and cost, at one drafter over all its sequences.
+    """What guesses and questions have brought and cost, at one drafter over all its sequences.
 
-    A question pays where the tokens that it supplies save more forward time than it costs; an answer is
-    waited for where it comes within a part of a forward, as a rule.
+    A question pays where the tokens that it supplies save more forward time than it costs, and so does a
+    guess that the drafter makes by itself; an answer is waited for where it comes within a part of a
+    forward, as a rule.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,9 @@ class Worth:
         self._latency_s = Average()
         self._supplied = Average()
         self._waited_s = Average()
-        self._asking, self._waiting = _Probes(), _Probes()
+        self._guess_s = Average()
+        self._matched = Average()
+        self._asking, self._waiting, self._guessing = _Probes(), _Probes(), _Probes()
 
     @property
     def patience_s(self) -> float:
@@ -69,6 +73,17 @@ class Worth:
         cost_s = _OVERHEAD_S + (self._waited_s.value or 0.0)
         return self._supplied.value * self._forward_s.value > cost_s
 
+    @property
+    def guessing_pays(self) -> bool:
+        """Guesses of the drafter's own have saved more than they have cost, or nothing is known yet."""
+        if self._matched.value is None or self._forward_s.value is None or self._guess_s.value is None:
+            return True
+        return self._matched.value * self._forward_s.value > self._guess_s.value
+
+    def guesses(self) -> bool:
+        """The next guess is to be made: it pays, or is a probe."""
+        return self.guessing_pays or self._guessing.next()
+
     def asks(self) -> bool:
         """The next question is to be asked: it pays, or is a probe."""
         return self.pays or self._asking.next()
@@ -82,6 +97,14 @@ class Worth:
         """Forwards of the drafter took so long together."""
         if count and seconds > 0:
             self._forward_s.add(seconds / count)
+
+    def saw_guess(self, seconds: float) -> None:
+        """A guess took so long to make."""
+        self._guess_s.add(seconds)
+
+    def saw_match(self, matched: int) -> None:
+        """So many tokens of such a guess came true."""
+        self._matched.add(matched)
 
     def saw_answer(self, latency_s: float) -> None:
         """An answer came after so long."""

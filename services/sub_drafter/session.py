@@ -9,6 +9,9 @@ from fly.response_memory import END
 from fly.tokens import SequenceUpdate
 from services.sub_drafter.engines.base import SequenceLookup
 
+_LEAD_IN = 4
+"""Last tokens of a prompt that are remembered with its response: by them its beginning is found."""
+
 
 class LookupSession:
     """What is known of the sequence, and its look-up."""
@@ -27,6 +30,7 @@ class LookupSession:
         # NOTE: its own guess, which the peer takes for known here, is not worth being indexed.
         self._lookup.update(known.tokens.ids, min(unchanged, self._num_indexed))
         self._num_indexed = len(known)
+        passages = self._lookup.passages(step.passage_tokens) if step.passage_tokens else ()
         guess = self._lookup.guess(step.max_tokens)
         known.tokens.extend(guess.tokens)
         return Draft(
@@ -34,6 +38,7 @@ class LookupSession:
             guess.tokens,
             match_length=guess.match_length,
             confidence=guess.confidence,
+            passages=tuple(passages),
         )
 
     async def finish(self, last: SequenceUpdate) -> None:
@@ -43,4 +48,6 @@ class LookupSession:
 
     def close(self) -> None:
         """Hands over what was decided of the response, however the stream ended."""
-        self._lookup.finish(self._known.tokens.ids[self._prompt_length : self._known.decided])
+        start = max(0, self._prompt_length - _LEAD_IN)
+        decided = self._known.decided
+        self._lookup.finish(self._known.tokens.ids[start:decided] if decided > self._prompt_length else ())

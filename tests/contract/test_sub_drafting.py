@@ -91,7 +91,7 @@ async def test_what_was_generated_once_is_guessed_the_next_time() -> None:
         load = await memory_of(suffix, lambda load: load.kv_used > 0)
         second = await helped(address)
     assert tokens(second) == tokens(first)
-    assert (load.kv_used, load.kv_capacity) == (NUM_DRAFTS * NUM_ROUNDS, 4096)
+    assert (load.kv_used, load.kv_capacity) == (len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS, 4096)
     assert forwards(first) == NUM_DRAFTS * NUM_ROUNDS
     assert sum(draft.supplied for draft in second) > 0
 
@@ -111,7 +111,7 @@ async def test_requests_without_sub_drafter_neither_ask_nor_teach() -> None:
         taught = await respond(address, rounds=1)
         load = await memory_of(suffix, lambda load: load.kv_used > 0)
     assert all(draft.guesses.asked == 0 for draft in drafts)
-    assert load.kv_used == len(tokens(taught))
+    assert load.kv_used == len(PROMPT) + len(tokens(taught))
 
 
 async def hangs(step: int) -> Any:

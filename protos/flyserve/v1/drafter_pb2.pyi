@@ -94,10 +94,13 @@ class DraftStep(_message.Message):
     UPDATE_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     END_AT_STOP_FIELD_NUMBER: _builtins.int
+    PASSAGE_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At most this many tokens; 0 only updates."""
     end_at_stop: _builtins.bool
     """End the draft behind a stop token (only where no rule looks beyond it)."""
+    passage_tokens: _builtins.int
+    """How many tokens of passages to tell beside the draft, where the engine has a memory; 0 for none."""
     @_builtins.property
     def update(self) -> _common_pb2.SequenceUpdate:
         """The sequence from now on."""
@@ -108,10 +111,11 @@ class DraftStep(_message.Message):
         update: _common_pb2.SequenceUpdate | None = ...,
         max_tokens: _builtins.int = ...,
         end_at_stop: _builtins.bool = ...,
+        passage_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "passage_tokens", b"passage_tokens", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,6 +171,7 @@ class Draft(_message.Message):
     GUESSES_FIELD_NUMBER: _builtins.int
     DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
     DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Echo of the step."""
     forwards: _builtins.int
@@ -201,6 +206,10 @@ class Draft(_message.Message):
     def guesses(self) -> Global___GuessCounts:
         """How the sub-drafter was used in this step."""
 
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
+        """Passages of finished responses in which the sequence's last n-grams occur, to guess from; none is told twice."""
+
     def __init__(
         self,
         *,
@@ -216,14 +225,39 @@ class Draft(_message.Message):
         guesses: Global___GuessCounts | None = ...,
         drafted_ahead: _builtins.int = ...,
         dropped_ahead: _builtins.int = ...,
+        passages: _abc.Iterable[Global___Passage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["guesses", b"guesses", "load", b"load", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "guesses", b"guesses", "load", b"load", "match_length", b"match_length", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "guesses", b"guesses", "load", b"load", "match_length", b"match_length", "passages", b"passages", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Draft: _TypeAlias = Draft  # noqa: Y015
+
+@_typing.final
+class Passage(_message.Message):
+    """A piece of a finished response."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its token ids, in order."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Passage: _TypeAlias = Passage  # noqa: Y015
 
 @_typing.final
 class GuessCounts(_message.Message):

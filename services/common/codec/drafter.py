@@ -28,9 +28,12 @@ def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.Draf
                 open=open_to_wire(message), without_sub_drafter=message.without_sub_drafter
             )
             return drafter_pb2.DraftRequest(open=opening)
-        case DraftStep(update, max_tokens, end_at_stop):
+        case DraftStep(update, max_tokens, end_at_stop, passage_tokens):
             step = drafter_pb2.DraftStep(
-                update=update_to_wire(update), max_tokens=max_tokens, end_at_stop=end_at_stop
+                update=update_to_wire(update),
+                max_tokens=max_tokens,
+                end_at_stop=end_at_stop,
+                passage_tokens=passage_tokens,
             )
             return drafter_pb2.DraftRequest(step=step)
         case Close():
@@ -44,7 +47,8 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
             return open_from_wire(wire.open.open, without_sub_drafter=wire.open.without_sub_drafter)
         case "step":
             step = wire.step
-            return DraftStep(update_from_wire(step.update), step.max_tokens, step.end_at_stop)
+            update = update_from_wire(step.update)
+            return DraftStep(update, step.max_tokens, step.end_at_stop, step.passage_tokens)
         case "close":
             return close_from_wire(wire.close)
         case _:
@@ -70,6 +74,7 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
         ),
         drafted_ahead=message.drafted_ahead,
         dropped_ahead=message.dropped_ahead,
+        passages=[drafter_pb2.Passage(tokens=passage) for passage in message.passages],
     )
     return drafter_pb2.DraftResponse(draft=draft)
 
@@ -91,6 +96,7 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         ),
         drafted_ahead=draft.drafted_ahead,
         dropped_ahead=draft.dropped_ahead,
+        passages=tuple(tuple(passage.tokens) for passage in draft.passages),
         times=times_from_wire(draft.times),
         load=load_from_wire(draft.load),
     )

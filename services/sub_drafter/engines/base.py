@@ -16,8 +16,14 @@ class SequenceLookup(Protocol):
     def guess(self, max_tokens: int) -> Guess:
         """How it may go on, in at most `max_tokens`; empty where nothing is likely."""
 
+    def passages(self, max_tokens: int) -> list[tuple[int, ...]]:
+        """Passages of finished responses from which others may guess, `max_tokens` in all; none twice."""
+
     def finish(self, response: Sequence[int]) -> None:
-        """The sequence is over; `response` is what was decided of its response. Called once, last."""
+        """The sequence is over; `response` is what was decided of it, with a few tokens of the prompt before.
+
+        Called once, last.
+        """
 
 
 class GuessEngine(Protocol):

@@ -19,6 +19,9 @@ class NgramLookup:
     def guess(self, max_tokens: int) -> Guess:
         return self._index.guess(max_tokens)
 
+    def passages(self, max_tokens: int) -> list[tuple[int, ...]]:
+        return []
+
     def finish(self, response: Sequence[int]) -> None:
         """Remembers nothing."""
 

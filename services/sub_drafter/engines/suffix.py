@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from fly.lookup import Guess
 from fly.messages import Open
+from fly.passages import PassageFinder
 from fly.response_memory import ResponseMemory
-from fly.suffix import SuffixGuesser
+from fly.suffix import SaltedMemory, SuffixGuesser
 
 
 class SuffixLookup:
@@ -14,13 +15,19 @@ class SuffixLookup:
     def __init__(self, memory: ResponseMemory, salt: str) -> None:
         self._memory = memory
         self._salt = salt
-        self._guesser = SuffixGuesser(memory, salt)
+        self._guesser = SuffixGuesser(SaltedMemory(memory, salt))
+        self._finder = PassageFinder(memory, salt)
+        self._ids: Sequence[int] = ()
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
+        self._ids = ids
         self._guesser.update(ids, unchanged)
 
     def guess(self, max_tokens: int) -> Guess:
         return self._guesser.guess(max_tokens)
+
+    def passages(self, max_tokens: int) -> list[tuple[int, ...]]:
+        return self._finder.find(self._ids, max_tokens)
 
     def finish(self, response: Sequence[int]) -> None:
         self._memory.add(response, self._salt)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fly.lookup import Guess
 from fly.response_memory import ResponseMemory
-from fly.suffix import SequenceIndex, SuffixGuesser
+from fly.suffix import SaltedMemory, SequenceIndex, SuffixGuesser
 
 ORDERS = (1, 2, 4)
 ngrams_st = st.sampled_from(ORDERS).flatmap(lambda order: st.tuples(*[st.integers(0, 3)] * order))
@@ -31,7 +31,7 @@ def test_it_finds_every_place_whatever_was_rolled_back(
 
 
 def guesser(memory: ResponseMemory, ids: list[int], salt: str = "") -> SuffixGuesser:
-    made = SuffixGuesser(memory, salt)
+    made = SuffixGuesser(SaltedMemory(memory, salt))
     made.update(ids, 0)
     return made
 

@@ -65,7 +65,7 @@ FROM_TARGET = STALE | st.builds(
     Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS
 )
 TO_DRAFTER = st.builds(Open, *OPENING, without_sub_drafter=st.booleans()) | st.builds(
-    DraftStep, UPDATES, SHORT, st.booleans()
+    DraftStep, UPDATES, SHORT, st.booleans(), SHORT
 )
 FROM_DRAFTER = STALE | st.builds(
     Draft,
@@ -81,6 +81,7 @@ FROM_DRAFTER = STALE | st.builds(
     GUESSES,
     SHORT,
     SHORT,
+    tuples(tuples(SHORT)),
 )
 
 

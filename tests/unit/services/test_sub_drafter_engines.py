@@ -43,7 +43,7 @@ async def respond(engine: GuessEngine, decided: int, salt: str = "") -> None:
 
 
 async def guessed(engine: GuessEngine, ids: list[int], salt: str = "") -> tuple[int, ...]:
-    return (await Client(engine, salt).ask([*PROMPT, *ids], len(PROMPT))).tokens
+    return (await Client(engine, salt).ask([80, 81, 82, *ids], len(PROMPT))).tokens
 
 
 async def test_a_finished_response_helps_the_next_request() -> None:
@@ -51,7 +51,7 @@ async def test_a_finished_response_helps_the_next_request() -> None:
     assert await guessed(engine, [1, 2]) == ()
     await respond(engine, decided=6)
     assert await guessed(engine, [1, 2]) == (3, 4, 5, 6)
-    assert engine.memory_tokens == 6
+    assert engine.memory_tokens == len(PROMPT) + 6
 
 
 async def test_only_what_was_decided_is_remembered() -> None:
@@ -65,7 +65,7 @@ async def test_what_was_decided_is_remembered_of_a_client_that_dies() -> None:
     client = Client(engine)
     await client.ask(PROMPT + RESPONSE, len(PROMPT) + 4)
     client.session.close()
-    assert engine.memory_tokens == 4
+    assert engine.memory_tokens == len(PROMPT) + 4
 
 
 async def test_memory_is_shared_within_a_salt_only() -> None:
