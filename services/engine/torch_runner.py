@@ -10,13 +10,14 @@ import torch.nn.functional as F
 
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
-from services.engine.arena import ContiguousArena
+from services.engine.arena import ContiguousArena, KvArena
 from services.engine.attention import RaggedForward
 from services.engine.base import Scores, Slot, Work
 from services.engine.fused import FusedForward, can_fuse
 from services.engine.head import Head
 from services.engine.loading import DTYPES, LoadedModel, load_model
 from services.engine.packed import LinearMaker, PlainLinear, can_pack, pack_model
+from services.engine.paged_arena import PagedArena
 from services.engine.plan import Plan
 from services.engine.self_check import Forward, Reference, agrees, check_forward
 
@@ -64,6 +65,7 @@ class TorchRunner:
     def allocate(self, num_tokens: int) -> Slot | None:
         return self._arena.allocate(num_tokens)
 
+    @torch.inference_mode()
     def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
         return self._arena.resize(slot, num_tokens, start)
 
@@ -71,8 +73,8 @@ class TorchRunner:
     def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
         return self._arena.copy_prefix(source, slot, num_tokens)
 
-    def retire(self, slot: Slot) -> None:
-        self._arena.retire(slot)
+    def retire(self, slot: Slot, num_tokens: int) -> None:
+        self._arena.retire(slot, num_tokens)
 
     def free(self, slot: Slot) -> None:
         self._arena.free(slot)
@@ -100,7 +102,7 @@ def load_runner(
     """
     torch.set_num_threads(threads)
     loaded = load_model(folder, dtype, device)
-    arena = ContiguousArena(kv_tokens, max_sequences, attention_dtype(DTYPES[dtype], device))
+    arena = make_arena(kv_tokens, max_sequences, DTYPES[dtype], device)
     forward, description = choose_forward(loaded, arena, device)
     logger.info("%s: %s", folder, description)
     info = ModelInfo(
@@ -113,13 +115,20 @@ def load_runner(
         context_length=loaded.context_length,
         dtype=dtype,
         shards=1,
-        kv_capacity=kv_tokens,
+        kv_capacity=arena.kv_capacity,
         version=VERSION,
     )
     return TorchRunner(info, forward, torch.device(device), description)
 
 
-def choose_forward(loaded: LoadedModel, arena: ContiguousArena, device: str) -> tuple[Forward, str]:
+def make_arena(kv_tokens: int, max_sequences: int, dtype: torch.dtype, device: str) -> KvArena:
+    """Shared blocks on a GPU, contiguous memory on a CPU, where gathering blocks costs more than it saves."""
+    if torch.device(device).type == "cuda":
+        return PagedArena(kv_tokens, max_sequences)
+    return ContiguousArena(kv_tokens, max_sequences, attention_dtype(dtype, device))
+
+
+def choose_forward(loaded: LoadedModel, arena: KvArena, device: str) -> tuple[Forward, str]:
     """The fused forward where the model has one that agrees with transformers, else the ragged one."""
     model = loaded.model
     reference = Reference(model, loaded.vocab_size)

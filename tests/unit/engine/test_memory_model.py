@@ -17,6 +17,7 @@ from fly.types import SamplingParams
 from services.engine.arena import ContiguousArena, KvArena
 from services.engine.base import Work
 from services.engine.core import EngineCore
+from services.engine.paged_arena import PagedArena
 from services.engine.promise import Promise
 from services.engine.sequence import EngineSequence
 from services.engine.simulated import SimulatedConfig
@@ -24,7 +25,7 @@ from tests.support.remembering import RememberingRunner
 
 CONTEXT = 160
 CONFIG = SimulatedConfig(vocab_size=64, context_length=CONTEXT)
-ARENAS = [ContiguousArena]
+ARENAS = [ContiguousArena, PagedArena]
 SEQUENCES_PER_SESSION = 100
 MAX_QUEUED = 3
 
