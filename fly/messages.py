@@ -23,7 +23,7 @@ class ModelInfo:
         role: Its tier.
         model_id: As configured.
         weight_fingerprint: Hash of the weights; replicas with the same one give the same answers.
-        architecture: transformers architecture; `ngram` for a look-up engine.
+        architecture: transformers architecture; `ngram` or `suffix` for a look-up engine.
         token_map_hash: Hash of the token-to-id map; empty where the service takes any.
         vocab_size: Token ids lie below this.
         context_length: Longest sequence in tokens; 0 is unlimited.
@@ -116,7 +116,13 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The last message of a stream."""
+    """The last message of a stream.
+
+    Attributes:
+        update: What the sequence came to, for a service that remembers finished responses; it has no answer.
+    """
+
+    update: SequenceUpdate | None = None
 
 
 class StaleReason(Enum):
@@ -175,11 +181,30 @@ class DraftStep:
     Attributes:
         max_tokens: Longest draft; 0 only updates.
         end_at_stop: End the draft behind a stop token (only where no rule looks beyond it).
+        passage_tokens: How many tokens of passages to tell besides; 0 for none.
     """
 
     update: SequenceUpdate
     max_tokens: int
     end_at_stop: bool = False
+    passage_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuessCounts:
+    """How a drafter used its sub-drafter in one step.
+
+    Attributes:
+        asked: Guesses asked for.
+        late: Waited for, and not there in time or never.
+        refused: With token ids outside the vocabulary, or longer than asked for: cut there.
+        weak: Left out for want of confidence.
+    """
+
+    asked: int = 0
+    late: int = 0
+    refused: int = 0
+    weak: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +218,10 @@ class Draft:
         match_length: Suffix that a look-up engine matched; 0 for a model.
         confidence: Estimated probability that the first token is accepted; 1 where there is no estimate.
         distributions: What each token was drawn from (coupling `rejection`); else empty.
+        guesses: How the sub-drafter was used.
+        drafted_ahead: Tokens that had been drafted before the step came.
+        dropped_ahead: Tokens that had been drafted before the step came, and that it contradicted.
+        passages: Of finished responses in which the sequence's last n-grams occur; none is told twice.
     """
 
     step_id: int
@@ -204,6 +233,10 @@ class Draft:
     distributions: tuple[SparseDistribution, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()
+    guesses: GuessCounts = GuessCounts()
+    drafted_ahead: int = 0
+    dropped_ahead: int = 0
+    passages: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

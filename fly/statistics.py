@@ -29,6 +29,9 @@ class Statistics:
         draft_rounds: Rounds with a draft.
         draft_round_tokens: Tokens emitted in them, those of an earlier round's window included.
         carried: Rounds that left a window open for the next draft.
+        guesses_asked: Of the sub-drafter; `late`, `refused` and `weak` ones among them were of no use.
+        drafted_ahead: Draft tokens that were ready before they were asked for.
+        dropped_ahead: Tokens that were drafted ahead in vain.
     """
 
     rounds: int = 0
@@ -50,6 +53,12 @@ class Statistics:
     draft_rounds: int = 0
     draft_round_tokens: int = 0
     carried: int = 0
+    guesses_asked: int = 0
+    guesses_late: int = 0
+    guesses_refused: int = 0
+    guesses_weak: int = 0
+    drafted_ahead: int = 0
+    dropped_ahead: int = 0
 
     @property
     def tau(self) -> float:

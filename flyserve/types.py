@@ -139,6 +139,12 @@ class Statistics:
     replays: int = 0
     draft_rounds: int = 0
     carried: int = 0
+    guesses_asked: int = 0
+    guesses_late: int = 0
+    guesses_refused: int = 0
+    guesses_weak: int = 0
+    drafted_ahead: int = 0
+    dropped_ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fly.errors import ConfigError
 from router.config import RuleConfig
-from services.common.config import Config, load_yaml
+from services.common.config import AutoSwitch, Config, load_yaml
 from services.common.model_source import is_hub_id
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
@@ -59,19 +59,41 @@ class TargetTier(ModelTier):
 
 
 class DrafterTier(ModelTier):
-    """The drafter's replicas."""
+    """The drafter's replicas.
+
+    Attributes:
+        draft_ahead: Go on drafting while the target verifies; `auto` does where the CPUs of a drafter's
+            machine are enough for the whole deployment.
+    """
+
+    draft_ahead: AutoSwitch = "auto"
 
 
 class SubDrafterTier(Config):
     """The sub-drafter's replicas.
 
     Attributes:
-        engine: `ngram` looks tokens up in the sequence itself; `none` leaves the tier out.
+        engine: `ngram` looks tokens up in the sequence itself; `suffix` also in what the deployment has
+            generated; `model` runs a tiny language model; `none` leaves the tier out.
         replicas: Started by the controller.
+        memory_tokens: Tokens of finished responses that one replica of `suffix` remembers.
+        model: Folder of the model of `model`, looked up as those of the other tiers.
+        dtype: Compute type of the model.
+        threads: CPU threads of one replica of `model`.
     """
 
-    engine: Literal["ngram", "none"] = "ngram"
+    engine: Literal["ngram", "suffix", "model", "none"] = "ngram"
     replicas: int = Field(1, ge=1, le=1024)
+    memory_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
+    model: Path | None = None
+    dtype: Dtype = Dtype.BFLOAT16
+    threads: int = Field(1, ge=1)
+
+    @model_validator(mode="after")
+    def _has_its_model(self) -> Self:
+        if (self.engine == "model") != (self.model is not None):
+            raise ValueError("model: is the folder of engine model, must be given with it and only with it")
+        return self
 
 
 class RouterTier(Config):
@@ -137,19 +159,27 @@ def load_deployment(path: Path) -> Deployment:
         ConfigError: The file is missing, breaks a limit, or names a model folder that does not exist.
     """
     deployment = load_yaml(Deployment, path)
-    tiers: dict[str, Any] = {"target": deployment.target, "drafter": deployment.drafter}
-    located = {name: _located(tier, name, path) for name, tier in tiers.items() if tier is not None}
+    tiers = {
+        "target": deployment.target,
+        "drafter": deployment.drafter,
+        "sub_drafter": deployment.sub_drafter,
+    }
+    located = {
+        name: tier.model_copy(update={"model": _located(tier.model, name, path)})
+        for name, tier in tiers.items()
+        if tier is not None and tier.model is not None
+    }
     return deployment.model_copy(update=located)
 
 
-def _located(tier: ModelTier, name: str, path: Path) -> ModelTier:
+def _located(model: Path, name: str, path: Path) -> Path:
     for base in (path.resolve().parent, APPLICATION_ROOT):
-        if (folder := base / tier.model.expanduser()).is_dir():
-            return tier.model_copy(update={"model": folder.resolve()})
-    if is_hub_id(tier.model):
-        return tier
+        if (folder := base / model.expanduser()).is_dir():
+            return folder.resolve()
+    if is_hub_id(model):
+        return model
     raise ConfigError(
-        f"{path}: {name}.model: no folder {tier.model}"
+        f"{path}: {name}.model: no folder {model}"
         f" (looked beside the deployment file and under {APPLICATION_ROOT});"
         " a model of the hub is written org/name@revision"
     )

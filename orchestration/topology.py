@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fly.messages import Role
-from orchestration.config import Deployment, ModelTier, TargetTier
+from orchestration.config import Deployment, ModelTier, SubDrafterTier, TargetTier
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
@@ -14,7 +14,11 @@ ACTORS: Mapping[Role, str] = {
 }
 """Class of each tier's actor as `module:name`: named here, imported where it runs."""
 
+MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
+"""Class of a sub-drafter's actor that runs a model."""
+
 _LIGHT_CPUS = 0.5
+_ROUTER_CPUS = 1.0
 _ADDRESS = "127.0.0.1:0"
 
 
@@ -49,11 +53,11 @@ def plan(
         registry: host:port of the registry, where drafters find their sub-drafters.
         actors: Class of each tier's actor.
     """
-    return (
-        *_sub_drafters(deployment, actors[Role.SUB_DRAFTER]),
-        *_drafters(deployment, actors[Role.DRAFTER], registry),
-        *_targets(deployment.target, actors[Role.TARGET]),
-    )
+    sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER])
+    targets = _targets(deployment.target, actors[Role.TARGET])
+    others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
+    helper = registry if sub_drafters else None
+    return (*sub_drafters, *_drafters(deployment, actors[Role.DRAFTER], helper, others), *targets)
 
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
@@ -75,18 +79,39 @@ def _sub_drafters(deployment: Deployment, actor: str) -> tuple[ReplicaSpec, ...]
     tier = deployment.sub_drafter
     if tier is None or tier.engine == "none" or deployment.drafter is None:
         return ()
-    config = {"engine": tier.engine, "address": _ADDRESS}
+    if tier.engine == "model":
+        return _model_sub_drafters(tier)
+    config: dict[str, Any] = {"engine": tier.engine, "address": _ADDRESS}
+    if tier.engine == "suffix":
+        config["memory_tokens"] = tier.memory_tokens
     return tuple(
         ReplicaSpec(Role.SUB_DRAFTER, f"{Role.SUB_DRAFTER}-{index}", actor, _LIGHT_CPUS, config)
         for index in range(tier.replicas)
     )
 
 
-def _drafters(deployment: Deployment, actor: str, registry: str) -> tuple[ReplicaSpec, ...]:
-    if deployment.drafter is None:
+def _model_sub_drafters(tier: SubDrafterTier) -> tuple[ReplicaSpec, ...]:
+    """Replicas of the drafter's own servicer, with nobody to help them."""
+    assert tier.model is not None
+    models = ModelTier(model=tier.model, replicas=tier.replicas, dtype=tier.dtype, threads=tier.threads)
+    more = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
+    return _replicas(Role.SUB_DRAFTER, models, MODEL_SUB_DRAFTER, more)
+
+
+def _drafters(
+    deployment: Deployment, actor: str, registry: str | None, other_cpus: float
+) -> tuple[ReplicaSpec, ...]:
+    """The drafters, told where sub-drafters are listed, and how many CPUs everything asks for together."""
+    tier = deployment.drafter
+    if tier is None:
         return ()
-    helped = bool(_sub_drafters(deployment, actor))
-    return _replicas(Role.DRAFTER, deployment.drafter, actor, {"registry": registry} if helped else {})
+    more: dict[str, Any] = {
+        "draft_ahead": tier.draft_ahead,
+        "declared_cpus": other_cpus + tier.replicas * tier.threads,
+    }
+    if registry is not None:
+        more["registry"] = registry
+    return _replicas(Role.DRAFTER, tier, actor, more)
 
 
 def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) -> tuple[ReplicaSpec, ...]:

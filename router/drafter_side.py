@@ -68,6 +68,11 @@ class DrafterSide:
             await self._leave(link, error)
             return None
 
+    def conclude(self, sequence: TokenSequence, decided: int) -> None:
+        """What the response came to, for those who remember finished ones; told with the farewell."""
+        if self.links.current is not None:
+            self.links.current.stream.conclude(sequence, decided)
+
     async def _draft_here(
         self,
         link: Link[DrafterStream],

@@ -90,6 +90,8 @@ async def open_response(
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
         speculation, ledger = _begin(request, text), LogprobLedger(means.tokenizer)
         yield Response(request, speculation, text, ledger, target, drafter, means.clock, deadline, started)
+        if drafter is not None:
+            drafter.conclude(speculation.sequence, speculation.decided_length)
 
 
 def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:

@@ -110,6 +110,12 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.supplied
+    statistics.guesses_asked += draft.guesses.asked
+    statistics.guesses_late += draft.guesses.late
+    statistics.guesses_refused += draft.guesses.refused
+    statistics.guesses_weak += draft.guesses.weak
+    statistics.drafted_ahead += draft.drafted_ahead
+    statistics.dropped_ahead += draft.dropped_ahead
     statistics.draft_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
 

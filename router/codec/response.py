@@ -122,4 +122,10 @@ def statistics_to_wire(statistics: Statistics) -> pb.Statistics:
         replays=statistics.replays,
         draft_rounds=statistics.draft_rounds,
         carried=statistics.carried,
+        guesses_asked=statistics.guesses_asked,
+        guesses_late=statistics.guesses_late,
+        guesses_refused=statistics.guesses_refused,
+        guesses_weak=statistics.guesses_weak,
+        drafted_ahead=statistics.drafted_ahead,
+        dropped_ahead=statistics.dropped_ahead,
     )

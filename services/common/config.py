@@ -2,10 +2,10 @@
 
 import difflib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fly.errors import ConfigError
 
@@ -17,6 +17,15 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
+
+
+def _named_switch(value: Any) -> Any:
+    """YAML reads a bare `on` or `off` as a truth value: its name again."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+AutoSwitch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_named_switch)]
+"""Something that is on, off, or decided by the program."""
 
 
 def parse(model: type[C], data: Any, source: str) -> C:
@@ -39,6 +48,18 @@ def parse(model: type[C], data: Any, source: str) -> C:
     except ValidationError as error:
         faults = "; ".join(_describe(model, fault) for fault in error.errors())
         raise ConfigError(f"{source}: {faults}") from None
+
+
+def mapping(text: str, source: str) -> Any:
+    """Reads a flag that holds a mapping, as YAML or JSON.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
 
 
 def load_yaml(model: type[C], path: Path) -> C:

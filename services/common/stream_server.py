@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from fly.errors import DeadlineExceeded, InvalidRequest
 from fly.known import StaleState
 from fly.messages import Close, DraftStep, Open, Stale, VerifyStep
+from fly.tokens import SequenceUpdate
 
 Step = TypeVar("Step", VerifyStep, DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
@@ -22,6 +23,9 @@ class Session(Protocol[Step, Answer]):
 
     async def step(self, step: Step) -> Answer:
         """Applies one step and answers; raises StaleState where the kept tokens are not known."""
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Takes what the sequence came to, told at its close."""
 
 
 async def serve_stream(
@@ -56,6 +60,8 @@ async def serve_stream(
                 raise InvalidRequest.of("kind", "is open, but this stream is open already")
             await send(await _answer(session, message))
             message = await _next(requests, decode, idle_ttl_s)
+        if isinstance(message, Close) and message.update is not None:
+            await session.finish(message.update)
 
 
 async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:

@@ -47,6 +47,11 @@ class SequenceStream(Generic[Step, Answer]):
         self._to_wire = to_wire
         self._from_wire = from_wire
         self._view = PeerView()
+        self._last: SequenceUpdate | None = None
+
+    def conclude(self, sequence: TokenSequence, decided: int) -> None:
+        """What the sequence came to: told with the farewell, once the last step has been answered."""
+        self._last = self._view.update(sequence, (), decided)
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,7 +118,7 @@ class SequenceStream(Generic[Step, Answer]):
         if self._opening is None:
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
                 async with asyncio.timeout(_FAREWELL_TIMEOUT_S):
-                    await self._write(Close())
+                    await self._write(Close(self._last))
                     await self._call.done_writing()
                     await self._call.read()
 
@@ -157,12 +162,17 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
         )
 
     async def draft(
-        self, sequence: TokenSequence, decided: int, max_tokens: int, end_at_stop: bool = False
+        self,
+        sequence: TokenSequence,
+        decided: int,
+        max_tokens: int,
+        end_at_stop: bool = False,
+        passage_tokens: int = 0,
     ) -> Draft:
-        """Has at most `max_tokens` tokens proposed after `sequence`."""
+        """Has at most `max_tokens` tokens proposed after `sequence`, and `passage_tokens` of memory told."""
 
         def make_step(update: SequenceUpdate) -> DraftStep:
-            return DraftStep(update, max_tokens, end_at_stop)
+            return DraftStep(update, max_tokens, end_at_stop, passage_tokens)
 
         draft = await self._step(make_step, sequence, (), decided)
         self._view.append(draft.tokens)

@@ -5,13 +5,16 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
-from services.common.config import parse
+from services.common.config import mapping, parse
 from services.common.launch import fail, run_service
 from services.drafter.config import DrafterConfig
 
 
 def main(
-    model: Annotated[str, typer.Option(help="Folder of the model, or org/name@revision.")],
+    model: Annotated[str | None, typer.Option(help="Folder of the model, or org/name@revision.")] = None,
+    simulated: Annotated[
+        str | None, typer.Option(help="Instead: parameters of a simulated model, such as '{base_s: 0.02}'.")
+    ] = None,
     address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
@@ -19,19 +22,28 @@ def main(
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
     sub_drafter: Annotated[str | None, typer.Option(help="host:port of a sub-drafter.")] = None,
     registry: Annotated[str | None, typer.Option(help="host:port of the registry, instead.")] = None,
+    role: Annotated[
+        str, typer.Option(help="drafter, or sub_drafter for a model that helps one.")
+    ] = "drafter",
+    draft_ahead: Annotated[
+        str, typer.Option(help="Draft on while the target verifies: auto, on, off.")
+    ] = "auto",
 ) -> None:
     """Serve drafts by a small model over gRPC."""
-    flags = {
-        "model": model,
-        "address": address,
-        "dtype": dtype,
-        "max_sequences": max_sequences,
-        "kv_tokens": kv_tokens,
-        "threads": threads,
-        "sub_drafter": sub_drafter,
-        "registry": registry,
-    }
     try:
+        flags = {
+            "model": model,
+            "simulated": simulated and mapping(simulated, "simulated"),
+            "address": address,
+            "dtype": dtype,
+            "max_sequences": max_sequences,
+            "kv_tokens": kv_tokens,
+            "threads": threads,
+            "sub_drafter": sub_drafter,
+            "registry": registry,
+            "role": role,
+            "draft_ahead": draft_ahead,
+        }
         config = parse(DrafterConfig, flags, "flags")
     except ConfigError as error:
         fail(str(error))

@@ -17,3 +17,9 @@ class DrafterActor(ServiceActor):
         from services.drafter.servicer import create_host
 
         return await create_host(parse(DrafterConfig, config, "drafter"))
+
+
+class ModelSubDrafterActor(DrafterActor):
+    """A sub-drafter replica that runs a model: the drafter's own servicer under another role."""
+
+    role = "sub_drafter"

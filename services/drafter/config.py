@@ -1,7 +1,12 @@
-"""Configuration of one drafter replica."""
+"""Configuration of one drafter replica, or of a sub-drafter replica that runs a model."""
+
+import os
+from typing import Literal
 
 from pydantic import Field
 
+from services.common.config import AutoSwitch
+from services.drafter.session import DraftingLimits
 from services.engine.settings import ModelSettings
 
 
@@ -9,11 +14,30 @@ class DrafterConfig(ModelSettings):
     """What a drafter replica serves, where it listens, and who helps it.
 
     Attributes:
+        role: `sub_drafter` for a tiny model that helps a drafter.
         registry: host:port of the registry that knows the sub-drafters.
         sub_drafter: host:port of a sub-drafter, where there is no registry.
         max_draft: Longest draft that one step may ask for.
+        draft_ahead: Go on drafting while the target verifies, as if all were accepted. `auto` does where the
+            CPUs that this process may use are enough for all that was declared to run here.
+        declared_cpus: CPUs that the deployment's replicas and routers ask for together; unknown where nobody
+            says, and `auto` is then off.
     """
 
+    role: Literal["drafter", "sub_drafter"] = "drafter"
     registry: str | None = None
     sub_drafter: str | None = None
     max_draft: int = Field(64, ge=1, le=1024)
+    draft_ahead: AutoSwitch = "auto"
+    declared_cpus: float | None = Field(None, gt=0)
+
+    @property
+    def limits(self) -> DraftingLimits:
+        """The same for a session, on this machine."""
+        return DraftingLimits(self.max_draft, self.drafts_ahead(len(os.sched_getaffinity(0))))
+
+    def drafts_ahead(self, usable_cpus: int) -> bool:
+        """Whether to draft ahead with so many CPUs."""
+        if self.draft_ahead == "auto":
+            return self.declared_cpus is not None and usable_cpus >= self.declared_cpus
+        return self.draft_ahead == "on"

@@ -1,5 +1,6 @@
 """Drafting: the speculation loop one level down; the sub-drafter proposes, the drafter scores exactly."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,13 +16,19 @@ class Guesser(Protocol):
     def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         """What of the latest answer still continues the sequence, at most `max_tokens`.
 
-        Where nothing does, because the answer is used up or contradicted, it asks for another and returns
+        Where nothing does, because the answer is used up or contradicted, it may ask for another and returns
         nothing: the model goes on alone while the question is on its way.
         """
+
+    @property
+    def is_worth_waiting(self) -> bool:
+        """A question is on its way whose answer should come sooner than a forward would end."""
 
 
 class NoGuesser:
     """Stands for the absent sub-drafter."""
+
+    is_worth_waiting = False
 
     def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         return ()
@@ -44,41 +51,91 @@ class Drafted:
     distributions: tuple[SparseDistribution, ...] = ()
 
 
+class Drafting:
+    """One draft in the making: at most `max_tokens` tokens after a sequence, left appended to it.
+
+    Each forward scores the sub-drafter's guess and keeps what equals the model's own choices, or draws, plus
+    one token, so the draft is the same whatever is guessed, and however often its job is ended and resumed.
+
+    Attributes:
+        start: Length of the sequence without the draft.
+        max_tokens: Longest draft.
+        ending_ids: Tokens behind which it ends.
+        forwards: Of the model, so far.
+    """
+
+    def __init__(
+        self, sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], guesser: Guesser
+    ) -> None:
+        self.start = len(sequence)
+        self.max_tokens = max_tokens
+        self.ending_ids = ending_ids
+        self.forwards = 0
+        self._sequence = sequence
+        self._guesser = guesser
+        self._supplied = 0
+        self._distributions: list[SparseDistribution] = []
+        self._has_ended = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Drafted so far."""
+        return len(self._sequence) - self.start
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be drafted."""
+        return 0 if self._has_ended else self.max_tokens - self.num_tokens
+
+    def job(self, may_pause: bool = False) -> Job[None]:
+        """Drafts to the end; one that may pause returns where an answer is worth waiting for."""
+        while self.room > 0:
+            guess = self._guesser.take(self._sequence, self.room - 1)
+            if may_pause and not guess and self._guesser.is_worth_waiting:
+                return
+            yield from self._forward(guess)
+
+    def result(self) -> Drafted:
+        """What has been drafted so far."""
+        tokens = tuple(self._sequence.tokens.ids[self.start :])
+        return Drafted(tokens, self.forwards, self._supplied, tuple(self._distributions[: len(tokens)]))
+
+    def advance(self, start: int, max_tokens: int) -> None:
+        """What was drafted up to `start` is no draft any more: the sequence has come to the same."""
+        del self._distributions[: start - self.start]
+        self.start, self.max_tokens = start, max_tokens
+        self._has_ended = self._has_ended and self.num_tokens > 0
+        if self.num_tokens > max_tokens:
+            self._sequence.truncate(start + max_tokens)
+
+    def _forward(self, guess: Sequence[int]) -> Job[None]:
+        length = len(self._sequence)
+        self._sequence.extend(guess)
+        try:
+            scores = yield from self._sequence.score(len(guess) + 1, is_proposing=True)
+        except BaseException:  # also a job that is ended: a guess is not part of the sequence
+            self._sequence.truncate(length)
+            raise
+        self.forwards += 1
+        matched = count_native(guess, scores.choices)
+        self._sequence.truncate(length + matched)
+        self._sequence.extend(scores.choices[matched : matched + 1])
+        self._distributions += scores.distributions[: matched + 1]
+        self._supplied += matched
+        self._end_at_stop()
+
+    def _end_at_stop(self) -> None:
+        drafted = self._sequence.tokens.ids[self.start :]
+        ends = next((index + 1 for index, token in enumerate(drafted) if token in self.ending_ids), 0)
+        if ends:
+            self._sequence.truncate(self.start + ends)
+            self._has_ended = True
+
+
 def draft(
     sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], guesser: Guesser
 ) -> Job[Drafted]:
-    """Proposes at most `max_tokens` tokens after the sequence, and leaves them appended to it.
-
-    Each forward scores the sub-drafter's guess and keeps what equals the model's own choices, or draws, plus
-    one token, so the draft is the same whatever is guessed.
-
-    Args:
-        sequence: What precedes the draft.
-        max_tokens: Longest draft.
-        ending_ids: Tokens behind which it ends.
-        guesser: The sub-drafter.
-    """
-    start, forwards, supplied = len(sequence), 0, 0
-    distributions: list[SparseDistribution] = []
-    while (room := max_tokens - (len(sequence) - start)) > 0:
-        guess = guesser.take(sequence, room - 1)
-        sequence.extend(guess)
-        scores = yield from sequence.score(len(guess) + 1, is_proposing=True)
-        forwards += 1
-        matched = count_native(guess, scores.choices)
-        sequence.truncate(len(sequence) - len(guess) + matched)
-        sequence.extend(scores.choices[matched : matched + 1])
-        distributions += scores.distributions[: matched + 1]
-        supplied += matched
-        if ends := _ending(sequence.tokens.ids[start:], ending_ids):
-            sequence.truncate(start + ends)
-            break
-    tokens = tuple(sequence.tokens.ids[start:])
-    return Drafted(tokens, forwards, supplied, tuple(distributions[: len(tokens)]))
-
-
-def _ending(drafted: list[int], ending_ids: frozenset[int]) -> int:
-    """Length of the draft up to and with its first ending token; 0 without one."""
-    if not ending_ids:
-        return 0
-    return next((index + 1 for index, token in enumerate(drafted) if token in ending_ids), 0)
+    """Proposes at most `max_tokens` tokens after the sequence, as `Drafting` does, in one job."""
+    drafting = Drafting(sequence, max_tokens, ending_ids, guesser)
+    yield from drafting.job()
+    return drafting.result()

@@ -1,122 +1,202 @@
-"""The sub-drafter as the engine's thread sees it: questions go out, answers are there or not."""
+"""One sequence's questions to the sub-drafter, and the latest answer, as a drafting job sees them."""
 
 import asyncio
-import logging
-from collections import deque
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fly.errors import FlyServeError
+from fly.messages import Draft, GuessCounts
 from fly.tokens import TokenSequence
-from services.common.streams import DrafterStream
+from services.drafter.local_guesser import LocalGuesser
+from services.drafter.worth import Worth
 from services.engine.sequence import EngineSequence
 
-logger = logging.getLogger(__name__)
+LONGEST_GUESS = 15
+"""Tokens of a guess that one forward scores: with the pending token 16 rows."""
 
-_LONGEST_GUESS = 6
-"""Tokens of a guess that one forward scores: most guesses fail early, and every row costs."""
+PASSAGE_TOKENS = 256
+"""Tokens of passages that are asked for while a draft is verified."""
 
-_PATIENCE = 6
-"""Tokens by which the sequence must have grown since a question whose answer was of no use, before the next.
-
-A question is not free: the event loop that sends it takes its turns from the thread that drafts."""
+_MIN_CONFIDENCE = 0.1
+"""A guess whose first token is less likely than this is left out: every row costs."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """The sequence from `base` on, and what identifies it as a whole."""
+class Question:
+    """The sequence from `base` on, and what identifies it as a whole.
+
+    Attributes:
+        base: Tokens at its front that have not changed since the question before.
+        tail: The tokens from there on.
+        decided: Tokens that will never be rolled back.
+        max_tokens: Longest guess; 0 asks for passages only.
+        prefix_hash: Of the whole sequence.
+        asked_at: On the monotonic clock, in seconds.
+    """
 
     base: int
     tail: tuple[int, ...]
     decided: int
     max_tokens: int
     prefix_hash: int
+    asked_at: float
 
     @property
     def length(self) -> int:
         return self.base + len(self.tail)
 
-    def precedes(self, sequence: EngineSequence) -> bool:
+    def precedes(self, sequence: TokenSequence) -> bool:
         """The sequence begins with what was asked about."""
-        known = sequence.tokens
-        return self.length <= len(known) and known.prefix_hash(self.length) == self.prefix_hash
+        return self.length <= len(sequence) and sequence.prefix_hash(self.length) == self.prefix_hash
 
 
 class RemoteGuesser:
-    """Asks one sub-drafter about one sequence.
+    """As `SequenceGuesser`, by questions that are sent and answered elsewhere.
 
-    `take` belongs to the engine's thread, `run` to the event loop. NOTE: between them go only the inbox (a
-    deque) and single assignments, which are atomic.
+    A sub-drafter that looks up answers with passages as well; from them guesses are made here, where they
+    cost no time on the wire. It is asked once per draft, while that is being verified. A model has to be
+    asked whenever nothing of its latest answer fits any more, and is waited for where that is worth it.
+
+    What takes a sequence belongs to whoever has it, the engine's thread during a job, else the event loop, to
+    which the rest belongs. NOTE: between the two go only single assignments, which are atomic.
     """
 
-    def __init__(self, stream: DrafterStream) -> None:
-        self._stream = stream
-        self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._inbox: deque[_Question] = deque()
-        self._asked: _Question | None = None
-        self._answer: tuple[_Question, tuple[int, ...]] | None = None
+    def __init__(self, send: Callable[[Question], None], worth: Worth, vocab_size: int) -> None:
+        """Sends questions by `send`, from any thread; ids of answers lie below `vocab_size`."""
+        self._send = send
+        self._worth = worth
+        self._vocab_size = vocab_size
+        self._local = LocalGuesser(worth)
+        self._is_model = False
+        self._question: Question | None = None
+        self._missed: Question | None = None
+        self._answer: tuple[Question, tuple[int, ...]] | None = None
+        self._settled = asyncio.Event()
         self._base = 0
-        self._has_failed = False
+        self._is_away = False
+        self._waits = False
+        self._asked = self._told = self._late = self._refused = self._weak = 0
+
+    @property
+    def is_worth_waiting(self) -> bool:
+        return self._waits
 
     def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        """As `Guesser.take`."""
-        if max_tokens < 1 or self._has_failed:
+        self._waits = False
+        if max_tokens < 1:
             return ()
-        if guess := self._usable(sequence):
-            return guess[: min(max_tokens, _LONGEST_GUESS)]
-        if not self._has_asked(sequence):
+        max_tokens = min(max_tokens, LONGEST_GUESS)
+        if self._is_model:
+            return self._take_from_model(sequence, max_tokens)
+        if self._question is None and not self._is_away:
+            self._told += 1
             self._ask(sequence, max_tokens)
+        return self._local.guess(sequence, max_tokens)
+
+    def tell(self, sequence: EngineSequence, max_tokens: int) -> None:
+        self._local.judge(sequence)
+        pays = self._worth.pays if self._is_model else self._worth.guesses()
+        if not pays:
+            return
+        if not self._is_model:
+            self._local.follow(sequence)
+        if not self._is_away and (self._question is None or self._settled.is_set()):
+            self._told += 1
+            self._ask(sequence, max_tokens if self._is_model else 0)
+
+    async def wait(self) -> None:
+        started, is_late = time.perf_counter(), False
+        try:
+            async with asyncio.timeout(self._worth.patience_s):
+                await self._settled.wait()
+        except TimeoutError:
+            is_late = True
+            self._late += 1
+        self._worth.saw_wait(time.perf_counter() - started, is_late)
+
+    def saw_draft(self, forwards: int, seconds: float, supplied: int) -> GuessCounts:
+        self._worth.saw_forwards(forwards, seconds)
+        self._worth.saw_use(supplied, self._asked)
+        if self._question is not self._missed and not self._settled.is_set():
+            self._missed = self._question
+            self._late += 1
+        counts = GuessCounts(self._asked + self._told, self._late, self._refused, self._weak)
+        self._asked = self._told = self._late = self._refused = self._weak = 0
+        return counts
+
+    def answered(self, question: Question, draft: Draft) -> None:
+        """The sub-drafter answers."""
+        tokens = self._sound(draft.tokens[: question.max_tokens])
+        if tokens != draft.tokens:
+            self._refused += 1
+        if tokens and draft.confidence < _MIN_CONFIDENCE:
+            self._weak += 1
+            tokens = ()
+        self._is_model = self._is_model or (bool(tokens) and draft.match_length == 0)
+        self._add(draft.passages)
+        self._answer = question, tokens
+        self._worth.saw_answer(time.perf_counter() - question.asked_at)
+        if question is self._question:
+            self._settled.set()
+
+    def lost(self) -> None:
+        """The sub-drafter is away; nothing is asked before it is `found`."""
+        self._is_away = True
+        if self._question is not None and not self._settled.is_set():
+            self._late += 1
+        self._question = None
+        self._settled.set()
+
+    def found(self) -> None:
+        """A sub-drafter may be asked again."""
+        self._is_away = False
+
+    def _take_from_model(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        """What of the latest answer fits; else asks again, where that pays."""
+        if guess := self._usable(sequence):
+            return guess[:max_tokens]
+        if not self._is_away and not self._is_pending(sequence) and self._worth.asks():
+            self._asked += 1
+            self._ask(sequence, max_tokens)
+            self._waits = self._worth.waits()
         return ()
 
-    async def run(self) -> None:
-        """Sends the questions, of several the latest, until it is cancelled or the sub-drafter fails."""
-        mirror = TokenSequence()
-        async with self._stream:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                try:
-                    await self._answer_latest(mirror)
-                except FlyServeError as error:
-                    logger.warning("the sub-drafter is lost, drafting goes on without it: %s", error)
-                    self._has_failed = True
-                    return
+    def _add(self, passages: tuple[tuple[int, ...], ...]) -> None:
+        """Takes passages over, but for those that the model cannot read."""
+        sound = [passage for passage in passages if self._sound(passage) == passage]
+        self._refused += len(passages) - len(sound)
+        self._local.add(sound)
 
-    async def _answer_latest(self, mirror: TokenSequence) -> None:
-        question = None
-        while self._inbox:
-            question = self._inbox.popleft()
-            mirror.truncate(question.base)
-            mirror.extend(question.tail)
-        if question is not None:
-            draft = await self._stream.draft(mirror, question.decided, question.max_tokens)
-            self._answer = (question, draft.tokens)
+    def _sound(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens before the first that the model does not know."""
+        unknown = (index for index, token in enumerate(tokens) if token >= self._vocab_size)
+        return tokens[: next(unknown, len(tokens))]
 
-    def _has_asked(self, sequence: EngineSequence) -> bool:
-        """The latest question is about this sequence, and it is not long ago."""
-        if self._asked is None or not self._asked.precedes(sequence):
-            return False
-        return len(sequence) < self._asked.length + _PATIENCE
+    def _is_pending(self, sequence: EngineSequence) -> bool:
+        """The latest question, about this sequence, has not been answered yet."""
+        question = self._question
+        return question is not None and not self._settled.is_set() and question.precedes(sequence.tokens)
 
     def _usable(self, sequence: EngineSequence) -> tuple[int, ...]:
         if self._answer is None:
             return ()
         question, tokens = self._answer
-        if not question.precedes(sequence):
+        if not question.precedes(sequence.tokens):
             return ()
         used = sequence.tokens.ids[question.length :]
         return tokens[len(used) :] if tuple(used) == tokens[: len(used)] else ()
 
     def _ask(self, sequence: EngineSequence, max_tokens: int) -> None:
         known, base = sequence.tokens, self._base
-        question = _Question(
+        question = Question(
             base=base,
             tail=tuple(known.ids[base:]),
             decided=sequence.decided,
             max_tokens=max_tokens,
             prefix_hash=known.prefix_hash(len(known)),
+            asked_at=time.perf_counter(),
         )
         self._base = sequence.decided
-        self._asked = question
-        self._inbox.append(question)
-        self._loop.call_soon_threadsafe(self._wake.set)
+        self._settled.clear()
+        self._question = question
+        self._send(question)

@@ -15,7 +15,7 @@ from services.common.host import Host, Service
 from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
 from services.common.stream_server import serve_stream
 from services.drafter.config import DrafterConfig
-from services.drafter.session import DraftSession
+from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
@@ -26,10 +26,10 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Serves drafting streams from one engine, helped by sub-drafters."""
 
-    def __init__(self, engine: Engine, sub_drafters: SubDrafters, max_draft: int) -> None:
+    def __init__(self, engine: Engine, sub_drafters: SubDrafters, limits: DraftingLimits) -> None:
         self._engine = engine
         self._sub_drafters = sub_drafters
-        self._max_draft = max_draft
+        self._limits = limits
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
@@ -50,8 +50,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     async def _open(self, opening: Open) -> AsyncIterator[DraftSession]:
         sequence = await self._engine.open(opening)
         try:
-            async with self._sub_drafters.guesser(opening) as guesser:
-                yield DraftSession(self._engine, sequence, guesser, self._max_draft)
+            async with self._sub_drafters.help(opening, self._engine.info.vocab_size) as help:
+                session = DraftSession(self._engine, sequence, help, self._limits)
+                try:
+                    yield session
+                finally:
+                    await session.close()
         finally:
             self._engine.close(sequence)
 
@@ -62,22 +66,22 @@ async def create_host(config: DrafterConfig, credentials: grpc.ServerCredentials
     Raises:
         ModelError: The model cannot be served.
     """
-    engine = build_engine(config.engine_config(Role.DRAFTER))
+    engine = build_engine(config.engine_config(Role(config.role)))
     await engine.start()
     sub_drafters = SubDrafters(_source(config))
     await sub_drafters.start()
-    return host_engine(engine, sub_drafters, config.max_draft, config.address, credentials)
+    return host_engine(engine, sub_drafters, config.limits, config.address, credentials)
 
 
 def host_engine(
     engine: Engine,
     sub_drafters: SubDrafters,
-    max_draft: int = 64,
+    limits: DraftingLimits | None = None,
     address: str = "127.0.0.1:0",
     credentials: grpc.ServerCredentials | None = None,
 ) -> Host:
     """A host that serves a running engine, not yet started; it stops both when it is drained."""
-    servicer = DrafterServicer(engine, sub_drafters, max_draft)
+    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits())
 
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 import grpc
 
@@ -10,8 +11,11 @@ from fly.messages import Open, Role, Snapshot
 from services.common.channel import open_channel
 from services.common.registry import EndpointSource
 from services.common.streams import DrafterStream
-from services.drafter.drafting import Guesser, NoGuesser
-from services.drafter.guesser import RemoteGuesser
+from services.drafter.guess_link import GuessLink
+from services.drafter.help import NoHelp, SequenceHelp
+from services.drafter.worth import Worth
+
+_FAREWELL_S = 1.0
 
 
 class SubDrafters:
@@ -21,7 +25,9 @@ class SubDrafters:
         self._source = source
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
+        self._worth = Worth()
         self._task: asyncio.Task[None] | None = None
+        self._links: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begins to follow the source."""
@@ -30,33 +36,39 @@ class SubDrafters:
 
     async def stop(self) -> None:
         """Closes every channel."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._links, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for address in list(self._channels):
             await self._channels.pop(address).close()
 
     @asynccontextmanager
-    async def guesser(self, opening: Open) -> AsyncIterator[Guesser]:
-        """A guesser for one sequence; none where its request or the deployment has no sub-drafter."""
-        channel = None if opening.without_sub_drafter else self._pick()
-        if channel is None:
-            yield NoGuesser()
-            return
-        guesser = RemoteGuesser(DrafterStream(channel, opening))
-        task = asyncio.create_task(guesser.run(), name=f"guesser {opening.request_id}")
-        try:
-            yield guesser
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async def help(self, opening: Open, vocab_size: int) -> AsyncIterator[SequenceHelp]:
+        """Help for one sequence; none where its request or the deployment has no sub-drafter.
 
-    def _pick(self) -> grpc.aio.Channel | None:
-        """One after the other."""
+        On leaving, a sub-drafter is told what the sequence came to, where that is known.
+        """
+        if self._source is None or opening.without_sub_drafter:
+            yield NoHelp()
+            return
+        link = GuessLink(partial(self._open_stream, opening), self._worth, vocab_size)
+        task = asyncio.create_task(link.run(), name=f"guesses {opening.request_id}")
+        self._links.add(task)
+        task.add_done_callback(self._links.discard)
+        try:
+            yield link
+        finally:
+            # NOTE: the farewell goes its own way: nobody waits for a sub-drafter that is away.
+            asyncio.get_running_loop().call_later(_FAREWELL_S if link.is_concluded else 0.0, task.cancel)
+
+    def _open_stream(self, opening: Open) -> DrafterStream | None:
+        """At one after the other."""
         if not self._channels:
             return None
         self._num_opened += 1
-        return list(self._channels.values())[self._num_opened % len(self._channels)]
+        channel = list(self._channels.values())[self._num_opened % len(self._channels)]
+        return DrafterStream(channel, opening)
 
     async def _follow(self, source: EndpointSource) -> None:
         async with aclosing(source.watch()) as snapshots:

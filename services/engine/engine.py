@@ -11,14 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
+from services.engine.background import BackgroundJob
 from services.engine.base import Job, Runner, RunnerLost, Upkeep
 from services.engine.core import EngineCore
 from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
+from services.engine.scheduler import BACKGROUND
 from services.engine.sequence import EngineSequence
 from services.engine.ticket import Ticket, works
 
@@ -101,6 +103,27 @@ class Engine(ABC):
             self._post(partial(self._core.cancel, promise))
             raise
         return result, times
+
+    def run_in_background(self, job: Job[Any]) -> BackgroundJob:
+        """Runs a job in forwards of its own, only while no other job wants one.
+
+        Its sequence belongs to it until `BackgroundJob.end` returns. What it returns or raises is not told.
+
+        Raises:
+            NotReady: The engine does not run.
+        """
+        promise = self._promise()
+        self._post(partial(self._core.submit, job, BACKGROUND, self._now_ns(), promise))
+        return BackgroundJob(promise, self._cancel)
+
+    async def _cancel(self, promise: Promise) -> None:
+        """Returns when the job that the promise stands for has ended; at once where the engine has."""
+        if not self._is_running:
+            return
+        done = Promise()
+        self._post(partial(self._core.cancel, promise))
+        self._post(partial(self._core.keep, done))
+        await done.wait()
 
     async def failure(self) -> None:
         """Returns when a running engine has failed: it serves no more."""

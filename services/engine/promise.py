@@ -26,6 +26,16 @@ class Promise:
         """The answer; raises what was given as an error."""
         return await self._future
 
+    @property
+    def is_delivered(self) -> bool:
+        """The answer is there."""
+        return self._future.done()
+
+    def discard(self) -> None:
+        """Nobody will wait for the answer; an error in it goes unreported."""
+        if not self._future.cancel() and not self._future.cancelled():
+            self._future.exception()
+
     def deliver(self) -> None:
         """Wakes the coroutine; on its own loop only."""
         if self._future.done():

@@ -12,6 +12,8 @@ PATIENCE_TURNS = 4
 """Turns that long work lets short work of its own priority go first."""
 STARVATION_TURNS = 64
 """Turns after which any work goes first, whatever its priority."""
+BACKGROUND = -(1 << 40)
+"""Priority of work that shares no forward with any other: below all that a request may have."""
 
 
 class Scheduler:
@@ -25,7 +27,8 @@ class Scheduler:
     a budget (`EngineCore`), so even when one is overdue in every turn, the other half is left to
     verifications: one that arrives during a long prefill, or many, waits for the forward that runs, no more.
     Whatever waits is overdue some day, so constant load of a higher priority delays the rest, by at most
-    `STARVATION_TURNS` and one turn for each that is overdue too, but starves nobody.
+    `STARVATION_TURNS` and one turn for each that is overdue too, but starves nobody. Background work alone is
+    never overdue.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -78,7 +81,7 @@ class Scheduler:
             if batch.take(ticket):
                 break
         for ticket in sorted(self._pending.values(), key=self._rank):
-            if batch.room <= 0:
+            if batch.room <= 0 or not batch.may_share(ticket):
                 break
             batch.take(ticket)
         return batch.tickets
@@ -118,6 +121,8 @@ class Scheduler:
     def _is_overdue(self, ticket: Ticket, highest: int) -> bool:
         """Long work is that after short work of its own priority, the highest, has passed it a few times."""
         waited = self._turn - ticket.since
+        if ticket.priority == BACKGROUND:
+            return False
         is_passed = ticket.priority == highest and self._is_long(ticket) and waited >= PATIENCE_TURNS
         return is_passed or waited >= STARVATION_TURNS
 
@@ -151,6 +156,10 @@ class _Batch:
         self.tickets: list[Ticket] = []
         self.room = max_tokens
         self._admit = admit
+
+    def may_share(self, ticket: Ticket) -> bool:
+        """Background work goes with its like only."""
+        return not self.tickets or (ticket.priority == BACKGROUND) == (self.tickets[0].priority == BACKGROUND)
 
     def take(self, ticket: Ticket) -> bool:
         """Adds the ticket if its work fits, or is alone, and is admitted; the first may be offered again."""

@@ -12,13 +12,22 @@ from services.sub_drafter.servicer import create_host
 
 
 def main(
-    engine: Annotated[str, typer.Option(help="How it guesses: ngram.")] = "ngram",
+    engine: Annotated[str, typer.Option(help="How it guesses: ngram or suffix.")] = "ngram",
     address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
     min_ngram: Annotated[int, typer.Option(help="Shortest suffix that counts as a match.")] = 2,
     max_ngram: Annotated[int, typer.Option(help="Longest suffix that is looked up.")] = 5,
+    memory_tokens: Annotated[
+        int, typer.Option(help="Tokens of finished responses that suffix remembers.")
+    ] = 10_000_000,
 ) -> None:
     """Serve guesses by look-up over gRPC."""
-    flags = {"engine": engine, "address": address, "min_ngram": min_ngram, "max_ngram": max_ngram}
+    flags = {
+        "engine": engine,
+        "address": address,
+        "min_ngram": min_ngram,
+        "max_ngram": max_ngram,
+        "memory_tokens": memory_tokens,
+    }
     try:
         config = parse(SubDrafterConfig, flags, "flags")
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The gRPC service of a sub-drafter: one look-up index per stream."""
+"""The gRPC service of a sub-drafter that guesses by look-up."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,9 +6,7 @@ from typing import Any
 
 import grpc
 
-from fly.known import KnownSequence
-from fly.lookup import LookupIndex
-from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role
+from fly.messages import Load, ModelInfo, Open, Role
 from fly.version import VERSION
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
@@ -16,32 +14,10 @@ from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
 from services.common.stream_server import serve_stream
 from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.engines import build_engine
+from services.sub_drafter.session import LookupSession
 
 SERVICE_NAME = "flyserve.v1.Drafter"
-_ANY_TOKEN = 1 << 32
-
-
-class LookupSession:
-    """One sequence: what is known of it, and its index."""
-
-    def __init__(self, config: SubDrafterConfig) -> None:
-        self._known = KnownSequence(_ANY_TOKEN, config.max_tokens)
-        self._index = LookupIndex(config.min_ngram, config.max_ngram)
-
-    async def step(self, step: DraftStep) -> Draft:
-        """Takes the update over and looks its end up."""
-        unchanged = self._known.apply(step.update)
-        self._index.truncate(unchanged)
-        self._index.extend(self._known.tokens.ids[unchanged:])
-        guess = self._index.guess(step.max_tokens)
-        self._known.tokens.extend(guess.tokens)
-        self._index.extend(guess.tokens)
-        return Draft(
-            step.update.step_id,
-            guess.tokens,
-            match_length=guess.match_length,
-            confidence=guess.confidence,
-        )
 
 
 class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
@@ -49,6 +25,7 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def __init__(self, config: SubDrafterConfig) -> None:
         self._config = config
+        self._engine = build_engine(config)
         self._num_open = 0
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
@@ -62,10 +39,11 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
             context_length=self._config.max_tokens,
             dtype="",
             shards=1,
-            kv_capacity=0,
+            kv_capacity=self._config.memory_tokens if self._config.engine == "suffix" else 0,
             version=VERSION,
         )
-        return info_to_wire(info, Load(sequences=self._num_open))
+        load = Load(self._num_open, kv_used=self._engine.memory_tokens, kv_capacity=info.kv_capacity)
+        return info_to_wire(info, load)
 
     # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
@@ -75,14 +53,17 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         await serve_stream(request_iterator, draft_request_from_wire, self._open, send)
 
     async def close(self) -> None:
-        """Holds nothing beyond its streams."""
+        """Its memory goes with it."""
 
     @asynccontextmanager
     async def _open(self, opening: Open) -> AsyncIterator[LookupSession]:
+        lookup = self._engine.open(opening)
+        session = LookupSession(lookup, opening.prompt_length, self._config.max_tokens)
         self._num_open += 1
         try:
-            yield LookupSession(self._config)
+            yield session
         finally:
+            session.close()
             self._num_open -= 1
 
 

@@ -5,13 +5,16 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
-from services.common.config import parse
+from services.common.config import mapping, parse
 from services.common.launch import fail, run_service
 from services.target.config import TargetConfig
 
 
 def main(
-    model: Annotated[str, typer.Option(help="Folder of the model, or org/name@revision.")],
+    model: Annotated[str | None, typer.Option(help="Folder of the model, or org/name@revision.")] = None,
+    simulated: Annotated[
+        str | None, typer.Option(help="Instead: parameters of a simulated model, such as '{base_s: 0.02}'.")
+    ] = None,
     address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
@@ -20,16 +23,17 @@ def main(
     shards: Annotated[int, typer.Option(help="Processes of this machine that share the model.")] = 1,
 ) -> None:
     """Serve verification by a target model over gRPC."""
-    flags = {
-        "model": model,
-        "address": address,
-        "dtype": dtype,
-        "max_sequences": max_sequences,
-        "kv_tokens": kv_tokens,
-        "threads": threads,
-        "shards": shards,
-    }
     try:
+        flags = {
+            "model": model,
+            "simulated": simulated and mapping(simulated, "simulated"),
+            "address": address,
+            "dtype": dtype,
+            "max_sequences": max_sequences,
+            "kv_tokens": kv_tokens,
+            "threads": threads,
+            "shards": shards,
+        }
         config = parse(TargetConfig, flags, "flags")
     except ConfigError as error:
         fail(str(error))

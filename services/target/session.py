@@ -2,6 +2,7 @@
 
 from fly.errors import InvalidRequest
 from fly.messages import Verification, VerifyStep
+from fly.tokens import SequenceUpdate
 from fly.types import Coupling, SparseDistribution
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
@@ -37,6 +38,9 @@ class VerifySession:
             times=times,
             load=self._engine.load(),
         )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Nothing is remembered here of a sequence that is over."""
 
     def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
         """What the drafts were drawn from, where the sequence's coupling asks for it."""

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fly.known import KnownSequence
 from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role, StepTimes, Verification, VerifyStep
+from fly.tokens import SequenceUpdate
 from fly.types import SamplingParams
 from protos.flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
@@ -102,6 +103,7 @@ class FakeService:
         self.stepped = asyncio.Event()
         self.all_closed = asyncio.Event()
         self.openings: list[Open] = []
+        self.last_words: list[tuple[str, SequenceUpdate]] = []
         whole = ModelInfo(
             role, role.value, "w1", "simulated", "t1", VOCAB_SIZE, model.context_length, "", 1, 0, ""
         )
@@ -161,6 +163,9 @@ class _Session:
             return replace(scripted, step_id=step.update.step_id)
         self._known.apply(step.update)
         return service.answer(self._known, self._opening, step)
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        self._service.last_words.append((self._opening.request_id, last))
 
 
 class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):

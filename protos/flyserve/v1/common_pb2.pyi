@@ -296,14 +296,23 @@ class Close(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    UPDATE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def update(self) -> Global___SequenceUpdate:
+        """What the sequence came to, for services that remember finished responses; it has no answer."""
+
     def __init__(
         self,
+        *,
+        update: Global___SequenceUpdate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_update", b"_update", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_update", b"_update", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__update: _TypeAlias = _typing.Literal["update"]  # noqa: Y015
+    _WhichOneofArgType__update: _TypeAlias = _typing.Literal["_update", b"_update"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__update) -> _WhichOneofReturnType__update | None: ...
 
 Global___Close: _TypeAlias = Close  # noqa: Y015
 
@@ -462,7 +471,7 @@ class ModelInfo(_message.Message):
     weight_fingerprint: _builtins.str
     """Hash of the weights: replicas with the same one give the same answers."""
     architecture: _builtins.str
-    """transformers architecture, such as LlamaForCausalLM; `ngram` for a look-up engine."""
+    """transformers architecture, such as LlamaForCausalLM; `ngram` or `suffix` for a look-up engine."""
     token_map_hash: _builtins.str
     """Hash of the token-to-id map; empty where the service takes any."""
     vocab_size: _builtins.int

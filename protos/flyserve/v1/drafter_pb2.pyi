@@ -94,10 +94,13 @@ class DraftStep(_message.Message):
     UPDATE_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     END_AT_STOP_FIELD_NUMBER: _builtins.int
+    PASSAGE_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At most this many tokens; 0 only updates."""
     end_at_stop: _builtins.bool
     """End the draft behind a stop token (only where no rule looks beyond it)."""
+    passage_tokens: _builtins.int
+    """How many tokens of passages to tell beside the draft, where the engine has a memory; 0 for none."""
     @_builtins.property
     def update(self) -> _common_pb2.SequenceUpdate:
         """The sequence from now on."""
@@ -108,10 +111,11 @@ class DraftStep(_message.Message):
         update: _common_pb2.SequenceUpdate | None = ...,
         max_tokens: _builtins.int = ...,
         end_at_stop: _builtins.bool = ...,
+        passage_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "passage_tokens", b"passage_tokens", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -164,6 +168,10 @@ class Draft(_message.Message):
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    GUESSES_FIELD_NUMBER: _builtins.int
+    DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
+    DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Echo of the step."""
     forwards: _builtins.int
@@ -174,6 +182,10 @@ class Draft(_message.Message):
     """Length of the suffix that a look-up engine matched; 0 for a model."""
     confidence: _builtins.float
     """Estimated probability in [0, 1] that the first token is accepted; 1 where the engine has no estimate."""
+    drafted_ahead: _builtins.int
+    """How many of the tokens had been drafted before the step came."""
+    dropped_ahead: _builtins.int
+    """Tokens that had been drafted before the step came, and that it contradicted."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The proposed tokens, in order; may be fewer than asked for, or none."""
@@ -190,6 +202,14 @@ class Draft(_message.Message):
     def distributions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.SparseDistribution]:
         """What each token was drawn from, under coupling rejection."""
 
+    @_builtins.property
+    def guesses(self) -> Global___GuessCounts:
+        """How the sub-drafter was used in this step."""
+
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
+        """Passages of finished responses in which the sequence's last n-grams occur, to guess from; none is told twice."""
+
     def __init__(
         self,
         *,
@@ -202,11 +222,73 @@ class Draft(_message.Message):
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
         distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
+        guesses: Global___GuessCounts | None = ...,
+        drafted_ahead: _builtins.int = ...,
+        dropped_ahead: _builtins.int = ...,
+        passages: _abc.Iterable[Global___Passage] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["guesses", b"guesses", "load", b"load", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "forwards", b"forwards", "load", b"load", "match_length", b"match_length", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "guesses", b"guesses", "load", b"load", "match_length", b"match_length", "passages", b"passages", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Draft: _TypeAlias = Draft  # noqa: Y015
+
+@_typing.final
+class Passage(_message.Message):
+    """A piece of a finished response."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its token ids, in order."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Passage: _TypeAlias = Passage  # noqa: Y015
+
+@_typing.final
+class GuessCounts(_message.Message):
+    """What was asked of the sub-drafter in one step, and what was of no use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASKED_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    WEAK_FIELD_NUMBER: _builtins.int
+    asked: _builtins.int
+    """Guesses asked for."""
+    late: _builtins.int
+    """Guesses waited for that were not there in time, or never came."""
+    refused: _builtins.int
+    """Guesses with token ids outside the vocabulary, or longer than asked for: cut there."""
+    weak: _builtins.int
+    """Guesses left out for want of confidence."""
+    def __init__(
+        self,
+        *,
+        asked: _builtins.int = ...,
+        late: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        weak: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "late", b"late", "refused", b"refused", "weak", b"weak"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GuessCounts: _TypeAlias = GuessCounts  # noqa: Y015

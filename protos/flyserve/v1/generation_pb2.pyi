@@ -572,6 +572,12 @@ class Statistics(_message.Message):
     REPLAYS_FIELD_NUMBER: _builtins.int
     DRAFT_ROUNDS_FIELD_NUMBER: _builtins.int
     CARRIED_FIELD_NUMBER: _builtins.int
+    GUESSES_ASKED_FIELD_NUMBER: _builtins.int
+    GUESSES_LATE_FIELD_NUMBER: _builtins.int
+    GUESSES_REFUSED_FIELD_NUMBER: _builtins.int
+    GUESSES_WEAK_FIELD_NUMBER: _builtins.int
+    DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
+    DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds, with and without a draft."""
     drafted: _builtins.int
@@ -618,6 +624,18 @@ class Statistics(_message.Message):
     """Rounds with a draft: those that tau is of."""
     carried: _builtins.int
     """Rounds that left a window open for the next draft."""
+    guesses_asked: _builtins.int
+    """Guesses that the drafter asked of its sub-drafter."""
+    guesses_late: _builtins.int
+    """Of these, not there in time or never."""
+    guesses_refused: _builtins.int
+    """Of these, with token ids outside the vocabulary or longer than asked for."""
+    guesses_weak: _builtins.int
+    """Of these, left out for want of confidence."""
+    drafted_ahead: _builtins.int
+    """Draft tokens that the drafter had ready before it was asked for them."""
+    dropped_ahead: _builtins.int
+    """Tokens that it had drafted ahead in vain."""
     def __init__(
         self,
         *,
@@ -644,10 +662,16 @@ class Statistics(_message.Message):
         replays: _builtins.int = ...,
         draft_rounds: _builtins.int = ...,
         carried: _builtins.int = ...,
+        guesses_asked: _builtins.int = ...,
+        guesses_late: _builtins.int = ...,
+        guesses_refused: _builtins.int = ...,
+        guesses_weak: _builtins.int = ...,
+        drafted_ahead: _builtins.int = ...,
+        dropped_ahead: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "carried", b"carried", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafter_forwards", b"drafter_forwards", "emitted", b"emitted", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "carried", b"carried", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "guesses_asked", b"guesses_asked", "guesses_late", b"guesses_late", "guesses_refused", b"guesses_refused", "guesses_weak", b"guesses_weak", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,9 +1,11 @@
 """The link between router and drafter, and between drafter and sub-drafter."""
 
 from fly.errors import InvalidRequest
-from fly.messages import Close, Draft, DraftStep, Open, Stale
-from protos.flyserve.v1 import common_pb2, drafter_pb2
+from fly.messages import Close, Draft, DraftStep, GuessCounts, Open, Stale
+from protos.flyserve.v1 import drafter_pb2
 from services.common.codec.shared import (
+    close_from_wire,
+    close_to_wire,
     distribution_from_wire,
     distribution_to_wire,
     load_from_wire,
@@ -26,13 +28,16 @@ def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.Draf
                 open=open_to_wire(message), without_sub_drafter=message.without_sub_drafter
             )
             return drafter_pb2.DraftRequest(open=opening)
-        case DraftStep(update, max_tokens, end_at_stop):
+        case DraftStep(update, max_tokens, end_at_stop, passage_tokens):
             step = drafter_pb2.DraftStep(
-                update=update_to_wire(update), max_tokens=max_tokens, end_at_stop=end_at_stop
+                update=update_to_wire(update),
+                max_tokens=max_tokens,
+                end_at_stop=end_at_stop,
+                passage_tokens=passage_tokens,
             )
             return drafter_pb2.DraftRequest(step=step)
         case Close():
-            return drafter_pb2.DraftRequest(close=common_pb2.Close())
+            return drafter_pb2.DraftRequest(close=close_to_wire(message))
 
 
 def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep | Close:
@@ -42,9 +47,10 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
             return open_from_wire(wire.open.open, without_sub_drafter=wire.open.without_sub_drafter)
         case "step":
             step = wire.step
-            return DraftStep(update_from_wire(step.update), step.max_tokens, step.end_at_stop)
+            update = update_from_wire(step.update)
+            return DraftStep(update, step.max_tokens, step.end_at_stop, step.passage_tokens)
         case "close":
-            return Close()
+            return close_from_wire(wire.close)
         case _:
             raise InvalidRequest.of("kind", "is missing: one of open, step, close")
 
@@ -52,6 +58,7 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
 def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
     if isinstance(message, Stale):
         return drafter_pb2.DraftResponse(stale=stale_to_wire(message))
+    guesses = message.guesses
     draft = drafter_pb2.Draft(
         step_id=message.step_id,
         tokens=message.tokens,
@@ -62,6 +69,12 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
         times=times_to_wire(message.times),
         load=load_to_wire(message.load),
         distributions=[distribution_to_wire(distribution) for distribution in message.distributions],
+        guesses=drafter_pb2.GuessCounts(
+            asked=guesses.asked, late=guesses.late, refused=guesses.refused, weak=guesses.weak
+        ),
+        drafted_ahead=message.drafted_ahead,
+        dropped_ahead=message.dropped_ahead,
+        passages=[drafter_pb2.Passage(tokens=passage) for passage in message.passages],
     )
     return drafter_pb2.DraftResponse(draft=draft)
 
@@ -78,6 +91,12 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         match_length=draft.match_length,
         confidence=draft.confidence,
         distributions=tuple(distribution_from_wire(distribution) for distribution in draft.distributions),
+        guesses=GuessCounts(
+            draft.guesses.asked, draft.guesses.late, draft.guesses.refused, draft.guesses.weak
+        ),
+        drafted_ahead=draft.drafted_ahead,
+        dropped_ahead=draft.dropped_ahead,
+        passages=tuple(tuple(passage.tokens) for passage in draft.passages),
         times=times_from_wire(draft.times),
         load=load_from_wire(draft.load),
     )

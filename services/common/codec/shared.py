@@ -1,7 +1,7 @@
 """What every link carries: sampling, opening, sequence updates, times, load, model info."""
 
 from fly.errors import InvalidRequest
-from fly.messages import Load, ModelInfo, Open, Role, Stale, StaleReason, StepTimes
+from fly.messages import Close, Load, ModelInfo, Open, Role, Stale, StaleReason, StepTimes
 from fly.tokens import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator, SamplingParams, SparseDistribution
 from protos.flyserve.v1 import common_pb2
@@ -110,6 +110,14 @@ def update_to_wire(update: SequenceUpdate) -> common_pb2.SequenceUpdate:
 
 def update_from_wire(wire: common_pb2.SequenceUpdate) -> SequenceUpdate:
     return SequenceUpdate(wire.step_id, wire.keep, tuple(wire.tokens), wire.decided, wire.prefix_hash)
+
+
+def close_to_wire(close: Close) -> common_pb2.Close:
+    return common_pb2.Close(update=update_to_wire(close.update) if close.update is not None else None)
+
+
+def close_from_wire(wire: common_pb2.Close) -> Close:
+    return Close(update_from_wire(wire.update) if wire.HasField("update") else None)
 
 
 def stale_to_wire(stale: Stale) -> common_pb2.Stale:

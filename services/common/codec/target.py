@@ -3,8 +3,10 @@
 from fly.errors import InvalidRequest
 from fly.messages import Close, Open, Stale, Verification, VerifyStep
 from fly.types import EntropyEstimator, Logprobs
-from protos.flyserve.v1 import common_pb2, target_pb2
+from protos.flyserve.v1 import target_pb2
 from services.common.codec.shared import (
+    close_from_wire,
+    close_to_wire,
     distribution_from_wire,
     distribution_to_wire,
     load_from_wire,
@@ -45,7 +47,7 @@ def verify_request_to_wire(message: Open | VerifyStep | Close) -> target_pb2.Ver
             )
             return target_pb2.VerifyRequest(step=step)
         case Close():
-            return target_pb2.VerifyRequest(close=common_pb2.Close())
+            return target_pb2.VerifyRequest(close=close_to_wire(message))
 
 
 def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifyStep | Close:
@@ -60,7 +62,7 @@ def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifySte
             distributions = tuple(distribution_from_wire(told) for told in wire.step.distributions)
             return VerifyStep(update_from_wire(wire.step.update), wire.step.num_drafts, distributions)
         case "close":
-            return Close()
+            return close_from_wire(wire.close)
         case _:
             raise InvalidRequest.of("kind", "is missing: one of open, step, close")
 

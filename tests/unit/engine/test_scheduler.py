@@ -7,7 +7,7 @@ import pytest
 
 from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
-from services.engine.scheduler import PATIENCE_TURNS, STARVATION_TURNS, Scheduler
+from services.engine.scheduler import BACKGROUND, PATIENCE_TURNS, STARVATION_TURNS, Scheduler
 from services.engine.ticket import Ticket
 
 ANSWER = Scores((7,), (0.0,), (False,))
@@ -210,3 +210,12 @@ def test_throw_reaches_the_job_of_a_slot(slot: int) -> None:
     tickets = [scheduler.submit(job(0)), scheduler.submit(job(1))]
     scheduler.throw(slot, ValueError("gone"))
     assert [isinstance(ticket.error, ValueError) for ticket in tickets] == [slot == 0, slot == 1]
+
+
+def test_background_work_shares_no_forward_and_waits_for_all_other() -> None:
+    scheduler = Scheduler(16)
+    scheduler.submit(job(0, turns=2), BACKGROUND)
+    scheduler.submit(job(1, turns=2), BACKGROUND)
+    assert turn(scheduler) == [0, 1]
+    scheduler.submit(job(2, turns=2), priority=-(2**31))
+    assert [turn(scheduler) for _ in range(4)] == [[2], [2], [0, 1], []]

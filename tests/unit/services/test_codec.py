@@ -9,6 +9,7 @@ from fly.messages import (
     Close,
     Draft,
     DraftStep,
+    GuessCounts,
     Load,
     Open,
     Stale,
@@ -55,6 +56,8 @@ TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
 LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD, WORD, WORD, WORD)
 STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
+GUESSES = st.builds(GuessCounts, SHORT, SHORT, SHORT, SHORT)
+CLOSING = st.builds(Close, st.none() | UPDATES)
 TO_TARGET = st.builds(
     Open, *OPENING, st.sampled_from(EntropyEstimator), num_logprobs=st.none() | SHORT
 ) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
@@ -62,14 +65,27 @@ FROM_TARGET = STALE | st.builds(
     Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS
 )
 TO_DRAFTER = st.builds(Open, *OPENING, without_sub_drafter=st.booleans()) | st.builds(
-    DraftStep, UPDATES, SHORT, st.booleans()
+    DraftStep, UPDATES, SHORT, st.booleans(), SHORT
 )
 FROM_DRAFTER = STALE | st.builds(
-    Draft, WORD, tuples(SHORT), SHORT, SHORT, SHORT, SINGLE, DISTRIBUTIONS, TIMES, LOADS
+    Draft,
+    WORD,
+    tuples(SHORT),
+    SHORT,
+    SHORT,
+    SHORT,
+    SINGLE,
+    DISTRIBUTIONS,
+    TIMES,
+    LOADS,
+    GUESSES,
+    SHORT,
+    SHORT,
+    tuples(tuples(SHORT)),
 )
 
 
-@given(TO_TARGET | st.just(Close()))
+@given(TO_TARGET | CLOSING)
 def test_requests_to_a_target(message: Open | VerifyStep | Close) -> None:
     wire = verify_request_to_wire(message).SerializeToString()
     assert verify_request_from_wire(target_pb2.VerifyRequest.FromString(wire)) == message
@@ -81,7 +97,7 @@ def test_answers_of_a_target(message: Verification | Stale) -> None:
     assert verify_response_from_wire(target_pb2.VerifyResponse.FromString(wire)) == message
 
 
-@given(TO_DRAFTER | st.just(Close()))
+@given(TO_DRAFTER | CLOSING)
 def test_requests_to_a_drafter(message: Open | DraftStep | Close) -> None:
     wire = draft_request_to_wire(message).SerializeToString()
     assert draft_request_from_wire(drafter_pb2.DraftRequest.FromString(wire)) == message

@@ -1,0 +1,166 @@
+"""A bounded memory of finished responses, found again by their n-grams; the oldest response goes first."""
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+END = (1 << 32) - 1
+"""Stands behind every response; token ids lie below it."""
+
+ORDERS = (1, 2, 3, 4, 6)
+"""Lengths of the n-grams that responses are found by."""
+
+_UNTRIED = 4
+"""Places of other n-grams with the same hash that a look-up passes over, per place that it wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One response in the ring: its first cell, its tokens, the cells that it took, its salt."""
+
+    start: int
+    num_tokens: int
+    num_cells: int
+    salt: str
+
+
+class ResponseMemory:
+    """Responses in a ring of token cells, with a chain of places per n-gram from the latest to the oldest.
+
+    A place is the cell of the token that follows an n-gram within its response. Chains are never cleaned:
+    a walk ends where a link leads to a younger cell, and every place is compared before it counts, so what
+    has been overwritten, or belongs to another salt, is never found. State per token: 8 bytes, and about 8
+    per order.
+
+    Attributes:
+        num_tokens: Of all responses held; never above `max_tokens`.
+        num_evicted: Responses that gave way to later ones.
+    """
+
+    def __init__(self, max_tokens: int, orders: Sequence[int] = ORDERS) -> None:
+        """Empty; `orders` are the lengths of the n-grams that responses are found by."""
+        self.num_tokens = 0
+        self.num_evicted = 0
+        self._shortest = min(orders)
+        self._num_cells = max_tokens + 1
+        self._tokens = np.zeros(self._num_cells, np.uint32).data
+        self._owners = np.zeros(self._num_cells, np.uint32).data
+        self._mask = (1 << max(4, (max_tokens // 2).bit_length())) - 1
+        # Per order the latest place of every hash, and the one before each; one above the cell: 0 is none.
+        self._indices = {
+            order: (np.zeros(self._mask + 1, np.uint32).data, np.zeros(self._num_cells, np.uint32).data)
+            for order in orders
+        }
+        self._head = 0
+        self._span = 0
+        self._stored: deque[_Stored] = deque()
+        self._salts: dict[str, int] = {}
+        self._num_of_salt: Counter[str] = Counter()
+        self._next_owner = 1
+
+    def __len__(self) -> int:
+        """Responses held."""
+        return len(self._stored)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the ring and its index, once every cell has been written."""
+        views = (self._tokens, self._owners, *itertools.chain.from_iterable(self._indices.values()))
+        return sum(view.nbytes for view in views)
+
+    def add(self, ids: Sequence[int], salt: str = "") -> None:
+        """Remembers a response; of one that is too long, its end."""
+        ids = ids[-(self._num_cells - 1) :]
+        if len(ids) <= self._shortest:
+            return
+        start, num_cells = self._make_room(len(ids) + 1)
+        self._stored.append(_Stored(start, len(ids), num_cells, salt))
+        self.num_tokens += len(ids)
+        self._num_of_salt[salt] += 1
+        owner = self._salts.get(salt)
+        if owner is None:
+            owner = self._salts[salt] = self._next_owner
+            self._next_owner += 1
+        end = start + len(ids)
+        self._tokens[start : end + 1] = np.array([*ids, END], np.uint32).data
+        self._owners[start : end + 1] = np.full(len(ids) + 1, owner, np.uint32).data
+        self._link(start, list(ids), owner)
+
+    def followers(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
+        """The tokens that followed an n-gram of one of the orders, the latest first, at most `limit`.
+
+        Behind the last token of a response nothing follows, and only responses of one salt are looked at.
+        """
+        return [self._tokens[place] for place in self.places(ngram, salt, limit)]
+
+    def passage(self, place: int, num_before: int, num_tokens: int) -> range:
+        """At most `num_tokens` places of one response, from at most `num_before` before the given one."""
+        first = place
+        while first > 0 and place - first < num_before and self._tokens[first - 1] != END:
+            first -= 1
+        last = place
+        while last - first < num_tokens and self._tokens[last] != END:
+            last += 1
+        return range(first, last)
+
+    def text(self, places: range) -> tuple[int, ...]:
+        """The tokens at the places of a passage."""
+        return tuple(self._tokens[places.start : places.stop])
+
+    def places(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
+        """Where the tokens are that followed an n-gram; until the next `add`."""
+        owner, index = self._salts.get(salt), self._indices.get(len(ngram))
+        if owner is None or index is None:
+            return []
+        latest, earlier = index
+        link = latest[hash((owner, *ngram)) & self._mask]
+        return self._walk(link, earlier, ngram, owner, limit) if link else []
+
+    def _walk(
+        self, link: int, earlier: memoryview, ngram: tuple[int, ...], owner: int, limit: int
+    ) -> list[int]:
+        found: list[int] = []
+        wanted, age, order = np.array(ngram, np.uint32).data, 0, len(ngram)
+        for _ in range(limit * _UNTRIED):
+            if not link or len(found) == limit:
+                break
+            cell = link - 1
+            last_age, age = age, (self._head - cell) % self._num_cells or self._num_cells
+            if not last_age < age <= self._span:
+                break
+            token = self._tokens[cell]
+            if token != END and self._owners[cell] == owner and self._tokens[cell - order : cell] == wanted:
+                found.append(cell)
+            link = earlier[cell]
+        return found
+
+    def _link(self, start: int, ids: list[int], owner: int) -> None:
+        for order, (latest, earlier) in self._indices.items():
+            for index in range(order, len(ids)):
+                bucket = hash((owner, *ids[index - order : index])) & self._mask
+                earlier[start + index] = latest[bucket]
+                latest[bucket] = start + index + 1
+
+    def _make_room(self, num_cells: int) -> tuple[int, int]:
+        """A run of cells that does not wrap around; what it skips at the ring's end counts as its own."""
+        skipped = self._num_cells - self._head if self._head + num_cells > self._num_cells else 0
+        while self._stored and self._span + skipped + num_cells > self._num_cells:
+            self._evict()
+        if not self._stored:
+            self._head = self._span = skipped = 0
+        start = (self._head + skipped) % self._num_cells
+        self._head = (start + num_cells) % self._num_cells
+        self._span += skipped + num_cells
+        return start, skipped + num_cells
+
+    def _evict(self) -> None:
+        oldest = self._stored.popleft()
+        self._span -= oldest.num_cells
+        self.num_tokens -= oldest.num_tokens
+        self.num_evicted += 1
+        self._num_of_salt[oldest.salt] -= 1
+        if not self._num_of_salt[oldest.salt]:
+            del self._num_of_salt[oldest.salt], self._salts[oldest.salt]

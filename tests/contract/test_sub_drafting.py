@@ -1,0 +1,193 @@
+"""A drafter and its sub-drafter over real sockets: what is saved, and what may go wrong unnoticed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fly.clock import SystemClock
+from fly.messages import Draft, Load, Open, Role
+from fly.tokens import TokenSequence
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
+from services.common.channel import open_channel
+from services.common.codec.shared import info_from_wire
+from services.common.registry import StaticEndpoints
+from services.common.streams import DrafterStream
+from services.drafter.config import DrafterConfig
+from services.drafter.servicer import create_host as create_drafter
+from services.drafter.servicer import host_engine
+from services.drafter.sub_drafters import SubDrafters
+from services.engine.clock_engine import ClockEngine
+from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.servicer import create_host
+from tests.contract.fakes import FakeDrafter, HashModel
+from tests.support.serving import serving
+
+PROMPT = [20, 21, 22, 23]
+OPENING = Open("test", prompt_length=len(PROMPT))
+LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
+SUFFIX = SubDrafterConfig(engine="suffix", memory_tokens=4096)
+NUM_DRAFTS, NUM_ROUNDS = 8, 4
+PATIENCE_S = 10
+
+
+@asynccontextmanager
+async def drafter(sub_drafter: str) -> AsyncIterator[str]:
+    """The address of a drafter helped by the sub-drafter at an address."""
+    engine = ClockEngine(SimulatedRunner(LANGUAGE, Role.DRAFTER, 8, 4096), SystemClock())
+    await engine.start()
+    sub_drafters = SubDrafters(StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}))
+    await sub_drafters.start()
+    async with serving(host_engine(engine, sub_drafters)) as address:
+        yield address
+
+
+async def respond(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
+    """A response of which every draft is accepted."""
+    sequence, drafts = TokenSequence(PROMPT), []
+    async with open_channel(address) as channel, DrafterStream(channel, opening) as stream:
+        for _ in range(rounds):
+            draft = await stream.draft(sequence, len(sequence), NUM_DRAFTS)
+            sequence.extend(draft.tokens)
+            drafts.append(draft)
+        stream.conclude(sequence, len(sequence))
+    return drafts
+
+
+async def helped(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
+    """A response that took at most half a forward per token: on a busy machine answers may be late."""
+    async with asyncio.timeout(PATIENCE_S):
+        while forwards(drafts := await respond(address, opening, rounds)) * 2 > len(tokens(drafts)):
+            pass
+    return drafts
+
+
+def tokens(drafts: list[Draft]) -> list[int]:
+    return [token for draft in drafts for token in draft.tokens]
+
+
+def forwards(drafts: list[Draft]) -> int:
+    return sum(draft.forwards for draft in drafts)
+
+
+async def memory_of(address: str, becomes: Callable[[Load], bool]) -> Load:
+    """The sub-drafter's load, once it is as it should become."""
+    async with open_channel(address) as channel, asyncio.timeout(PATIENCE_S):
+        while True:
+            _, load = info_from_wire(await DrafterStub(channel).Info(common_pb2.InfoRequest()))
+            if becomes(load):
+                return load
+            await asyncio.sleep(0.005)
+
+
+async def test_what_was_generated_once_is_guessed_the_next_time() -> None:
+    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
+        first = await respond(address)
+        load = await memory_of(suffix, lambda load: load.kv_used > 0)
+        second = await helped(address)
+    assert tokens(second) == tokens(first)
+    assert (load.kv_used, load.kv_capacity) == (len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS, 4096)
+    assert forwards(first) == NUM_DRAFTS * NUM_ROUNDS
+    assert sum(draft.supplied for draft in second) > 0
+
+
+async def test_other_salts_learn_nothing() -> None:
+    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
+        await respond(address, replace(OPENING, cache_salt="mine"))
+        await memory_of(suffix, lambda load: load.kv_used > 0)
+        others = [await respond(address, replace(OPENING, cache_salt=salt), 2) for salt in ("", "yours")]
+        await helped(address, replace(OPENING, cache_salt="mine"), 2)
+    assert [forwards(drafts) for drafts in others] == [2 * NUM_DRAFTS] * 2
+
+
+async def test_requests_without_sub_drafter_neither_ask_nor_teach() -> None:
+    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
+        drafts = await respond(address, replace(OPENING, without_sub_drafter=True))
+        taught = await respond(address, rounds=1)
+        load = await memory_of(suffix, lambda load: load.kv_used > 0)
+    assert all(draft.guesses.asked == 0 for draft in drafts)
+    assert load.kv_used == len(PROMPT) + len(tokens(taught))
+
+
+async def hangs(step: int) -> Any:
+    await asyncio.Event().wait()
+
+
+async def answers_late(step: int) -> Any:
+    await asyncio.sleep(0.05)
+
+
+async def knows_other_words(step: int) -> Draft:
+    return Draft(0, (LANGUAGE.vocab_size, 30))
+
+
+async def talks_too_much(step: int) -> Draft:
+    return Draft(0, (30,) * 500)
+
+
+async def doubts(step: int) -> Draft:
+    return Draft(0, (30, 31), match_length=2, confidence=0.01)
+
+
+BROKEN = {"late": (hangs, answers_late), "refused": (knows_other_words, talks_too_much), "weak": (doubts,)}
+
+
+@pytest.mark.parametrize(
+    ("counted", "script"), [(counted, script) for counted, scripts in BROKEN.items() for script in scripts]
+)
+async def test_bad_answers_change_nothing_and_are_counted(counted: str, script: Any) -> None:
+    async with drafter("127.0.0.1:1") as address:
+        expected = tokens(await respond(address))
+    broken = FakeDrafter(HashModel())
+    broken.script = script
+    async with serving(broken.host) as sub_drafter, drafter(sub_drafter) as address:
+        drafts = await respond(address)
+    assert tokens(drafts) == expected
+    assert sum(getattr(draft.guesses, counted) for draft in drafts) > 0
+    assert sum(draft.guesses.asked for draft in drafts) > 0
+
+
+async def test_a_sub_drafter_that_comes_back_is_used_again_by_the_same_stream() -> None:
+    first = await create_host(SUFFIX)
+    await first.start()
+    async with drafter(first.address) as address, open_channel(address) as channel:
+        sequence = TokenSequence(PROMPT)
+        async with DrafterStream(channel, OPENING) as stream:
+
+            async def draft() -> Draft:
+                # What repeats, whatever the model says of it.
+                made = await stream.draft(sequence, len(sequence), NUM_DRAFTS)
+                sequence.extend(PROMPT)
+                return made
+
+            assert (await draft()).guesses.asked > 0
+            await first.drain(grace_s=0.0)
+            while (await draft()).guesses.asked:
+                pass
+            async with serving(await create_host(replace_address(first.address))):
+                async with asyncio.timeout(PATIENCE_S):
+                    while not (await draft()).guesses.asked:
+                        pass
+
+
+def replace_address(address: str) -> SubDrafterConfig:
+    return SUFFIX.model_copy(update={"address": address})
+
+
+async def test_a_model_serves_as_sub_drafter_through_the_drafters_own_servicer() -> None:
+    tiny = replace(LANGUAGE, base_s=0.0, agreement=0.9)
+    host = await create_drafter(DrafterConfig(role="sub_drafter", simulated=tiny))
+    async with drafter("127.0.0.1:1") as address:
+        alone = await respond(address)
+    async with serving(host) as model, drafter(model) as address:
+        drafts = await helped(address)
+        async with open_channel(model) as channel:
+            info, _ = info_from_wire(await DrafterStub(channel).Info(common_pb2.InfoRequest()))
+    assert info.role is Role.SUB_DRAFTER
+    assert tokens(drafts) == tokens(alone)
+    assert forwards(alone) == NUM_DRAFTS * NUM_ROUNDS
