@@ -55,8 +55,11 @@ class SequenceIndex:
 
     def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
         """The tokens that followed an n-gram of one of the orders, the latest first, at most `limit`."""
-        earlier, place = self._earlier.get(len(ngram), ()), self._latest.get(ngram, 0)
+        place = self._latest.get(ngram, 0)
         found: list[int] = []
+        if not place:
+            return found
+        earlier = self._earlier[len(ngram)]
         while place and len(found) < limit:
             found.append(self._ids[place])
             place = earlier[place]
@@ -111,7 +114,7 @@ class SuffixRule:
     """
 
     min_step: float = 0.1
-    min_joint: float = 0.15
+    min_joint: float = 0.1
     max_places: int = 16
     own_weight: float = 2.0
     negligible: float = 0.1
@@ -168,8 +171,9 @@ class SuffixGuesser:
             longest = longest or order
             kinds = len(set(followers))
             total = weight * len(followers) + kinds
+            share = left * weight / total
             for token in followers:
-                chances[token] = chances.get(token, 0.0) + left * weight / total
+                chances[token] = chances.get(token, 0.0) + share
             left *= kinds / total
             if left < self._rule.negligible:
                 break

@@ -1,10 +1,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.config import Deployment
-from orchestration.topology import plan, total_cpus
+from orchestration.topology import MODEL_SUB_DRAFTER, plan, total_cpus
 from services.common.config import parse
+from services.drafter.config import DrafterConfig
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -61,3 +65,40 @@ def test_actors_are_configured_with_plain_values() -> None:
         "address": "127.0.0.1:0",
     }
     assert all(type(value) in (str, int) for value in target.config.values())
+
+
+def test_a_suffix_sub_drafter_is_told_its_memory() -> None:
+    helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
+    assert helper.config == {"engine": "suffix", "address": "127.0.0.1:0", "memory_tokens": 10_000_000}
+
+
+def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
+    tier = {"engine": "model", "model": "/m/tiny", "threads": 2}
+    helper, drafter, *_ = plan(deployment(drafter={"model": "/m/small"}, sub_drafter=tier), "here:1")
+    assert (helper.role, helper.actor, helper.num_cpus) == (Role.SUB_DRAFTER, MODEL_SUB_DRAFTER, 2.0)
+    config = parse(DrafterConfig, dict(helper.config), "sub_drafter")
+    assert (config.role, config.model, config.draft_ahead) == ("sub_drafter", Path("/m/tiny"), "off")
+    assert drafter.config["registry"] == "here:1"
+
+
+def test_a_drafter_is_told_what_everything_asks_for() -> None:
+    _, drafter, *_ = plan(deployment(drafter={"model": "/m/small"}, sub_drafter={}), "here:1")
+    # The sub-drafter, the drafter, two targets of 3 threads, and the router.
+    assert drafter.config["declared_cpus"] == 0.5 + 1 + 2 * 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("draft_ahead", "declared_cpus", "expected"),
+    [("auto", 4, True), ("auto", 4.5, False), ("auto", None, False), (True, None, True), ("off", 1, False)],
+)
+def test_drafting_ahead_takes_spare_cpus(
+    draft_ahead: object, declared_cpus: float | None, expected: bool
+) -> None:
+    told = {"model": "/m", "draft_ahead": draft_ahead, "declared_cpus": declared_cpus}
+    assert parse(DrafterConfig, told, "drafter").drafts_ahead(usable_cpus=4) is expected
+
+
+@pytest.mark.parametrize("tier", [{"engine": "model"}, {"engine": "suffix", "model": "/m/tiny"}])
+def test_a_model_belongs_to_the_engine_model(tier: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="folder of engine model"):
+        deployment(drafter={"model": "/m/small"}, sub_drafter=tier)
