@@ -24,6 +24,9 @@ _WARM_UPS = 2
 def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str, list[Measurement]]:
     """Measures every task under every setting, after warm-up requests.
 
+    Each setting has a cache salt of its own, so that none profits from what another has made the servers
+    remember of the same task.
+
     Args:
         client: To a running deployment.
         tasks: At least one.
@@ -32,14 +35,15 @@ def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str
     Raises:
         FlyServeError: The deployment refused a request.
     """
+    salt = uuid4().hex
     for task in tasks[:_WARM_UPS]:
         for setting in SETTINGS:
-            measure(client, task, setting)
+            measure(client, task, setting, f"{salt}/warm-up")
             advance()
     runs: dict[str, list[Measurement]] = {setting: [] for setting in SETTINGS}
     for index, task in enumerate(tasks):
         for setting in rotated(index):
-            runs[setting].append(measure(client, task, setting))
+            runs[setting].append(measure(client, task, setting, f"{salt}/{setting}"))
             advance()
     return runs
 
@@ -49,7 +53,7 @@ def num_requests(num_tasks: int) -> int:
     return (num_tasks + min(num_tasks, _WARM_UPS)) * len(SETTINGS)
 
 
-def measure(client: Client, task: Task, setting: str) -> Measurement:
+def measure(client: Client, task: Task, setting: str, cache_salt: str) -> Measurement:
     """One task under one setting, greedily."""
     start = time.perf_counter()
     response = client.generate(
@@ -57,7 +61,7 @@ def measure(client: Client, task: Task, setting: str) -> Measurement:
         _MAX_NEW_TOKENS,
         speculation=SETTINGS[setting],
         timeout_s=_TIMEOUT_S,
-        cache_salt=uuid4().hex,  # so that no setting profits from what another has computed of the prompt
+        cache_salt=cache_salt,
     )
     seconds = time.perf_counter() - start
     return Measurement(task.id, seconds, task.is_solved_by(response.text), response.statistics)

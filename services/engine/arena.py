@@ -18,6 +18,9 @@ class KvArena(Memory, Protocol):
 
     dtype: torch.dtype | None
 
+    def like(self, kv_tokens: int, max_sequences: int) -> "KvArena":
+        """An empty arena of the same kind."""
+
     def store(
         self, layer: int, slot: Slot, start: int, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -56,6 +59,9 @@ class ContiguousArena:
     def kv_cached(self) -> int:
         return self._ledger.kv_cached
 
+    def like(self, kv_tokens: int, max_sequences: int) -> "ContiguousArena":
+        return ContiguousArena(kv_tokens, max_sequences, self.dtype)
+
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._ledger.allocate(num_tokens)
         if slot is not None:
@@ -75,7 +81,7 @@ class ContiguousArena:
             self.memory(layer, slot, heads, dim, rows)[:num_tokens].copy_(rows[:num_tokens])
         return True
 
-    def retire(self, slot: Slot) -> None:
+    def retire(self, slot: Slot, num_tokens: int) -> None:
         self._ledger.retire(slot)
 
     def free(self, slot: Slot) -> None:

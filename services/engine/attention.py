@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from fly.errors import ModelError
-from services.engine.arena import ContiguousArena, KvArena
+from services.engine.arena import KvArena
 from services.engine.attend import attend, attend_eager
 from services.engine.plan import Plan
 
@@ -22,7 +22,7 @@ class RaggedForward:
         arena: KV memory; may be exchanged between forwards.
     """
 
-    def __init__(self, model: PreTrainedModel, arena: ContiguousArena) -> None:
+    def __init__(self, model: PreTrainedModel, arena: KvArena) -> None:
         self._model = model
         self.arena = arena
         AttentionInterface.register(IMPLEMENTATION, ragged_attention)

@@ -125,8 +125,8 @@ class Memory(Protocol):
             False where memory is full; nothing has changed then.
         """
 
-    def retire(self, slot: Slot) -> None:
-        """The slot's sequence is closed: what it holds is only read from now on, until it is freed."""
+    def retire(self, slot: Slot, num_tokens: int) -> None:
+        """The slot's sequence is closed: of its first `num_tokens`, others may copy until it is freed."""
 
     def free(self, slot: Slot) -> None:
         """Gives the slot back."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.arena import ContiguousArena
+from services.engine.arena import KvArena
 from services.engine.fused_attention import FusedAttention, Rotary, Shape
 from services.engine.packed import BiasedLinear, Linear
 from services.engine.plan import Plan
@@ -51,13 +51,13 @@ def can_fuse(model: Any) -> bool:
 
 
 class FusedForward:
-    """Logits of a Llama-like model over a contiguous arena, as `RaggedForward`.
+    """Logits of a Llama-like model over an arena, as `RaggedForward`.
 
     Attributes:
         arena: KV memory; may be exchanged between forwards.
     """
 
-    def __init__(self, model: Any, arena: ContiguousArena, make_linear: Callable[[Tensor], Linear]) -> None:
+    def __init__(self, model: Any, arena: KvArena, make_linear: Callable[[Tensor], Linear]) -> None:
         config = model.config
         shape = Shape(
             config.num_attention_heads, config.num_key_value_heads, model.model.layers[0].self_attn.head_dim

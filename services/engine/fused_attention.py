@@ -1,4 +1,4 @@
-"""The attention of the fused forward: rotary embedding, KV write and SDPA on strided views."""
+"""The attention of the fused forward: rotary embedding, KV write, SDPA; on strided views if it can be."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.engine.arena import ContiguousArena
+from services.engine.arena import ContiguousArena, KvArena
 from services.engine.plan import Plan, Rows
 
 
@@ -47,12 +47,11 @@ class FusedAttention:
     A row of the projection holds queries, keys, values, half-rotated queries, half-rotated keys.
     """
 
-    def __init__(
-        self, plan: Plan, arena: ContiguousArena, shape: Shape, rotary: Rotary, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, plan: Plan, arena: KvArena, shape: Shape, rotary: Rotary, dtype: torch.dtype) -> None:
         heads, kv_heads, dim = shape
         self._shape = shape
         self._arena = arena
+        self._write = self._write_views if isinstance(arena, ContiguousArena) else self._write_rows
         self._dtype = dtype
         self._scale = dim**-0.5
         self._rotated = (heads + kv_heads) * dim
@@ -78,16 +77,12 @@ class FusedAttention:
     def _attend(self, layer: int, projected: Tensor, views: _Views) -> Tensor:
         """One sequence: writes its KV, then attends over all of it."""
         rows = views.rows
-        heads, kv_heads, dim = self._shape
-        memory = self._arena.memory(layer, rows.slot, kv_heads, dim, projected)
-        step = 2 * kv_heads * dim
-        new = projected.as_strided(views.kv_size, (self._width, 1), views.kv_start)
-        memory.as_strided(views.kv_size, (step, 1), rows.start * step).copy_(new)
-        cache_stride = (step, dim, step, 1)
+        heads, _, dim = self._shape
+        keys, values = self._write(layer, projected, views)
         attended = F.scaled_dot_product_attention(
             projected.as_strided(views.query_size, views.query_stride, views.query_offset),
-            memory.as_strided(views.cache_size, cache_stride, 0),
-            memory.as_strided(views.cache_size, cache_stride, kv_heads * dim),
+            keys,
+            values,
             attn_mask=views.mask,
             is_causal=views.is_causal,
             scale=self._scale,
@@ -96,6 +91,26 @@ class FusedAttention:
         if rows.num_rows > 1:
             attended = attended.transpose(1, 2)
         return attended.reshape(rows.num_rows, heads * dim)
+
+    def _write_views(self, layer: int, projected: Tensor, views: _Views) -> tuple[Tensor, Tensor]:
+        """Keys and values of the whole sequence, (1, KV heads, end, dim), as views of contiguous memory."""
+        assert isinstance(self._arena, ContiguousArena)
+        _, kv_heads, dim = self._shape
+        memory = self._arena.memory(layer, views.rows.slot, kv_heads, dim, projected)
+        step = 2 * kv_heads * dim
+        new = projected.as_strided(views.kv_size, (self._width, 1), views.kv_start)
+        memory.as_strided(views.kv_size, (step, 1), views.rows.start * step).copy_(new)
+        stride = (step, dim, step, 1)
+        keys = memory.as_strided(views.cache_size, stride, 0)
+        return keys, memory.as_strided(views.cache_size, stride, kv_heads * dim)
+
+    def _write_rows(self, layer: int, projected: Tensor, views: _Views) -> tuple[Tensor, Tensor]:
+        """The same from any arena."""
+        _, kv_heads, dim = self._shape
+        size = (2, kv_heads, views.rows.num_rows, dim)
+        stride = (kv_heads * dim, dim, self._width, 1)
+        keys, values = projected.as_strided(size, stride, views.kv_start)
+        return self._arena.store(layer, views.rows.slot, views.rows.start, keys, values)
 
     def _view(self, rows: Rows, mask: Tensor | None) -> _Views:
         heads, kv_heads, dim = self._shape

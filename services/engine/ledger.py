@@ -1,4 +1,4 @@
-"""The account of KV memory: who has reserved how many token positions."""
+"""The account of contiguous KV memory: who has reserved how many token positions."""
 
 from services.engine.base import Slot
 

@@ -47,6 +47,10 @@ class PackedLinear:
         self._run = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, rows: Tensor) -> Tensor:
+        num_rows = len(rows)
+        if num_rows > MANY_ROWS and num_rows % MANY_ROWS:
+            # NOTE: oneDNN compiles code for every number of rows and keeps it: by and by 150 MB.
+            return self(F.pad(rows, (0, 0, 0, -num_rows % MANY_ROWS)))[:num_rows]
         result: Tensor = self._run(rows, self._packed, None, "none", [], "")
         return result
 

@@ -132,7 +132,7 @@ class Residency:
             return
         for other in [other for other in self._cached if slot in self._index.covering(other)]:
             self._drop(other)
-        self._memory.retire(slot)
+        self._memory.retire(slot, self._index.num_blocks(slot) * BLOCK_TOKENS)
         self._cached[slot] = None
 
     def _touch(self, slot: Slot) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from fly.errors import ModelError, describe
 from fly.types import SamplingParams
-from services.engine.arena import ContiguousArena
+from services.engine.arena import KvArena
 from services.engine.base import Slot, Work
 from services.engine.plan import Plan
 
@@ -39,7 +39,7 @@ class Forward(Protocol):
         arena: Its KV memory; may be exchanged between forwards.
     """
 
-    arena: ContiguousArena
+    arena: KvArena
 
     def __call__(self, plan: Plan) -> Tensor:
         """(outputs, embedding rows)."""
@@ -113,7 +113,7 @@ def agrees(forward: Forward, reference: Reference) -> bool:
 
 def compare(forward: Forward, reference: Reference) -> Comparison:
     """Runs the reference's sequences in an arena of their own."""
-    served, forward.arena = forward.arena, ContiguousArena(4 * _LENGTH, 2, forward.arena.dtype)
+    served, forward.arena = forward.arena, forward.arena.like(4 * _LENGTH, 2)
     try:
         slots = [slot for slot in map(forward.arena.allocate, (_LENGTH, _LENGTH)) if slot is not None]
         turns = [_run(turn, forward, slots, reference) for turn in _TURNS]

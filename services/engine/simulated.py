@@ -76,7 +76,7 @@ class SimulatedRunner:
         self._computed[slot] = num_tokens
         return True
 
-    def retire(self, slot: Slot) -> None:
+    def retire(self, slot: Slot, num_tokens: int) -> None:
         self._ledger.retire(slot)
 
     def free(self, slot: Slot) -> None:

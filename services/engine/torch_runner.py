@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
-from services.engine.arena import ContiguousArena
+from services.engine.arena import ContiguousArena, KvArena
 from services.engine.attention import RaggedForward
 from services.engine.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.base import Scores, Slot, Work
@@ -19,6 +19,7 @@ from services.engine.fused import FusedForward, can_fuse
 from services.engine.head import Head
 from services.engine.loading import DTYPES, LoadedModel, load_model
 from services.engine.packed import LinearMaker, PlainLinear, can_pack, pack_model
+from services.engine.paged_arena import PagedArena
 from services.engine.plan import Plan
 from services.engine.self_check import Forward, Reference, agrees, check_forward
 
@@ -69,6 +70,7 @@ class TorchRunner:
     def allocate(self, num_tokens: int) -> Slot | None:
         return self._arena.allocate(num_tokens)
 
+    @torch.inference_mode()
     def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
         return self._arena.resize(slot, num_tokens, start)
 
@@ -76,8 +78,8 @@ class TorchRunner:
     def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
         return self._arena.copy_prefix(source, slot, num_tokens)
 
-    def retire(self, slot: Slot) -> None:
-        self._arena.retire(slot)
+    def retire(self, slot: Slot, num_tokens: int) -> None:
+        self._arena.retire(slot, num_tokens)
 
     def free(self, slot: Slot) -> None:
         self._arena.free(slot)
@@ -136,7 +138,7 @@ def load_runner(
     when_loaded()
     # NOTE: measured, so that every rank would find its own.
     kv_dtype = attention_dtype(DTYPES[dtype], device) if shards == 1 else None
-    arena = ContiguousArena(kv_tokens, max_sequences, kv_dtype)
+    arena = make_arena(kv_tokens, max_sequences, kv_dtype, device)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, arena, device)
     logger.info("%s: %s", folder, description)
@@ -150,13 +152,20 @@ def load_runner(
         context_length=loaded.context_length,
         dtype=dtype,
         shards=shards,
-        kv_capacity=kv_tokens,
+        kv_capacity=arena.kv_capacity,
         version=VERSION,
     )
     return TorchRunner(info, forward, torch.device(device), description, read_bytes)
 
 
-def choose_forward(loaded: LoadedModel, arena: ContiguousArena, device: str) -> tuple[Forward, str]:
+def make_arena(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvArena:
+    """Shared blocks on a GPU, contiguous memory on a CPU, where gathering blocks costs more than it saves."""
+    if torch.device(device).type == "cuda":
+        return PagedArena(kv_tokens, max_sequences)
+    return ContiguousArena(kv_tokens, max_sequences, dtype)
+
+
+def choose_forward(loaded: LoadedModel, arena: KvArena, device: str) -> tuple[Forward, str]:
     """The fused forward where the model has one that agrees with transformers, else the ragged one."""
     model = loaded.model
     reference = Reference(model, loaded.vocab_size)

@@ -69,7 +69,9 @@ class Deployment:
 
 
 @contextmanager
-def demo_deployment(num_targets: int = 1, dtype: str = "float32") -> Iterator[Deployment]:
+def demo_deployment(
+    num_targets: int = 1, dtype: str = "float32", kv_tokens: int = 65536
+) -> Iterator[Deployment]:
     """Starts every service of the demo pair as its own process."""
     with ExitStack() as stack:
 
@@ -77,7 +79,7 @@ def demo_deployment(num_targets: int = 1, dtype: str = "float32") -> Iterator[De
             return stack.enter_context(service(module, *flags))
 
         sub_drafter = start("services.sub_drafter")
-        served = ("--dtype", dtype, "--threads", "1")
+        served = ("--dtype", dtype, "--threads", "1", "--kv-tokens", str(kv_tokens))
         targets = [
             start("services.target", "--model", str(TARGET_MODEL), *served) for _ in range(num_targets)
         ]

@@ -8,6 +8,8 @@ import torch
 from fly.messages import Role
 from services.engine.arena import ContiguousArena, KvArena
 from services.engine.base import Scores, Slot, Work
+from services.engine.paged_arena import PagedArena
+from services.engine.prefix_cache import BLOCK_TOKENS
 from services.engine.simulated import SimulatedConfig, SimulatedRunner
 
 NUM_LAYERS = 2
@@ -71,5 +73,8 @@ class RememberingRunner:
 
     def held(self, slots: Iterable[Slot]) -> int:
         """Token positions that the slots hold together."""
-        assert isinstance(self.arena, ContiguousArena)
-        return sum(self.arena._ledger.reserved(slot) for slot in slots)
+        if isinstance(self.arena, ContiguousArena):
+            return sum(self.arena._ledger.reserved(slot) for slot in slots)
+        assert isinstance(self.arena, PagedArena)
+        blocks = {block for slot in slots for block in self.arena._ledger.table(slot)}
+        return len(blocks) * BLOCK_TOKENS

@@ -60,8 +60,8 @@ class LeaderRunner:
     def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
         return self._memory.copy_prefix(source, slot, num_tokens)
 
-    def retire(self, slot: Slot) -> None:
-        self._memory.retire(slot)
+    def retire(self, slot: Slot, num_tokens: int) -> None:
+        self._memory.retire(slot, num_tokens)
 
     def free(self, slot: Slot) -> None:
         self._memory.free(slot)

@@ -66,9 +66,9 @@ class RecordingMemory:
         self._record("copy_prefix", has_room, source, slot, num_tokens)
         return has_room
 
-    def retire(self, slot: Slot) -> None:
-        self._memory.retire(slot)
-        self._record("retire", None, slot)
+    def retire(self, slot: Slot, num_tokens: int) -> None:
+        self._memory.retire(slot, num_tokens)
+        self._record("retire", None, slot, num_tokens)
 
     def free(self, slot: Slot) -> None:
         self._memory.free(slot)

@@ -17,6 +17,7 @@ from fly.types import SamplingParams
 from services.engine.arena import ContiguousArena, KvArena
 from services.engine.base import Work
 from services.engine.core import EngineCore
+from services.engine.paged_arena import PagedArena
 from services.engine.promise import Promise
 from services.engine.sequence import EngineSequence
 from services.engine.simulated import SimulatedConfig
@@ -24,7 +25,7 @@ from tests.support.remembering import RememberingRunner
 
 CONTEXT = 160
 CONFIG = SimulatedConfig(vocab_size=64, context_length=CONTEXT)
-ARENAS = [ContiguousArena]
+ARENAS = [ContiguousArena, PagedArena]
 SEQUENCES_PER_SESSION = 100
 MAX_QUEUED = 3
 
@@ -124,6 +125,8 @@ class Session:
         batch = self.core.begin()
         if not batch:
             return
+        self.settle()
+        self.check_waiting()
         scores = self.runner.forward([ticket.work for ticket in batch if ticket.work is not None])
         if self.draw.random() < 0.03:
             self.core.fail(batch, ForwardFailed())
@@ -134,6 +137,8 @@ class Session:
         if self.peers:
             peer = self.peers.pop(self.draw.randrange(len(self.peers)))
             self.core.abandon(peer.promise)
+            self.settle()
+            self.check_waiting()
 
     def cancel(self) -> None:
         working = [peer for peer in self.peers if peer.job is not None]
@@ -195,9 +200,15 @@ class Session:
         assert self.runner.kv_used <= self.runner.kv_capacity
         for sequence in opened:
             assert sequence.num_computed <= self.runner.held([sequence.slot])
-        if waiting:  # nothing that is merely cached keeps the first in line from its place
+
+    def check_waiting(self) -> None:
+        """Whoever is first in line waits for open sequences, never for what is merely cached."""
+        load = self.core.load()
+        waiting = [peer for peer in self.peers if peer.sequence is None]
+        if waiting:
             needs = max(1, waiting[0].opening.prompt_length)
-            assert len(opened) == self.runner.max_sequences or needs > load.kv_capacity - load.kv_used
+            is_full = needs > load.kv_capacity - load.kv_used
+            assert load.sequences == self.runner.max_sequences or is_full
 
 
 def live(seed: int, arena: KvArena, max_batch_tokens: int) -> None:

@@ -72,7 +72,7 @@ def act(
         memory.copy_prefix(opened[0], slot, num_tokens)
     else:
         opened.remove(slot)
-        memory.retire(slot)
+        memory.retire(slot, num_tokens)
         retired.append(slot)
 
 

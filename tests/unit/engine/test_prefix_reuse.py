@@ -141,6 +141,19 @@ async def test_what_is_rolled_back_and_written_anew_is_shared_no_more() -> None:
         assert times.reused_tokens == 304
 
 
+async def test_what_a_shared_prefix_replaces_is_shared_no_more() -> None:
+    async with running() as engine:
+        others = [*PROMPT[:40], *[6] * 280]
+        await scored(engine, await opened(engine, others))
+        first = await opened(engine, PROMPT)
+        await scored(engine, first)
+        first.apply(SequenceUpdate(2, 0, tuple(others), 320, 0))
+        _, times = await scored(engine, first)
+        assert times.reused_tokens == 304 - 40
+        _, times = await scored(engine, await opened(engine, PROMPT))
+        assert times.reused_tokens == 32
+
+
 async def test_a_prefill_is_shared_while_it_runs() -> None:
     async with running(batch_tokens=64) as engine:
         first, second = await opened(engine, PROMPT), await opened(engine, PROMPT)

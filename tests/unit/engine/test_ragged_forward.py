@@ -160,8 +160,8 @@ def test_packed_linears_agree_with_plain_ones(dtype: torch.dtype, kind: Any) -> 
     if not can_pack(dtype, "cpu"):
         pytest.skip("no packed kernels here")
     weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
-    rows = torch.randn(5, 64).to(dtype)
-    for some in (rows[:1], rows):
+    rows = torch.randn(37, 64).to(dtype)
+    for some in (rows[:1], rows[:5], rows[:16], rows):
         torch.testing.assert_close(kind(weight)(some), PlainLinear(weight)(some), rtol=2e-2, atol=2e-2)
 
 

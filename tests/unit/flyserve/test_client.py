@@ -48,8 +48,10 @@ def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
         sampling=Sampling(temperature=0.5, seed=0),
         speculation=Speculation(mode=Mode.FLY, preset="vllm", draft_length=0, sub_drafter=False),
         stop=["\n"],
+        cache_salt="tenant",
     )
     request = service.requests[0]
+    assert request.cache_salt == "tenant"
     assert list(request.prompt_token_ids.ids) == [4, 5]
     assert request.max_new_tokens == 9
     assert (request.sampling.temperature, request.sampling.HasField("seed")) == (0.5, True)
