@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fly.rule import tail_length
 from fly.types import EntropyEstimator, FlyRule, Tail
 
 DEFAULT_PRESET = "flyserve"
@@ -52,8 +53,4 @@ def tuned(rule: FlyRule, changes: Mapping[str, Any]) -> FlyRule:
 
 def can_rescue(rule: FlyRule, draft_length: int) -> bool:
     """Whether any mismatch can be kept with drafts of this length: whether its window can be filled."""
-    following = draft_length - 1
-    if rule.shrinks:
-        return following >= 1
-    needed = min(rule.carry_after, rule.min_following) if rule.tail is Tail.CARRY else rule.min_following
-    return following >= needed and draft_length >= 1
+    return tail_length(rule, draft_length) < draft_length

@@ -52,6 +52,16 @@ def count_native(drafts: Sequence[int], choices: Sequence[int]) -> int:
     return min(len(drafts), len(choices))
 
 
+def tail_length(rule: FlyRule, num_drafts: int) -> int:
+    """Of so many drafts, the last ones where too few follow for a mismatch to be kept."""
+    if math.isinf(rule.threshold):
+        return 0
+    _, needed = _spans(rule, num_drafts)
+    if rule.tail is Tail.CARRY:
+        needed = min(needed, rule.carry_after)
+    return min(num_drafts, needed)
+
+
 def _refusal(
     rule: FlyRule,
     positions: tuple[Position, ...],

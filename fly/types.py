@@ -15,6 +15,15 @@ class Mode(StrEnum):
     """Drafts; mismatches are kept where the rule allows."""
 
 
+class DraftLengthPolicy(StrEnum):
+    """Who says how long a draft is."""
+
+    FIXED = "fixed"
+    """All are as long as they were asked to be."""
+    GOODPUT = "goodput"
+    """Each is as long as gives the most tokens per second at the present load, or none."""
+
+
 class Verdict(Enum):
     """How a token came to be in the response."""
 

@@ -6,7 +6,15 @@ from enum import Enum
 from typing import Any
 
 from fly.errors import InvalidRequest
-from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
+from fly.types import (
+    Coupling,
+    DraftLengthPolicy,
+    EntropyEstimator,
+    FinishReason,
+    Mode,
+    Tail,
+    Verdict,
+)
 from flyserve.fields import fill
 from flyserve.types import (
     Choice,
@@ -35,6 +43,10 @@ _TAILS = {
 _ENTROPIES = {
     EntropyEstimator.TOP_K: generation_pb2.ENTROPY_MEASURE_TOP_K,
     EntropyEstimator.NORMALIZED: generation_pb2.ENTROPY_MEASURE_NORMALIZED,
+}
+_POLICIES = {
+    DraftLengthPolicy.FIXED: generation_pb2.DRAFT_LENGTH_POLICY_FIXED,
+    DraftLengthPolicy.GOODPUT: generation_pb2.DRAFT_LENGTH_POLICY_GOODPUT,
 }
 _COUPLINGS = {
     Coupling.SHARED_NOISE: common_pb2.COUPLING_SHARED_NOISE,
@@ -88,7 +100,9 @@ def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 
 def _speculation_fields(speculation: Speculation) -> dict[str, Any]:
+    policy = _number(_POLICIES, speculation.draft_length_policy, "speculation.draft_length_policy")
     return asdict(speculation) | {
+        "draft_length_policy": policy,
         "mode": _number(_MODES, speculation.mode, "speculation.mode"),
         "tail": _number(_TAILS, speculation.tail, "speculation.tail"),
         "entropy": _number(_ENTROPIES, speculation.entropy, "speculation.entropy"),

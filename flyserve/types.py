@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
+from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Speculation:
     Attributes:
         mode: Plain, exact or FLy.
         preset: Named rule that FLy starts from.
-        draft_length: Draft tokens per round.
+        draft_length: Draft tokens per round; at most, where the policy is `GOODPUT`.
         window: Draft positions after a mismatch that must match.
         threshold: Entropy below which a mismatch is refused, in the unit of its measure.
         sub_drafter: Whether the drafter may use its sub-drafter.
@@ -49,6 +49,7 @@ class Speculation:
         guard_excluded: A draft that the sampling filters exclude is never rescued.
         strict_prefix_tokens: The first tokens of a response are exact.
         entropy: How the target's uncertainty is measured.
+        draft_length_policy: Who says how long a draft is; None is `FIXED` where `draft_length` is given.
     """
 
     mode: Mode | None = None
@@ -63,6 +64,7 @@ class Speculation:
     guard_excluded: bool | None = None
     strict_prefix_tokens: int | None = None
     entropy: EntropyEstimator | None = None
+    draft_length_policy: DraftLengthPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fly.errors import ConfigError
-from router.config import RuleConfig
+from router.config import SpeculationConfig
 from services.common.config import AutoSwitch, Config, load_yaml
 from services.common.model_source import is_hub_id
 
@@ -114,28 +114,6 @@ class RouterTier(Config):
     max_queued: int = Field(1024, ge=0)
 
 
-class DraftLength(Config):
-    """How long drafts are.
-
-    Attributes:
-        policy: `fixed` always drafts `max` tokens.
-        max: Draft tokens of one round; 15 and the pending token make 16 rows.
-    """
-
-    policy: Literal["fixed"] = "fixed"
-    max: int = Field(15, ge=1, le=64)
-
-
-class Speculation(RuleConfig):
-    """What a request gets that does not say otherwise: the router's own fields, and the length of drafts.
-
-    Attributes:
-        draft_length: How long drafts are.
-    """
-
-    draft_length: DraftLength = DraftLength()
-
-
 class Deployment(Config):
     """A whole deployment.
 
@@ -149,7 +127,7 @@ class Deployment(Config):
     drafter: DrafterTier | None = None
     sub_drafter: SubDrafterTier | None = None
     router: RouterTier = RouterTier()
-    speculation: Speculation = Speculation()
+    speculation: SpeculationConfig = SpeculationConfig()
 
 
 def load_deployment(path: Path) -> Deployment:

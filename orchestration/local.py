@@ -186,7 +186,7 @@ def _with_detail(replica: "ReplicaStatus") -> str:
 
 def router_config(deployment: Deployment, registry: str, options: LocalOptions) -> dict[str, Any]:
     """The router's own configuration file, as plain data."""
-    router, speculation = deployment.router, deployment.speculation
+    router = deployment.router
     return {
         "model": str(deployment.target.model),
         "registry": registry,
@@ -197,10 +197,7 @@ def router_config(deployment: Deployment, registry: str, options: LocalOptions) 
         "max_queued": router.max_queued,
         "start_timeout_s": options.startup_timeout_s,
         "grace_s": options.grace_s,
-        "speculation": {
-            **speculation.model_dump(mode="json", exclude={"draft_length"}, exclude_none=True),
-            "draft_length": speculation.draft_length.max,
-        },
+        "speculation": deployment.speculation.model_dump(mode="json", exclude_none=True),
     }
 
 

@@ -22,6 +22,8 @@ def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
         idle += asked.changes
     if plan.mode is Mode.PLAIN and asked.draft_length:
         idle.append("draft_length")
+    if not plan.drafts and asked.draft_length_policy:
+        idle.append("draft_length_policy")
     if idle:
         yield _without_effect("speculation", idle, f"in mode {plan.mode.value}")
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
-from fly.types import EntropyEstimator, FlyRule, Mode, Tail
+from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
 from router.policies import POLICIES
 from router.request import RULE_FIELDS
 from services.common.config import Config
@@ -89,14 +89,26 @@ class RuleConfig(Config):
         return self
 
 
+class DraftLengthConfig(Config):
+    """How long drafts are.
+
+    Attributes:
+        policy: `fixed` always drafts `max` tokens, `goodput` what gives the most tokens per second.
+        max: Draft tokens of one round; 15 and the pending token make one tile of 16 rows.
+    """
+
+    policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
+    max: int = Field(15, ge=1, le=64)
+
+
 class SpeculationConfig(RuleConfig):
     """What a request gets that does not say otherwise.
 
     Attributes:
-        draft_length: Draft tokens per round; with the token before them they make one tile of 16 rows.
+        draft_length: How long drafts are.
     """
 
-    draft_length: int = Field(15, ge=0)
+    draft_length: DraftLengthConfig = DraftLengthConfig()
 
 
 class RouterConfig(Config):
@@ -160,8 +172,8 @@ class RouterConfig(Config):
 
     @model_validator(mode="after")
     def _defaults_keep_limits(self) -> Self:
-        if self.speculation.draft_length > self.limits.draft_length:
-            raise ValueError("speculation.draft_length lies beyond limits.draft_length")
+        if self.speculation.draft_length.max > self.limits.draft_length:
+            raise ValueError("speculation.draft_length.max lies beyond limits.draft_length")
         if self.limits.default_new_tokens > self.limits.max_new_tokens:
             raise ValueError("limits.default_new_tokens lies beyond limits.max_new_tokens")
         return self

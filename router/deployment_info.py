@@ -27,7 +27,7 @@ def _default(config: SpeculationConfig) -> SpeculationParams:
     return SpeculationParams(
         mode=config.mode.value,
         preset=config.preset,
-        draft_length=config.draft_length,
+        draft_length=config.draft_length.max,
         sub_drafter=config.sub_drafter,
         window=rule.window,
         threshold=rule.threshold,
@@ -37,4 +37,5 @@ def _default(config: SpeculationConfig) -> SpeculationParams:
         guard_excluded=rule.guard_excluded,
         strict_prefix_tokens=rule.strict_prefix_tokens,
         entropy=rule.entropy.value,
+        draft_length_policy=config.draft_length.policy.value,
     )

@@ -10,6 +10,7 @@ from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
 from router.config import RouterConfig
 from router.deadline import Deadline
+from router.draft_lengths import DraftLengths
 from router.drafter_side import DrafterSide
 from router.fleet import Fleet
 from router.logprobs import LogprobLedger
@@ -34,6 +35,7 @@ class Means:
     tokenizer: Tokenizer
     config: RouterConfig
     clock: Clock
+    draft_lengths: DraftLengths
 
 
 async def generate(
@@ -89,7 +91,19 @@ async def open_response(
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
         speculation, ledger = _begin(request, text), LogprobLedger(means.tokenizer)
-        yield Response(request, speculation, text, ledger, target, drafter, means.clock, deadline, started)
+        draft_length = means.draft_lengths.of_response(request.plan, target.replica)
+        yield Response(
+            request,
+            speculation,
+            text,
+            ledger,
+            target,
+            drafter,
+            draft_length,
+            means.clock,
+            deadline,
+            started,
+        )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from fly.errors import FieldViolation
 from fly.presets import EXACT, PRESETS, tuned
-from fly.types import EntropyEstimator, FlyRule, Mode, Tail
+from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
 from router.config import LimitsConfig, SpeculationConfig
 from router.request import SpeculationParams, SpeculationPlan
 
@@ -32,9 +32,17 @@ def plan_speculation(asked: SpeculationParams, default: SpeculationConfig) -> Sp
     return SpeculationPlan(
         mode=mode,
         rule=fly_rule(asked, default) if mode is Mode.FLY else EXACT,
-        draft_length=default.draft_length if asked.draft_length is None else asked.draft_length,
+        draft_length=default.draft_length.max if asked.draft_length is None else asked.draft_length,
         sub_drafter=default.sub_drafter if asked.sub_drafter is None else asked.sub_drafter,
+        draft_length_policy=_policy(asked, default),
     )
+
+
+def _policy(asked: SpeculationParams, default: SpeculationConfig) -> DraftLengthPolicy:
+    """A request that gives a length means just that, unless it says otherwise."""
+    if asked.draft_length_policy:
+        return DraftLengthPolicy(asked.draft_length_policy)
+    return default.draft_length.policy if asked.draft_length is None else DraftLengthPolicy.FIXED
 
 
 def fly_rule(asked: SpeculationParams, default: SpeculationConfig) -> FlyRule:
@@ -53,6 +61,7 @@ def _check_names(asked: SpeculationParams) -> Iterator[FieldViolation]:
         "preset": sorted(PRESETS),
         "tail": (tail.value for tail in Tail),
         "entropy": (estimator.value for estimator in EntropyEstimator),
+        "draft_length_policy": (policy.value for policy in DraftLengthPolicy),
     }
     for field, names in known.items():
         found, allowed = getattr(asked, field), list(names)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fly.types import Coupling, FlyRule, Mode, SamplingParams
+from fly.types import Coupling, DraftLengthPolicy, FlyRule, Mode, SamplingParams
 from router.seeds import choice_seed
 
 RULE_FIELDS = (
@@ -26,7 +26,7 @@ class SpeculationParams:
     Attributes:
         mode: Name of a `Mode`; anything else is for the validation to refuse.
         preset: Named rule that `fly` starts from.
-        draft_length: Draft tokens per round.
+        draft_length: Draft tokens per round; at most, where the policy is `goodput`.
         sub_drafter: Whether the drafter may use its sub-drafter.
         window: Draft positions after a mismatch that must match.
         threshold: Entropy below which a mismatch is refused.
@@ -36,6 +36,7 @@ class SpeculationParams:
         guard_excluded: Whether what the filters exclude is guarded.
         strict_prefix_tokens: The first tokens of a response are exact.
         entropy: Name of an `EntropyEstimator`.
+        draft_length_policy: Name of a `DraftLengthPolicy`; "" is `fixed` where `draft_length` is given.
     """
 
     mode: str = ""
@@ -50,6 +51,7 @@ class SpeculationParams:
     guard_excluded: bool | None = None
     strict_prefix_tokens: int | None = None
     entropy: str = ""
+    draft_length_policy: str = ""
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -95,14 +97,16 @@ class SpeculationPlan:
     """How one response is decoded.
 
     Attributes:
-        draft_length: Draft tokens per round; 0 drafts nothing.
+        draft_length: Draft tokens per round, at most; 0 drafts nothing.
         sub_drafter: Whether the drafter may use its sub-drafter.
+        draft_length_policy: Who says how long each draft is.
     """
 
     mode: Mode
     rule: FlyRule
     draft_length: int
     sub_drafter: bool
+    draft_length_policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
 
     @property
     def drafts(self) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fly.clock import Clock
+from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, StepTimes, Verification
 from fly.speculation import Speculation
 from fly.types import Decision, Evidence, Position
@@ -22,6 +23,7 @@ class Response:
 
     Attributes:
         drafter: None where none takes part.
+        draft_length: Chooses it, round by round.
         started: Clock reading when the request came.
         rounds_without: Rounds that wanted a draft and had none.
     """
@@ -32,6 +34,7 @@ class Response:
     logprobs: LogprobLedger
     target: TargetSide
     drafter: DrafterSide | None
+    draft_length: DraftLength
     clock: Clock
     deadline: Deadline
     started: float
@@ -53,7 +56,7 @@ async def play_round(response: Response) -> Decision:
 
 async def propose(response: Response) -> Draft:
     """A draft after the sequence; an empty one where none is wanted or to be had."""
-    max_tokens = min(response.request.plan.draft_length, response.speculation.max_drafts)
+    max_tokens = min(response.draft_length.choose(), response.speculation.max_drafts)
     if response.drafter is None or max_tokens <= 0:
         return NO_DRAFT
     asked_at = response.clock.now()
@@ -81,6 +84,7 @@ async def verify(response: Response, draft: Draft) -> Verification:
     response.logprobs.note(len(speculation.sequence), verification)
     spent_s = response.clock.now() - asked_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
+    response.draft_length.verified(verification, spent_s)
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
     return verification
@@ -88,8 +92,12 @@ async def verify(response: Response, draft: Draft) -> Verification:
 
 def decide(response: Response, draft: Draft, verification: Verification) -> Decision:
     """Applies the rule to what the target said."""
-    decision = response.speculation.apply(make_evidence(draft.tokens, verification))
-    statistics = response.speculation.statistics
+    speculation, start = response.speculation, len(response.speculation.sequence)
+    decision = speculation.apply(make_evidence(draft.tokens, verification))
+    if speculation.finish_reason is None:
+        is_open = bool(decision.provisional)
+        response.draft_length.decided(start, len(draft.tokens), speculation.decided_length, is_open)
+    statistics = speculation.statistics
     if not statistics.time_to_first_token_s and decision.decided:
         statistics.time_to_first_token_s = response.clock.now() - response.started
     return decision
@@ -108,6 +116,7 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
 
 def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
+    response.draft_length.drafted(draft, spent_s)
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.supplied
     statistics.guesses_asked += draft.guesses.asked

@@ -9,6 +9,7 @@ from fly.errors import ConfigError
 from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.config import RouterConfig
+from router.draft_lengths import DraftLengths
 from router.fleet import Fleet
 from router.generation import Means
 from router.servicer import SERVICE_NAME, GenerationServicer
@@ -42,7 +43,7 @@ async def create_host(
     except BaseException:
         await fleet.close()
         raise
-    servicer = GenerationServicer(Means(fleet, tokenizer, config, clock))
+    servicer = GenerationServicer(Means(fleet, tokenizer, config, clock, DraftLengths(clock)))
 
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(servicer, server)

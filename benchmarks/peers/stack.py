@@ -13,14 +13,13 @@ from flyserve.client import Client
 from orchestration.config import (
     Deployment,
     DrafterTier,
-    DraftLength,
     Dtype,
     RouterTier,
-    Speculation,
     SubDrafterTier,
     TargetTier,
 )
 from orchestration.local import LocalOptions, local_deployment
+from router.config import DraftLengthConfig, SpeculationConfig
 
 MOST_STREAMS = 16
 _KV_TOKENS = 16_384
@@ -53,7 +52,7 @@ def make_deployment(pair: Pair, dtype: str) -> Deployment:
         drafter=DrafterTier(model=pair.drafter, **size),
         sub_drafter=SubDrafterTier(engine="ngram"),
         router=RouterTier(grpc_port=0, max_concurrent=MOST_STREAMS),
-        speculation=Speculation(draft_length=DraftLength(max=DRAFT_LENGTH)),
+        speculation=SpeculationConfig(draft_length=DraftLengthConfig(max=DRAFT_LENGTH)),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fly.presets import PRESETS
-from fly.types import Coupling, Mode, Tail
+from fly.types import Coupling, DraftLengthPolicy, Mode, Tail
 from flyserve.cli.show import print_json, show, show_choices
 from flyserve.cli.terminal import DEFAULT_ADDRESS, reported_errors
 from flyserve.client import Client
@@ -50,6 +50,10 @@ def generate(
     draft_length: Annotated[
         int | None, typer.Option(min=0, help="Draft tokens per round.", rich_help_panel=_SPECULATION)
     ] = None,
+    draft_length_policy: Annotated[
+        DraftLengthPolicy | None,
+        typer.Option(help="Who says how long a draft is.", rich_help_panel=_SPECULATION),
+    ] = None,
     window: Annotated[
         int | None,
         typer.Option(min=1, help="Matches that must follow a mismatch.", rich_help_panel=_SPECULATION),
@@ -79,7 +83,13 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, coupling=coupling)
     speculation = Speculation(
-        mode=mode, preset=preset, draft_length=draft_length, window=window, threshold=threshold, tail=tail
+        mode=mode,
+        preset=preset,
+        draft_length=draft_length,
+        draft_length_policy=draft_length_policy,
+        window=window,
+        threshold=threshold,
+        tail=tail,
     )
     with reported_errors("start a deployment with: flyserve up"), Client(address) as client:
         if as_json or n > 1:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fly.types import EntropyEstimator, Mode, Tail
+from fly.types import DraftLengthPolicy, EntropyEstimator, Mode, Tail
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.request import GenerateRequest, SpeculationParams
 from services.common.codec.shared import sampling_from_wire
@@ -23,9 +23,15 @@ _ENTROPIES = {
     pb.ENTROPY_MEASURE_TOP_K: EntropyEstimator.TOP_K.value,
     pb.ENTROPY_MEASURE_NORMALIZED: EntropyEstimator.NORMALIZED.value,
 }
+_POLICIES = {
+    pb.DRAFT_LENGTH_POLICY_UNSPECIFIED: "",
+    pb.DRAFT_LENGTH_POLICY_FIXED: DraftLengthPolicy.FIXED.value,
+    pb.DRAFT_LENGTH_POLICY_GOODPUT: DraftLengthPolicy.GOODPUT.value,
+}
 _MODES_BACK = {name: wire for wire, name in _MODES.items()}
 _TAILS_BACK = {name: wire for wire, name in _TAILS.items()}
 _ENTROPIES_BACK = {name: wire for wire, name in _ENTROPIES.items()}
+_POLICIES_BACK = {name: wire for wire, name in _POLICIES.items()}
 
 
 def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
@@ -65,6 +71,7 @@ def speculation_from_wire(wire: pb.SpeculationParams) -> SpeculationParams:
         guard_excluded=_given(wire, "guard_excluded"),
         strict_prefix_tokens=_given(wire, "strict_prefix_tokens"),
         entropy=_ENTROPIES.get(wire.entropy, str(wire.entropy)),
+        draft_length_policy=_POLICIES.get(wire.draft_length_policy, str(wire.draft_length_policy)),
     )
 
 
@@ -82,6 +89,7 @@ def speculation_to_wire(params: SpeculationParams) -> pb.SpeculationParams:
         guard_excluded=params.guard_excluded,
         strict_prefix_tokens=params.strict_prefix_tokens,
         entropy=_ENTROPIES_BACK[params.entropy],
+        draft_length_policy=_POLICIES_BACK[params.draft_length_policy],
     )
 
 

@@ -72,6 +72,30 @@ TAIL_POLICY_CARRY: TailPolicy.ValueType  # 2
 """It waits, unseen by the client, for the next draft. Takes the place of a preset's shrinking window."""
 Global___TailPolicy: _TypeAlias = TailPolicy  # noqa: Y015
 
+class _DraftLengthPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DraftLengthPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftLengthPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DRAFT_LENGTH_POLICY_UNSPECIFIED: _DraftLengthPolicy.ValueType  # 0
+    """Not said."""
+    DRAFT_LENGTH_POLICY_FIXED: _DraftLengthPolicy.ValueType  # 1
+    """All are of one length."""
+    DRAFT_LENGTH_POLICY_GOODPUT: _DraftLengthPolicy.ValueType  # 2
+    """Each is as long as gives the most tokens per second at the present load; under load there may be none."""
+
+class DraftLengthPolicy(_DraftLengthPolicy, metaclass=_DraftLengthPolicyEnumTypeWrapper):
+    """Who says how long a draft is."""
+
+DRAFT_LENGTH_POLICY_UNSPECIFIED: DraftLengthPolicy.ValueType  # 0
+"""Not said."""
+DRAFT_LENGTH_POLICY_FIXED: DraftLengthPolicy.ValueType  # 1
+"""All are of one length."""
+DRAFT_LENGTH_POLICY_GOODPUT: DraftLengthPolicy.ValueType  # 2
+"""Each is as long as gives the most tokens per second at the present load; under load there may be none."""
+Global___DraftLengthPolicy: _TypeAlias = DraftLengthPolicy  # noqa: Y015
+
 class _EntropyMeasure:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -352,12 +376,13 @@ class SpeculationParams(_message.Message):
     GUARD_EXCLUDED_FIELD_NUMBER: _builtins.int
     STRICT_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
     ENTROPY_FIELD_NUMBER: _builtins.int
+    DRAFT_LENGTH_POLICY_FIELD_NUMBER: _builtins.int
     mode: Global___SpeculationMode.ValueType
     """Plain, exact or FLy."""
     preset: _builtins.str
     """Named rule that FLy starts from: official, vllm, paper or flyserve."""
     draft_length: _builtins.int
-    """Draft tokens per round."""
+    """Draft tokens per round: of every round, unless draft_length_policy says GOODPUT, then at most."""
     window: _builtins.int
     """Draft positions after a mismatch that must match."""
     threshold: _builtins.float
@@ -376,6 +401,8 @@ class SpeculationParams(_message.Message):
     """The first tokens of a response are exact."""
     entropy: Global___EntropyMeasure.ValueType
     """How the target's uncertainty is measured."""
+    draft_length_policy: Global___DraftLengthPolicy.ValueType
+    """Who says how long a draft is. When absent: FIXED where draft_length is given, else the server's."""
     def __init__(
         self,
         *,
@@ -391,10 +418,11 @@ class SpeculationParams(_message.Message):
         guard_excluded: _builtins.bool | None = ...,
         strict_prefix_tokens: _builtins.int | None = ...,
         entropy: Global___EntropyMeasure.ValueType = ...,
+        draft_length_policy: Global___DraftLengthPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_draft_length", b"_draft_length", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_draft_length", b"_draft_length", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "entropy", b"entropy", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "mode", b"mode", "preset", b"preset", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_draft_length", b"_draft_length", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "draft_length_policy", b"draft_length_policy", "entropy", b"entropy", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "mode", b"mode", "preset", b"preset", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__carry_after: _TypeAlias = _typing.Literal["carry_after"]  # noqa: Y015
     _WhichOneofArgType__carry_after: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after"]  # noqa: Y015

@@ -7,7 +7,7 @@ import pytest
 from fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
 
 from fly.errors import DeadlineExceeded, InvalidRequest, NotReady, Overloaded
-from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
+from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 from flyserve import Client, Sampling, Speculation, Token
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
@@ -78,6 +78,7 @@ def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Clien
         guard_excluded=True,
         strict_prefix_tokens=3,
         entropy=EntropyEstimator.NORMALIZED,
+        draft_length_policy=DraftLengthPolicy.GOODPUT,
     )
     sampling = Sampling(logit_bias={5: -1.5}, coupling=Coupling.REJECTION)
     client.generate("hello", sampling=sampling, speculation=speculation)
@@ -86,6 +87,7 @@ def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Clien
     assert (wire.speculation.guard_stops, wire.speculation.HasField("guard_stops")) == (False, True)
     assert wire.speculation.guard_excluded and wire.speculation.strict_prefix_tokens == 3
     assert wire.speculation.entropy == pb.ENTROPY_MEASURE_NORMALIZED
+    assert wire.speculation.draft_length_policy == pb.DRAFT_LENGTH_POLICY_GOODPUT
     assert dict(wire.sampling.logit_bias) == {5: -1.5}
     assert wire.sampling.coupling == common_pb2.COUPLING_REJECTION
 

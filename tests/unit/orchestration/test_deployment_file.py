@@ -89,10 +89,11 @@ def test_the_demos_file_breaks_no_limit() -> None:
 def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: Path) -> None:
     text = """
     target: {model: big}
-    speculation: {preset: flyserve, window: 4, tail: reject, sub_drafter: false, draft_length: {max: 7}}
+    speculation:
+      {preset: flyserve, window: 4, tail: reject, sub_drafter: false, draft_length: {policy: goodput, max: 7}}
     """
     config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", LocalOptions())
     speculation = parse(RouterConfig, config, "router").speculation
     assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=Tail.REJECT)
-    assert speculation.draft_length == 7
+    assert (speculation.draft_length.policy, speculation.draft_length.max) == ("goodput", 7)
     assert not speculation.sub_drafter

@@ -25,7 +25,9 @@ from router.response import (
 TOKENS = tuple(
     ResponseToken(Decided(3 + n, verdict, 9 + n, 0.5), "a", "b") for n, verdict in enumerate(Verdict)
 )
-FULL = SpeculationParams("fly", "paper", 0, False, 3, 0.25, "carry", 1, True, False, 2, "normalized")
+FULL = SpeculationParams(
+    "fly", "paper", 0, False, 3, 0.25, "carry", 1, True, False, 2, "normalized", "goodput"
+)
 ENDING = Ending(FinishReason.STOP_TOKEN, Statistics(rounds=2, emitted=5), ("mind this",))
 
 

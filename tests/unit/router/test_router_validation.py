@@ -188,13 +188,36 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "served", "policy"),
+    [
+        ({}, "fixed", "fixed"),
+        ({}, "goodput", "goodput"),
+        ({"draft_length": 4}, "goodput", "fixed"),
+        ({"draft_length": 4, "draft_length_policy": "goodput"}, "fixed", "goodput"),
+        ({"draft_length_policy": "fixed"}, "goodput", "fixed"),
+    ],
+)
+def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
+    asked: dict[str, Any], served: str, policy: str
+) -> None:
+    default = SpeculationConfig.model_validate({"draft_length": {"policy": served}})
+    plan = plan_speculation(SpeculationParams(**asked), default)
+    assert (plan.draft_length_policy.value, plan.draft_length) == (policy, asked.get("draft_length", 15))
+
+
+def test_an_unknown_draft_length_policy_is_refused() -> None:
+    asked = SpeculationParams(draft_length_policy="best")
+    assert faults(speculation=asked) == ["speculation.draft_length_policy"]
+
+
+@pytest.mark.parametrize(
     ("data", "part"),
     [
         ({}, "neither registry nor targets"),
         ({"targets": ["a:1"], "registry": "b:1"}, "excludes"),
         ({"targets": ["a:1"], "balancing": "best"}, "least_load, round_robin"),
         ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "flyserve, official, paper, vllm"),
-        ({"targets": ["a:1"], "speculation": {"draft_length": 65}}, "draft_length"),
+        ({"targets": ["a:1"], "speculation": {"draft_length": {"max": 65}}}, "draft_length.max"),
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),
         (
             {"targets": ["a:1"], "speculation": {"carry_after": 7}},

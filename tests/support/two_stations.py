@@ -1,0 +1,214 @@
+"""Sequences that share a drafter and a target on a virtual clock; each takes in one forward all that wait."""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fly.draft_length.policy import DraftLength
+from fly.messages import Draft, Load, StepTimes, Verification
+
+_RESPONSE_ROUNDS = 50
+"""A response ends after so many rounds on average, and the next one of its client follows."""
+_PAUSE_S = 0.03
+_CATCH_UP_S = 0.00005
+"""Of the drafter, per token that it has missed."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a target's forward by its rows, of a drafter's by its sequences, and of a message."""
+
+    target_s: Callable[[int], float]
+    drafter_s: Callable[[int], float]
+    wire_s: float = 0.0003
+
+
+class StationClock:
+    """Stands at the time of the event that is played."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def now(self) -> float:
+        return self.time_s
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class Caller:
+    """One client, whose responses follow each other."""
+
+    policy: DraftLength
+    position: int = 0
+    behind: int = 0
+    length: int = 0
+    left: int = 0
+    asked_s: float = 0.0
+    arrived_s: float = 0.0
+    started_s: float = 0.0
+    forward_s: float = 0.0
+    batch: int = 0
+
+    def times(self) -> StepTimes:
+        queue_s = self.started_s - self.arrived_s
+        return StepTimes(int(queue_s * 1e9), int(self.forward_s * 1e9), self.batch)
+
+
+@dataclass
+class Played:
+    """Rounds in the order of their end.
+
+    Attributes:
+        ends_s: When.
+        lengths: With how many drafts.
+        callers: By whom.
+    """
+
+    ends_s: list[float]
+    lengths: list[int]
+    callers: list[int]
+
+    def goodput(self, agreement: float, first: int, last: int) -> float:
+        """Expected tokens per second of these rounds: nothing in it is drawn but the choice of lengths."""
+        tokens = sum(expected_tokens(agreement, length) for length in self.lengths[first:last])
+        return tokens / (self.ends_s[last - 1] - self.ends_s[first - 1])
+
+    def changes(self, first: int, last: int) -> float:
+        """Share of these rounds that had another length than the one before of the same client."""
+        before: dict[int, int] = {}
+        changes = 0
+        for caller, length in zip(self.callers[first:last], self.lengths[first:last], strict=True):
+            changes += before.get(caller, length) != length
+            before[caller] = length
+        return changes / (last - first)
+
+
+def expected_tokens(agreement: float, length: int) -> float:
+    """Tokens of a round in which each draft is kept with this probability where all before it are."""
+    return sum(agreement**power for power in range(length + 1))
+
+
+class Stations:
+    """Plays rounds.
+
+    Attributes:
+        agreement: Of drafter and target; may be changed in between.
+        played: What happened so far.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        clock: StationClock,
+        callers: int,
+        make_policy: Callable[[], DraftLength],
+        seed: int = 0,
+    ) -> None:
+        self.agreement = 0.8
+        self.played = Played([], [], [])
+        self._costs = costs
+        self._clock = clock
+        self._make_policy = make_policy
+        self._random = random.Random(seed)
+        self._order = itertools.count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._callers = [Caller(make_policy()) for _ in range(callers)]
+        self._to_draft: list[Caller] = []
+        self._to_verify: list[Caller] = []
+        self._is_drafting = self._is_verifying = False
+        for caller in self._callers:
+            self._open(caller)
+
+    def play(self, num_rounds: int) -> None:
+        """Goes on until so many rounds have been played in all."""
+        while len(self.played.lengths) < num_rounds:
+            time_s = self._clock.time_s = self._events[0][0]
+            while self._events and self._events[0][0] == time_s:
+                heapq.heappop(self._events)[2]()
+            self._draft()
+            self._verify()
+
+    def _after(self, seconds: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self._clock.time_s + seconds, next(self._order), event))
+
+    def _open(self, caller: Caller) -> None:
+        caller.policy, caller.position, caller.behind = self._make_policy(), 10, 10
+        self._after(self._random.uniform(0.0, _PAUSE_S), lambda: self._begin(caller))
+
+    def _begin(self, caller: Caller) -> None:
+        caller.length = caller.left = caller.policy.choose()
+        self._send(caller)
+
+    def _send(self, caller: Caller) -> None:
+        def arrive() -> None:
+            caller.arrived_s = self._clock.time_s
+            (self._to_draft if caller.left else self._to_verify).append(caller)
+
+        caller.asked_s = self._clock.time_s
+        caller.batch, caller.forward_s = 0, 0.0
+        self._after(self._costs.wire_s * self._random.uniform(0.5, 1.5), arrive)
+
+    def _draft(self) -> None:
+        if self._is_drafting or not self._to_draft:
+            return
+        batch, self._to_draft, self._is_drafting = self._to_draft, [], True
+        missed = sum(caller.behind for caller in batch)
+        seconds = self._costs.drafter_s(len(batch)) + missed * _CATCH_UP_S
+        self._start(batch, seconds)
+        self._after(seconds, lambda: self._drafted(batch))
+
+    def _verify(self) -> None:
+        if self._is_verifying or not self._to_verify:
+            return
+        batch, self._to_verify, self._is_verifying = self._to_verify, [], True
+        seconds = self._costs.target_s(sum(caller.length + 1 for caller in batch))
+        self._start(batch, seconds)
+        self._after(seconds, lambda: self._verified(batch))
+
+    def _start(self, batch: list[Caller], seconds: float) -> None:
+        for caller in batch:
+            if not caller.batch:
+                caller.started_s = self._clock.time_s
+            caller.batch = max(caller.batch, len(batch))
+            caller.forward_s += seconds
+
+    def _drafted(self, batch: list[Caller]) -> None:
+        self._is_drafting = False
+        load = Load(sequences=len(self._callers))
+        for caller in batch:
+            caller.left -= 1
+            caller.behind = 0
+            if caller.left:
+                self._to_draft.append(caller)
+                continue
+            draft = Draft(0, (0,) * caller.length, caller.length, times=caller.times(), load=load)
+            caller.policy.drafted(draft, self._clock.time_s - caller.asked_s)
+            self._send(caller)
+
+    def _verified(self, batch: list[Caller]) -> None:
+        self._is_verifying = False
+        load = Load(sequences=len(self._callers))
+        for caller in batch:
+            zeros = (0,) * (caller.length + 1)
+            answer = Verification(0, zeros, zeros, times=caller.times(), load=load)
+            caller.policy.verified(answer, self._clock.time_s - caller.asked_s)
+            self._decide(caller)
+            if self._random.random() * _RESPONSE_ROUNDS < 1:
+                self._open(caller)
+            else:
+                self._begin(caller)
+
+    def _decide(self, caller: Caller) -> None:
+        start, kept = caller.position, 0
+        while kept < caller.length and self._random.random() < self.agreement:
+            kept += 1
+        caller.position += kept + 1
+        caller.behind += 0 if caller.length else 1
+        caller.policy.decided(start, caller.length, caller.position, is_open=False)
+        self.played.ends_s.append(self._clock.time_s)
+        self.played.lengths.append(caller.length)
+        self.played.callers.append(id(caller))

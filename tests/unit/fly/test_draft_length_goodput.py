@@ -1,0 +1,78 @@
+"""Goodput control against every fixed length, on a virtual clock: cost curves, agreement, concurrency."""
+
+from functools import cache
+
+import pytest
+
+from fly.draft_length.acceptance import SurvivalPool
+from fly.draft_length.goodput import GoodputLength
+from fly.draft_length.load import RoundCosts
+from fly.draft_length.policy import FixedLength
+from fly.draft_length.trials import TrialBudget
+from tests.support.two_stations import Costs, Played, StationClock, Stations
+
+MAX_LENGTH = 15
+
+
+def drafter_s(batch: int) -> float:
+    return 0.001 * (1 + 0.005 * batch)
+
+
+CURVES = {
+    "flat": Costs(lambda rows: 0.010, drafter_s),
+    "linear": Costs(lambda rows: 0.008 + 0.0005 * rows, drafter_s),
+    "knee": Costs(lambda rows: 0.010 * max(1.0, rows / 64), drafter_s),
+    "dear drafter": Costs(lambda rows: 0.010, lambda batch: drafter_s(batch) * 10 / 3),
+}
+AGREEMENTS = (0.5, 0.2, 0.95, 0.5, 0.8, 0.2, 0.8)
+"""Each switch is one that the control has to follow; before the first it knows nothing."""
+WARM_UP_ROUNDS = 50
+MEASURED_ROUNDS = {1: 800, 4: 300, 16: 100, 64: 60}
+SEEDS = {1: (0, 1, 2), 4: (0, 1), 16: (0, 1), 64: (0,)}
+
+
+@cache
+def fixed(curve: str, callers: int) -> list[Played]:
+    """Every fixed length in such traffic; its times do not depend on the agreement."""
+    runs = []
+    for length in range(MAX_LENGTH + 1):
+        stations = Stations(CURVES[curve], StationClock(), callers, lambda k=length: FixedLength(k))
+        stations.play(callers * (15 + MEASURED_ROUNDS[callers]))
+        runs.append(stations.played)
+    return runs
+
+
+def controlled(curve: str, callers: int, seed: int) -> Played:
+    """All agreements one after the other."""
+    clock = StationClock()
+    pool, costs, trials = SurvivalPool(MAX_LENGTH), RoundCosts(clock), TrialBudget()
+
+    def make_policy() -> GoodputLength:
+        return GoodputLength(pool, costs, trials, clock)
+
+    stations = Stations(CURVES[curve], clock, callers, make_policy, seed)
+    for phase, agreement in enumerate(AGREEMENTS, start=1):
+        stations.agreement = agreement
+        stations.play(phase * callers * (WARM_UP_ROUNDS + MEASURED_ROUNDS[callers]))
+    return stations.played
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize(
+    "callers", [1, 4, pytest.param(16, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
+)
+def test_it_comes_close_to_the_best_fixed_length_and_is_not_worse_than_none(curve: str, callers: int) -> None:
+    measured, shares = MEASURED_ROUNDS[callers], []
+    runs = [controlled(curve, callers, seed) for seed in SEEDS[callers]]
+    for phase, agreement in enumerate(AGREEMENTS):
+        first = callers * (phase * (WARM_UP_ROUNDS + measured) + WARM_UP_ROUNDS)
+        last = first + callers * measured
+        goodput = sum(run.goodput(agreement, first, last) for run in runs) / len(runs)
+        begin, end = callers * 15, callers * (15 + measured)
+        goodputs = [run.goodput(agreement, begin, end) for run in fixed(curve, callers)]
+        shares.append(goodput / max(goodputs))
+        what = f"phase {phase}: {shares[-1]:.3f} of the best, {goodput / goodputs[0]:.3f} of plain"
+        assert goodput >= 0.92 * max(goodputs), what
+        assert goodput >= 0.96 * goodputs[0], what
+        assert max(run.changes(first, last) for run in runs) < 0.1, what
+    assert sum(shares) / len(shares) >= 0.95, shares
