@@ -21,7 +21,6 @@ class SequenceIndex:
     """
 
     def __init__(self, orders: Sequence[int] = _OWN_ORDERS) -> None:
-        self._orders = tuple(orders)
         self._ids: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}
         self._earlier: dict[int, list[int]] = {order: [] for order in orders}
@@ -30,13 +29,17 @@ class SequenceIndex:
         return len(self._ids)
 
     def extend(self, ids: Iterable[int]) -> None:
+        known, latest = self._ids, self._latest
         for token in ids:
+            place = len(known)
             for order, earlier in self._earlier.items():
-                ngram = self._before(order)
-                earlier.append(self._latest.get(ngram, 0))
-                if ngram:
-                    self._latest[ngram] = len(self._ids)
-            self._ids.append(token)
+                if place < order:
+                    earlier.append(0)
+                    continue
+                ngram = tuple(known[place - order :])
+                earlier.append(latest.get(ngram, 0))
+                latest[ngram] = place
+            known.append(token)
 
     def truncate(self, length: int) -> None:
         """Forgets all tokens from position `length` on."""
