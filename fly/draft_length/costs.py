@@ -77,9 +77,8 @@ class CostCurve:
         point = self._points.get(key)
         if point is None:
             point = self._points[key] = self._new_point(size, seconds)
-        usual = point.seconds.value
         point.size.add(size, weight)
-        point.seconds.add(max(usual / _OUTLIER, min(usual * _OUTLIER, seconds)), weight)
+        point.seconds.add(min(point.seconds.value * _OUTLIER, seconds), weight)
         point.seen_at = self._clock.now()
         self._fit = None
 
@@ -103,9 +102,9 @@ class CostCurve:
         return seconds[index - 1] + share * (seconds[index] - seconds[index - 1])
 
     def _new_point(self, size: float, seconds: float) -> _Point:
-        """Starts from what was expected: the first forward of its size may have been held up."""
+        """Starts from what was expected, if that is less: the first forward of its size may be held up."""
         point = _Point(Average(size, _MEMORY_FORWARDS), Average(seconds, _MEMORY_FORWARDS), self._clock.now())
-        if (expected := self.estimate(size)) > 0:
+        if 0 < (expected := self.estimate(size)) < seconds:
             point.seconds.add(expected)
         return point
 

@@ -225,3 +225,10 @@ def test_whatever_it_is_told_the_length_stays_in_its_range(max_length: int, roun
         policy.decided(position - 1, num_drafts, position, is_open)
     assert all(math.isfinite(each) for each in pool.refusals)
     assert 0 <= policy.choose() <= max_length
+
+
+def test_a_size_that_turns_out_cheaper_than_expected_is_believed_at_once() -> None:
+    curve = seen((2, 0.5), (4, 1.0), (8, 2.0))
+    assert curve.estimate(64) > 9
+    curve.observe(64, 2.0)
+    assert curve.estimate(64) == pytest.approx(2.0, rel=0.05)
