@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 from demo.tasks import Task, load_tasks
 from tests.support.processes import TARGET_MODEL, Deployment, demo_deployment
 
-NUM_PROBLEMS = int(os.environ.get("FLYSERVE_E2E_PROBLEMS", "100"))
+NUM_PROBLEMS = int(os.environ.get("FLYSERVE_E2E_PROBLEMS", "50"))
 """Held-out problems per comparison; 300 for the full proof."""
 
 
