@@ -34,7 +34,7 @@ protos: $(READY) ## Generate the stubs from the protos.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
 		--mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
 
-train: $(READY) ## Train the demo pair anew (about an hour on two cores).
+train: $(READY) ## Train the demo pair anew (about two hours on two cores).
 	$(BIN)/python -m demo.train
 
 quality: $(READY) ## Measure what each rule costs in accuracy and gains (about an hour; resumable).
