@@ -12,6 +12,7 @@ from router.config import RouterConfig
 from router.draft_lengths import DraftLengths
 from router.fleet import Fleet
 from router.generation import Means
+from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
@@ -43,12 +44,12 @@ async def create_host(
     except BaseException:
         await fleet.close()
         raise
-    servicer = GenerationServicer(Means(fleet, tokenizer, config, clock, DraftLengths(clock)))
+    generation = GenerationService(Means(fleet, tokenizer, config, clock, DraftLengths(clock)))
 
     def register(server: grpc.aio.Server) -> None:
-        add_GenerationServicer_to_server(servicer, server)
+        add_GenerationServicer_to_server(GenerationServicer(generation), server)
 
-    service = Service(SERVICE_NAME, register, servicer.close)
+    service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
     return Host(service, config.address, credentials, (("grpc.max_connection_age_ms", age_ms),))
 

@@ -1,0 +1,99 @@
+"""What every public face of the router shares: checks a request, admits it, generates its choices."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from fly.errors import InvalidRequest
+from router.admission import Admission
+from router.choices import EmitOfChoice, generate_choices
+from router.clients import Replica, any_replica
+from router.deadline import Deadline
+from router.deployment_info import describe
+from router.generation import Means
+from router.request import GenerateRequest, PreparedRequest
+from router.response import DeploymentInfo, Header
+from router.tokenizer import is_slow_to_encode
+from router.validation import prepare
+
+T = TypeVar("T")
+
+
+class GenerationService:
+    """Serves requests for text, whatever protocol they came by."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._admission = Admission(means.config.max_concurrent, means.config.max_queued)
+
+    async def describe(self) -> DeploymentInfo:
+        """What is served, and its limits.
+
+        Raises:
+            NotReady: No target serves, nor came to in time.
+        """
+        target, drafter = await self._paired()
+        return describe(target.info, drafter.info if drafter else None, self._means.config)
+
+    async def serve(
+        self,
+        request: GenerateRequest,
+        time_remaining_s: float | None,
+        make_emit: Callable[[Header], EmitOfChoice],
+    ) -> Header:
+        """Checks, admits and generates one request; all its work ends with this call, however it ends.
+
+        Args:
+            request: As the client gave it.
+            time_remaining_s: Until nobody wants the response any more; None is for ever.
+            make_emit: Told the header once the request is accepted; gives what takes each piece.
+
+        Raises:
+            FlyServeError: The request breaks a limit, finds no place, or cannot be finished.
+        """
+        clock = self._means.clock
+        started, deadline = clock.now(), Deadline(clock, time_remaining_s)
+        prepared = await self._prepare(request)
+        header = Header(prepared.request_id, len(prepared.prompt_ids))
+        async with self._admission.place():
+            await generate_choices(self._means, prepared, started, deadline, make_emit(header))
+        return header
+
+    async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The token ids of a text, and each one's own text.
+
+        Raises:
+            InvalidRequest: The text is too long.
+        """
+        limit = self._means.config.limits.prompt_characters
+        if len(text) > limit:
+            raise InvalidRequest.of("text", f"has {len(text)} characters, at most {limit}")
+        tokenizer = self._means.tokenizer
+        ids = tuple(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
+        return ids, tuple(tokenizer.pieces(ids))
+
+    async def close(self) -> None:
+        """Lets go of every replica."""
+        await self._means.fleet.close()
+
+    async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
+        means, (target, _) = self._means, await self._paired()
+
+        def prepared() -> PreparedRequest:
+            tokenizer = means.tokenizer
+            return prepare(request, tokenizer.encode, tokenizer.eos_ids, target.info, means.config)
+
+        return await _off_loop_if_long(request.prompt, prepared)
+
+    async def _paired(self) -> tuple[Replica, Replica | None]:
+        """A target and a drafter for what they serve; waits for a target for a while."""
+        fleet = self._means.fleet
+        await fleet.targets.wait(any_replica, self._means.config.replica_wait_s)
+        return fleet.paired()
+
+
+async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:
+    """Does the work in a thread where tokenizing would hold up other requests."""
+    if isinstance(text, str) and is_slow_to_encode(text):
+        return await asyncio.to_thread(work)
+    return work()
