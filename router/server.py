@@ -18,6 +18,8 @@ from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
 from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.telemetry.metrics.router import router_observer
+from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
 
 _SIMULATED = "simulated"
@@ -44,14 +46,17 @@ async def create_host(
     except BaseException:
         await fleet.close()
         raise
-    generation = GenerationService(Means(fleet, tokenizer, config, clock, DraftLengths(clock)))
+    telemetry = Telemetry(config.telemetry, "router")
+    observer = router_observer(telemetry.registry)
+    means = Means(fleet, tokenizer, config, clock, DraftLengths(clock), telemetry.tracer, observer)
+    generation = GenerationService(means)
 
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(GenerationServicer(generation), server)
 
     service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
-    return Host(service, config.address, credentials, (("grpc.max_connection_age_ms", age_ms),))
+    return Host(service, config.address, credentials, (("grpc.max_connection_age_ms", age_ms),), telemetry)
 
 
 def _source(config: RouterConfig, clock: Clock) -> EndpointSource:

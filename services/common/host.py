@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
 from services.common.status import StatusInterceptor
+from services.common.telemetry.process import Telemetry, silent_telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Host:
 
     Attributes:
         port: That it listens at; known after `start`.
+        telemetry: What its process tells of itself; starts and ends with it.
         failed: Set once the service can serve no more. Health says so, the server still runs.
     """
 
@@ -60,8 +62,10 @@ class Host:
         address: str = "127.0.0.1:0",
         credentials: grpc.ServerCredentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Prepares the server; `address` is host:port, and port 0 takes a free one."""
+        self.telemetry = telemetry or silent_telemetry()
         self._service = service
         self._address = address
         self._credentials = credentials
@@ -80,13 +84,14 @@ class Host:
         """Binds and serves.
 
         Raises:
-            ConfigError: The port is in use, or the address cannot be bound.
+            ConfigError: The port, or that of the metrics, is in use, or the address cannot be bound.
         """
         names = (self._service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._service.register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
+        self.telemetry.start(self._address.rpartition(":")[0])
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._service.failure is not None:
@@ -100,6 +105,7 @@ class Host:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.stop(grace_s)
         await self._service.close()
+        await self.telemetry.close()
 
     async def _watch_service(self, failure: Callable[[], Awaitable[None]]) -> None:
         await failure()
