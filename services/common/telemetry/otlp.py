@@ -6,11 +6,13 @@ limits that nothing here needs: so spans are recorded as `ReadableSpan`, once th
 
 import threading
 import time
+from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
 from typing import Self
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -22,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from fly.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.encoding import encode
 from services.common.telemetry.tracing import (
     NO_SPAN,
     TRACEPARENT,
@@ -178,6 +181,14 @@ class _StreamTrace:
             leave_span(self._token)
 
 
+class _LeanExporter(OTLPSpanExporter):
+    """As the SDK's own, but for its encoder, which takes four times as long (19 and 5 us per span)."""
+
+    # NOTE: private by name, but the one place that the SDK leaves for it; tests send spans through it.
+    def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
+        return encode(data)
+
+
 class _Exporting(BatchSpanProcessor):
     """Batches spans for a collector; ends in a short time, whatever has become of the collector."""
 
@@ -194,7 +205,7 @@ class _Exporting(BatchSpanProcessor):
 
 def exporting_tracer(config: TelemetryConfig, role: str) -> SpanRecorder:
     """Sends spans to `config.otlp_endpoint`; the SDK's environment variables say more of how."""
-    exporter = OTLPSpanExporter(endpoint=config.otlp_endpoint, timeout=_EXPORT_TIMEOUT_S)
+    exporter = _LeanExporter(endpoint=config.otlp_endpoint, timeout=_EXPORT_TIMEOUT_S)
     described = {SERVICE_NAME: f"flyserve-{role}", SERVICE_VERSION: VERSION}
     if config.replica:
         described[SERVICE_INSTANCE_ID] = config.replica

@@ -1,0 +1,94 @@
+"""Blocks of requests to one router after the other, in an order that rotates."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.summary import Interval, bootstrap
+from benchmarks.telemetry.settings import OFF
+from benchmarks.telemetry.system import Router
+from flyserve.client import Client
+from flyserve.types import Speculation
+
+_SETTLE_S = 0.6
+"""For the spans of a block to leave, three times over."""
+
+_PROMPT_TOKENS = 32
+_FIRST_WORD, _LAST_WORD = 16, 1023
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        repetitions: Blocks of every setting in every mode.
+        requests: Of one block.
+        at_once: Requests in flight.
+        new_tokens: Of every response.
+    """
+
+    repetitions: int = 30
+    requests: int = 24
+    at_once: int = 4
+    new_tokens: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One setting in one mode.
+
+    Attributes:
+        cpu_us: Of the router per emitted token: the median over blocks.
+        ratio: To the first setting in the same repetition: the median, and its interval.
+        blocks_us: Block by block.
+    """
+
+    setting: str
+    mode: str
+    cpu_us: float
+    ratio: Interval
+    blocks_us: tuple[float, ...]
+
+
+def measure(routers: Mapping[str, Router], mode: str, plan: Plan, advance: Callable[[], None]) -> list[Cost]:
+    """Every setting's cost in one mode; the first repetition warms up and does not count."""
+    blocks: dict[str, list[float]] = {name: [] for name in routers}
+    names = list(routers)
+    for repetition in range(plan.repetitions + 1):
+        turn = repetition % len(names)
+        for name in names[turn:] + names[:turn]:
+            cost_us = _block(routers[name], mode, plan, repetition)
+            if repetition:
+                blocks[name].append(cost_us)
+            advance()
+    return [_cost(name, mode, blocks[name], blocks[OFF]) for name in names]
+
+
+def _cost(name: str, mode: str, blocks: Sequence[float], baseline: Sequence[float]) -> Cost:
+    ratios = [cost / base for cost, base in zip(blocks, baseline, strict=True)]
+    return Cost(name, mode, median(blocks), bootstrap(ratios, median), tuple(blocks))
+
+
+def _block(router: Router, mode: str, plan: Plan, seed: int) -> float:
+    """Microseconds of the router's CPU time per token, for the same requests under every setting."""
+    words = random.Random(seed)
+    prompts = [
+        [words.randint(_FIRST_WORD, _LAST_WORD) for _ in range(_PROMPT_TOKENS)] for _ in range(plan.requests)
+    ]
+    with Client(router.address) as client:
+
+        def generate(prompt: list[int]) -> int:
+            speculation = Speculation(mode=mode)
+            chunks = client.stream(prompt, plan.new_tokens, speculation=speculation, cache_salt=str(seed))
+            return sum(len(chunk.tokens) for chunk in chunks)
+
+        started_s = router.cpu_s()
+        with ThreadPoolExecutor(plan.at_once) as pool:
+            num_tokens = sum(pool.map(generate, prompts))
+        router.scrape()
+        time.sleep(_SETTLE_S)
+    return (router.cpu_s() - started_s) / num_tokens * 1e6
