@@ -10,6 +10,7 @@ from statistics import median
 from benchmarks.summary import Interval, bootstrap
 from benchmarks.telemetry.settings import OFF
 from benchmarks.telemetry.system import Router
+from fly.types import Mode
 from flyserve.client import Client
 from flyserve.types import Speculation
 
@@ -82,7 +83,7 @@ def _block(router: Router, mode: str, plan: Plan, seed: int) -> float:
     with Client(router.address) as client:
 
         def generate(prompt: list[int]) -> int:
-            speculation = Speculation(mode=mode)
+            speculation = Speculation(mode=Mode(mode))
             chunks = client.stream(prompt, plan.new_tokens, speculation=speculation, cache_salt=str(seed))
             return sum(len(chunk.tokens) for chunk in chunks)
 

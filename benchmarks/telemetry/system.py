@@ -85,7 +85,7 @@ def running_system() -> Iterator[tuple[dict[str, Router], _Sink]]:
 @contextmanager
 def _collector(sink: _Sink) -> Iterator[str]:
     server = grpc.server(ThreadPoolExecutor(2))
-    add_TraceServiceServicer_to_server(sink, server)
+    add_TraceServiceServicer_to_server(sink, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

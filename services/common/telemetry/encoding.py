@@ -4,43 +4,47 @@ from collections.abc import Sequence
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import SpanFlags, Status
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import StatusCode
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.trace import SpanKind
 
-_KINDS_OFFSET = 1
-"""The wire's kinds begin with one that is not said."""
+from fly.version import VERSION
+from services.common.telemetry.spans import Part
 
+_KINDS = {
+    SpanKind.INTERNAL: WireSpan.SPAN_KIND_INTERNAL,
+    SpanKind.SERVER: WireSpan.SPAN_KIND_SERVER,
+    SpanKind.CLIENT: WireSpan.SPAN_KIND_CLIENT,
+}
 _LOCAL = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
 
-def encode(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Spans of one process and one scope, without events and links; at least one."""
+def encode(resource: Resource, parts: Sequence[Part]) -> ExportTraceServiceRequest:
+    """All spans of some parts, as told by one process."""
     request = ExportTraceServiceRequest()
     told = request.resource_spans.add()
-    for key, value in spans[0].resource.attributes.items():
+    for key, value in resource.attributes.items():
         _set(told.resource.attributes.add(key=key).value, value)
     scope = told.scope_spans.add()
-    if (instrumentation := spans[0].instrumentation_scope) is not None:
-        scope.scope.name, scope.scope.version = instrumentation.name, instrumentation.version or ""
-    for span in spans:
-        context, parent = span.context, span.parent
-        assert context is not None, "a finished span has a context"
-        wire = scope.spans.add(
-            trace_id=context.trace_id.to_bytes(16, "big"),
-            span_id=context.span_id.to_bytes(8, "big"),
-            parent_span_id=b"" if parent is None else parent.span_id.to_bytes(8, "big"),
-            name=span.name,
-            kind=span.kind.value + _KINDS_OFFSET,  # type: ignore[arg-type]
-            start_time_unix_nano=span.start_time or 0,
-            end_time_unix_nano=span.end_time or 0,
-            flags=_REMOTE if parent is not None and parent.is_remote else _LOCAL,
-        )
-        for key, value in (span.attributes or {}).items():
-            _set(wire.attributes.add(key=key).value, value)
-        if span.status.status_code is StatusCode.ERROR:
-            wire.status.code = Status.STATUS_CODE_ERROR
+    scope.scope.name, scope.scope.version = "flyserve", VERSION
+    for part in parts:
+        for span in part.spans:
+            wire = scope.spans.add(
+                trace_id=span.part.trace_id.to_bytes(16, "big"),
+                span_id=span.span_id.to_bytes(8, "big"),
+                parent_span_id=span.parent_id.to_bytes(8, "big") if span.parent_id else b"",
+                name=span.name,
+                kind=_KINDS[span.kind],
+                start_time_unix_nano=span.started_ns,
+                end_time_unix_nano=span.ended_ns,
+                flags=_REMOTE if span.is_remote else _LOCAL,
+            )
+            for key, value in span.notes.items():
+                _set(wire.attributes.add(key=key).value, value)
+            if span.is_error:
+                wire.status.code = Status.STATUS_CODE_ERROR
     return request
 
 

@@ -11,8 +11,8 @@ from services.common.telemetry.logs import name_request
 from services.common.telemetry.observers import StepObserver
 from services.common.telemetry.tracing import Note, StreamTrace, Tracer
 
-Step = TypeVar("Step", VerifyStep, DraftStep)
-Answer = TypeVar("Answer", Verification, Draft)
+Step = TypeVar("Step", bound=VerifyStep | DraftStep)
+Answer = TypeVar("Answer", bound=Verification | Draft)
 
 VerifySteps = Session[VerifyStep, Verification]
 DraftSteps = Session[DraftStep, Draft]

@@ -133,4 +133,4 @@ def create_tracer(config: TelemetryConfig, role: str) -> Tracer:
         return NoTracer()
     from services.common.telemetry.otlp import exporting_tracer
 
-    return exporting_tracer(config, role)
+    return exporting_tracer(config.otlp_endpoint, config, role)
