@@ -19,7 +19,7 @@ from router.config import RouterConfig
 from services.common.channel import open_channel
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
-from services.engine.simulated import SimulatedConfig
+from services.engine.simulation.runner import SimulatedConfig
 from services.sub_drafter.config import SubDrafterConfig
 from services.target.config import TargetConfig
 from tests.contract.router_rig import Rig

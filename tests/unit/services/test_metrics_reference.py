@@ -13,7 +13,7 @@ from fly.messages import Load
 from services.common.telemetry.metrics.catalogue import Told, catalogue
 from services.common.telemetry.metrics.engine import target_observer
 from services.common.telemetry.metrics.router import router_observer
-from services.common.telemetry.reference import PAGE, with_table
+from docs.metrics_reference import PAGE, with_table
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "helm" / "dashboards" / "flyserve.json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ LABELS |= OF_EVERY_PROCESS
 
 def test_the_page_has_the_metrics_of_today() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page) == page, "run `python -m services.common.telemetry.reference`"
+    assert with_table(page) == page, "run `python -m docs.metrics_reference`"
 
 
 @pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)

@@ -1,10 +1,10 @@
-"""`python -m services.common.telemetry.reference`: writes the table of all metrics into the documentation."""
+"""`python -m docs.metrics_reference`: writes the table of all metrics into the documentation."""
 
 from pathlib import Path
 
 from services.common.telemetry.metrics.catalogue import Told, catalogue
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "telemetry.md"
+PAGE = Path(__file__).resolve().parent / "telemetry.md"
 _BEGIN, _END = "<!-- metrics: generated, see the last section -->", "<!-- end of metrics -->"
 
 
