@@ -66,12 +66,22 @@ def measure(routers: Mapping[str, Router], mode: str, plan: Plan, advance: Calla
             if repetition:
                 blocks[name].append(cost_us)
             advance()
-    return [_cost(name, mode, blocks[name], blocks[OFF]) for name in names]
+    return compare(blocks, mode)
 
 
-def _cost(name: str, mode: str, blocks: Sequence[float], baseline: Sequence[float]) -> Cost:
-    ratios = [cost / base for cost, base in zip(blocks, baseline, strict=True)]
-    return Cost(name, mode, median(blocks), bootstrap(ratios, median), tuple(blocks))
+def compare(blocks: Mapping[str, Sequence[float]], mode: str) -> list[Cost]:
+    """Every setting with the one that tells nothing, block by block of the same repetition.
+
+    Args:
+        blocks: Microseconds per token by setting, as many of each.
+        mode: In which they were measured.
+    """
+
+    def cost(name: str) -> Cost:
+        ratios = [own / base for own, base in zip(blocks[name], blocks[OFF], strict=True)]
+        return Cost(name, mode, median(blocks[name]), bootstrap(ratios, median), tuple(blocks[name]))
+
+    return [cost(name) for name in blocks]
 
 
 def _block(router: Router, mode: str, plan: Plan, seed: int) -> float:
