@@ -21,19 +21,25 @@ _PROMPT_TOKENS = 32
 _FIRST_WORD, _LAST_WORD = 16, 1023
 
 
+Blocks = dict[str, list[float]]
+"""Microseconds of a router's CPU time per token, block by block, by setting."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much is measured.
 
     Attributes:
-        repetitions: Blocks of every setting in every mode.
+        launches: Times that all processes are started anew: two processes of one program differ, too.
+        repetitions: Blocks of every setting in every mode and launch.
         requests: Of one block.
         at_once: Requests in flight.
         new_tokens: Of every response.
     """
 
-    repetitions: int = 30
-    requests: int = 24
+    launches: int = 6
+    repetitions: int = 4
+    requests: int = 16
     at_once: int = 4
     new_tokens: int = 128
 
@@ -55,9 +61,9 @@ class Cost:
     blocks_us: tuple[float, ...]
 
 
-def measure(routers: Mapping[str, Router], mode: str, plan: Plan, advance: Callable[[], None]) -> list[Cost]:
-    """Every setting's cost in one mode; the first repetition warms up and does not count."""
-    blocks: dict[str, list[float]] = {name: [] for name in routers}
+def measure(routers: Mapping[str, Router], mode: str, plan: Plan, advance: Callable[[], None]) -> Blocks:
+    """One launch in one mode: microseconds per token by setting; the first repetition does not count."""
+    blocks: Blocks = {name: [] for name in routers}
     names = list(routers)
     for repetition in range(plan.repetitions + 1):
         turn = repetition % len(names)
@@ -66,7 +72,7 @@ def measure(routers: Mapping[str, Router], mode: str, plan: Plan, advance: Calla
             if repetition:
                 blocks[name].append(cost_us)
             advance()
-    return compare(blocks, mode)
+    return blocks
 
 
 def compare(blocks: Mapping[str, Sequence[float]], mode: str) -> list[Cost]:

@@ -46,7 +46,8 @@ def _lines(costs: Sequence[Cost], plan: Plan, machine: Machine, num_spans: int) 
     yield _INTRODUCTION
     yield f"Machine: {machine.describe()}\n"
     yield (
-        f"{plan.repetitions} blocks of {plan.requests} requests, {plan.at_once} at once,"
+        f"{plan.launches} launches of all processes, {plan.repetitions} blocks of each router in each,"
+        f" {plan.requests} requests a block, {plan.at_once} at once,"
         f" {plan.new_tokens} tokens each. The collector got {num_spans} spans.\n"
     )
     yield "| mode | telemetry | CPU us per token | by off (95% interval) |"

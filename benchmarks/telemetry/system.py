@@ -107,7 +107,7 @@ def _router(folder: Path, target: str, drafter: str, told: dict[str, Any]) -> It
     config = {"model": str(MODELS / "target"), "grpc_port": 0, "targets": [target], "drafters": [drafter]}
     file = folder / "router.yaml"
     file.write_text(yaml.safe_dump({**config, "telemetry": told}), encoding="utf-8")
-    environment = {**os.environ, "OTEL_BSP_SCHEDULE_DELAY": _EXPORT_DELAY_MS}
+    environment = {**os.environ, "OTEL_BSP_SCHEDULE_DELAY": _EXPORT_DELAY_MS, "PYTHONHASHSEED": "0"}
     with service_process(
         ("router", "--config", str(file)), environment, folder, _START_S, _GRACE_S
     ) as process:
