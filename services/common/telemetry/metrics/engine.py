@@ -1,17 +1,16 @@
 """Metrics of a replica that runs a model: its steps, its queue, its KV memory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Literal
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from fly.messages import Draft, Load, Role, StaleReason, StepTimes, Verification
+from fly.messages import Draft, Load, Role, Verification
 from services.common.telemetry.metrics.families import SECONDS, TOKENS, Families
+from services.common.telemetry.metrics.steps import Answer, Loads, StepMetrics
 from services.common.telemetry.observers import StepObserver
 
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_LOADS: Mapping[str, tuple[Literal["counter", "gauge"], str, str]] = {
+_LOADS: Loads = {
     "sequences": ("gauge", "flyserve_sequences_open", "Open sequences."),
     "queued": ("gauge", "flyserve_sequences_queued", "Sequences that wait for a place."),
     "kv_used": ("gauge", "flyserve_kv_used_tokens", "KV positions that open sequences hold."),
@@ -28,76 +27,52 @@ _LOADS: Mapping[str, tuple[Literal["counter", "gauge"], str, str]] = {
         "Tokens whose KV was taken from another sequence with the same prefix.",
     ),
 }
-"""What an engine says of its load, by the field of `Load`."""
 
 
-class EngineMetrics:
+class EngineMetrics(StepMetrics[Answer]):
     """What a target and a drafter have in common."""
 
     def __init__(self, families: Families, role: Role, load: Callable[[], Load]) -> None:
         """Reads the engine's load when somebody scrapes."""
-        self._load = load
-        self._role = role.value
-        for field, (kind, name, help) in _LOADS.items():
-            families.read(kind, name, help, partial(self._read, field), "role")
-        stale = families.counter(
-            "flyserve_stale_steps_total",
-            "Steps whose sequence had to be told anew, by reason.",
-            "role",
-            "reason",
-        )
-        self._stale = {reason: stale.labels(self._role, reason.value) for reason in StaleReason}
-        self._step = families.histogram(
-            "flyserve_step_seconds", "From a step's arrival to its answer.", SECONDS, "role"
-        ).labels(self._role)
+        super().__init__(families, role, load, _LOADS)
         self._queue = families.histogram(
             "flyserve_step_queue_seconds", "From a step's arrival to its first forward.", SECONDS, "role"
-        ).labels(self._role)
+        ).labels(role.value)
         self._forward = families.histogram(
             "flyserve_step_forward_seconds", "A step's time in forwards, the whole batch's.", SECONDS, "role"
-        ).labels(self._role)
+        ).labels(role.value)
         self._batch = families.histogram(
             "flyserve_step_batch_sequences", "Most sequences in one forward of a step.", _BATCH, "role"
-        ).labels(self._role)
+        ).labels(role.value)
 
-    def stepped(self, times: StepTimes, seconds: float) -> None:
-        """A step was answered."""
-        self._step.observe(seconds)
-        if times.batch_size:
-            self._queue.observe(times.queue_ns * 1e-9)
-            self._forward.observe(times.forward_ns * 1e-9)
-            self._batch.observe(times.batch_size)
-
-    def stale(self, reason: StaleReason) -> None:
-        """A step could not be applied."""
-        self._stale[reason].inc()
-
-    def _read(self, field: str) -> Iterator[tuple[Sequence[str], float]]:
-        yield (self._role,), getattr(self._load(), field)
+    def answered(self, answer: Answer, seconds: float) -> None:
+        super().answered(answer, seconds)
+        # A step of which all had been drafted ahead took part in no forward.
+        if answer.times.batch_size:
+            self._queue.observe(answer.times.queue_ns * 1e-9)
+            self._forward.observe(answer.times.forward_ns * 1e-9)
+            self._batch.observe(answer.times.batch_size)
 
 
-class TargetMetrics(StepObserver[Verification]):
+class TargetMetrics(EngineMetrics[Verification]):
     """What a target tells."""
 
     def __init__(self, families: Families, load: Callable[[], Load]) -> None:
-        self._engine = EngineMetrics(families, Role.TARGET, load)
+        super().__init__(families, Role.TARGET, load)
         self._verified = families.counter(
             "flyserve_verified_positions_total", "Positions that the target has answered for."
         )
 
     def answered(self, answer: Verification, seconds: float) -> None:
-        self._engine.stepped(answer.times, seconds)
+        super().answered(answer, seconds)
         self._verified.inc(len(answer.choices))
 
-    def stale(self, reason: StaleReason) -> None:
-        self._engine.stale(reason)
 
-
-class DrafterMetrics(StepObserver[Draft]):
+class DrafterMetrics(EngineMetrics[Draft]):
     """What a drafter tells, or a sub-drafter that runs a model."""
 
     def __init__(self, families: Families, role: Role, load: Callable[[], Load]) -> None:
-        self._engine = EngineMetrics(families, role, load)
+        super().__init__(families, role, load)
         name = role.value
         self._drafted = families.histogram(
             "flyserve_drafted_tokens", "Tokens of one draft; its sum is all of them.", TOKENS, "role"
@@ -124,7 +99,7 @@ class DrafterMetrics(StepObserver[Draft]):
         self._hit, self._dropped = ahead.labels(name, "hit"), ahead.labels(name, "dropped")
 
     def answered(self, answer: Draft, seconds: float) -> None:
-        self._engine.stepped(answer.times, seconds)
+        super().answered(answer, seconds)
         self._drafted.observe(len(answer.tokens))
         self._forwards.inc(answer.forwards)
         self._supplied.inc(answer.supplied)
@@ -134,9 +109,6 @@ class DrafterMetrics(StepObserver[Draft]):
         self._weak.inc(answer.guesses.weak)
         self._hit.inc(answer.drafted_ahead)
         self._dropped.inc(answer.dropped_ahead)
-
-    def stale(self, reason: StaleReason) -> None:
-        self._engine.stale(reason)
 
 
 def target_observer(
