@@ -64,7 +64,37 @@ class TracePart:
             self._hand_over(part)
 
 
-class RecordedSpan:
+class _Parent:
+    """What others may be parts of; the current one of its task while it is entered.
+
+    Attributes:
+        part: Where its parts come together.
+        span_id: Whose parts they are.
+    """
+
+    __slots__ = ("_token", "part", "span_id")
+
+    def __init__(self, part: TracePart, span_id: int) -> None:
+        self.part = part
+        self.span_id = span_id
+        self._token: Token[Span] | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((TRACEPARENT, f"00-{self.part.trace_id:032x}-{self.span_id:016x}-01"),)
+
+    def child(self, name: str) -> Span:
+        return RecordedSpan(self.part, name, SpanKind.INTERNAL, self.span_id)
+
+    def call(self, name: str) -> Span:
+        return RecordedSpan(self.part, name, SpanKind.CLIENT, self.span_id)
+
+    def _leave(self) -> None:
+        if self._token is not None:
+            leave_span(self._token)
+
+
+class RecordedSpan(_Parent):
     """A span.
 
     Attributes:
@@ -76,7 +106,6 @@ class RecordedSpan:
 
     __slots__ = (
         "_ends_part",
-        "_token",
         "ended_ns",
         "is_error",
         "is_remote",
@@ -84,8 +113,6 @@ class RecordedSpan:
         "name",
         "notes",
         "parent_id",
-        "part",
-        "span_id",
         "started_ns",
     )
 
@@ -99,28 +126,16 @@ class RecordedSpan:
         ends_part: bool = False,
     ) -> None:
         """Begins now; with a span that ends its part, the request is over."""
-        self.part = part
+        super().__init__(part, random.getrandbits(64) or 1)
         self.name = name
         self.kind = kind
         self.parent_id = parent_id
         self.is_remote = is_remote
-        self.span_id = random.getrandbits(64) or 1
         self.notes: dict[str, Note] = {}
         self.is_error = False
         self._ends_part = ends_part
-        self._token: Token[Span] | None = None
         self.started_ns = time.time_ns()
         self.ended_ns = 0
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        return traced_metadata(self.part.trace_id, self.span_id)
-
-    def child(self, name: str) -> Span:
-        return RecordedSpan(self.part, name, SpanKind.INTERNAL, self.span_id)
-
-    def call(self, name: str) -> Span:
-        return RecordedSpan(self.part, name, SpanKind.CLIENT, self.span_id)
 
     def note(self, **notes: Note) -> None:
         self.notes.update(notes)
@@ -133,8 +148,7 @@ class RecordedSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Of an error only its kind is told."""
-        if self._token is not None:
-            leave_span(self._token)
+        self._leave()
         if kind is not None:
             self.is_error = True
             self.notes["error.type"] = kind.__name__
@@ -144,34 +158,19 @@ class RecordedSpan:
             self.part.end()
 
 
-class RecordedStream:
+class RecordedStream(_Parent):
     """A client's trace at the server of one of its streams; records its steps, not itself."""
 
-    def __init__(self, part: TracePart, parent_id: int) -> None:
-        self._part = part
-        self._parent_id = parent_id
-        self._latest_id = parent_id
-        self._token: Token[Span] | None = None
-
-    @property
-    def span_id(self) -> int:
-        return self._latest_id
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        return traced_metadata(self._part.trace_id, self._latest_id)
+    def __init__(self, part: TracePart, opened_by: int) -> None:
+        """Of the client's span that opened the stream."""
+        super().__init__(part, opened_by)
+        self._opened_by = opened_by
 
     def step(self, name: str, span_id: int) -> Span:
-        """Of the span that opened the stream, where the step names none."""
-        span = RecordedSpan(self._part, name, SpanKind.SERVER, span_id or self._parent_id, is_remote=True)
-        self._latest_id = span.span_id
+        """Of the span that opened the stream, where the step names none; what follows is part of it."""
+        span = RecordedSpan(self.part, name, SpanKind.SERVER, span_id or self._opened_by, is_remote=True)
+        self.span_id = span.span_id
         return span
-
-    def child(self, name: str) -> Span:
-        return RecordedSpan(self._part, name, SpanKind.INTERNAL, self._latest_id)
-
-    def call(self, name: str) -> Span:
-        return RecordedSpan(self._part, name, SpanKind.CLIENT, self._latest_id)
 
     def note(self, **notes: Note) -> None:
         """It is not recorded itself."""
@@ -183,11 +182,5 @@ class RecordedStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            leave_span(self._token)
-        self._part.end()
-
-
-def traced_metadata(trace_id: int, span_id: int) -> tuple[tuple[str, str], ...]:
-    """What a stream is called with that belongs to this span."""
-    return ((TRACEPARENT, f"00-{trace_id:032x}-{span_id:016x}-01"),)
+        self._leave()
+        self.part.end()
