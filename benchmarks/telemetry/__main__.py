@@ -1,5 +1,7 @@
 """`python -m benchmarks.telemetry`: measures what telemetry costs a router and writes the report."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,25 +29,26 @@ def telemetry(
     place = _ROOT / ("build" if quick else "docs") / "benchmarks"
     machine = this_machine()
     with reported_errors():
-        blocks, num_spans = _measure(plan)
-    costs = [cost for mode in _MODES for cost in compare(blocks[mode], mode)]
-    path = write_report(costs, plan, machine, num_spans, place)
+        # What comes later may fail.
+        for done, blocks, num_spans in _measure(plan):
+            costs = [cost for mode in _MODES for cost in compare(blocks[mode], mode)]
+            path = write_report(costs, replace(plan, launches=done), machine, num_spans, place)
     messages().print(f"wrote {path}", markup=False)
 
 
-def _measure(plan: Plan) -> tuple[dict[str, Blocks], int]:
-    """Every block by mode and setting, over all launches, and the spans that came."""
+def _measure(plan: Plan) -> Iterator[tuple[int, dict[str, Blocks], int]]:
+    """After each launch: how many there were, every block by mode and setting, the spans that came."""
     names = settings("")
     pooled: dict[str, Blocks] = {mode: {name: [] for name in names} for mode in _MODES}
     num_spans, total = 0, plan.launches * len(_MODES) * len(names) * (plan.repetitions + 1)
     with progress_bar(messages(), total, "blocks") as advance:
-        for _ in range(plan.launches):
+        for launch in range(plan.launches):
             with running_system() as (routers, sink):
                 for mode in _MODES:
                     for name, told in measure(routers, mode, plan, advance).items():
                         pooled[mode][name] += told
                 num_spans += sink.num_spans
-    return pooled, num_spans
+            yield launch + 1, pooled, num_spans
 
 
 if __name__ == "__main__":
