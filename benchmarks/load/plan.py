@@ -53,7 +53,7 @@ class Plan:
 
     def quick(self) -> "Plan":
         """As much as shows that everything works, in about half a minute."""
-        return replace(self, levels=(Level(1, 0.2, 0.8), Level(64, 1.0, 1.0)), repetitions=2)
+        return replace(self, levels=(Level(1, 0.2, 0.6), Level(64, 0.6, 0.8)), repetitions=2)
 
     @property
     def most_at_once(self) -> int:
