@@ -24,12 +24,12 @@ through router, target, drafter and sub-drafter, each a process of its own with 
 drafting has a drafter and a router of its own; those that are not measured at the moment are idle. Greedy
 decoding in mode fly, drafts of {DRAFT_LENGTH}; *goodput* chooses their length up to that.
 
-A setting is named by its sub-drafter; *ahead* goes on drafting while the target verifies. *by*: all tokens by
-all seconds, by the same of the setting *{BASELINE.name}* (or a part's first one) on the same prompts, with its
-95% interval over resamples of the prompts; *median* is that of the prompts' own ratios. *forwards*: drafter
-forwards per token emitted. *supplied*: draft tokens that the sub-drafter supplied. *asked*: questions to the
-sub-drafter per response, with those answered late, refused, and too weak. *ahead*: tokens drafted ahead that
-were of use. *draft* and *verify*: milliseconds per round.
+A setting is named by its sub-drafter; *ahead* goes on drafting while the target verifies. *by*: all tokens
+by all seconds, by the same of the setting *{BASELINE.name}* (or a part's first one) on the same prompts, with
+its 95% interval over resamples of the prompts; *median* is that of the prompts' own ratios. *forwards*:
+drafter forwards per token emitted. *supplied*: draft tokens that the sub-drafter supplied. *asked*: questions
+to the sub-drafter per response, with those answered late, refused, and too weak. *ahead*: tokens drafted
+ahead that were of use. *draft* and *verify*: milliseconds per round.
 """
 
 
