@@ -1,6 +1,6 @@
 """A table of text: once for the terminal, once for Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from rich import box
@@ -21,6 +21,12 @@ class TextTable:
         yield f"|{'---|' * len(self.heads)}"
         for row in self.rows:
             yield f"| {' | '.join(row)} |"
+
+    def only(self, heads: Collection[str]) -> "TextTable":
+        """Some of its columns, the first among them: as many as fit a terminal."""
+        kept = [index for index, head in enumerate(self.heads) if not index or head in heads]
+        rows = tuple(tuple(row[index] for index in kept) for row in self.rows)
+        return TextTable(self.title, tuple(self.heads[index] for index in kept), rows)
 
     def rich(self) -> Table:
         """For the terminal."""

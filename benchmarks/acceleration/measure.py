@@ -11,7 +11,7 @@ from benchmarks.prompts import Prompts
 _WARM_UPS = 2
 
 FIRST, SECOND = "first pass", "second pass"
-FIRST_ALONE, SECOND_ALONE = "first pass, no sub-drafter", "second pass, no sub-drafter"
+FIRST_ALONE, SECOND_ALONE = "first pass, off", "second pass, off"
 
 
 class Ask(Protocol):

@@ -27,7 +27,7 @@ class Plan:
     control_prompts: int = 20
     ahead_pairs: int = 7
     ahead_tokens: int = 192
-    ahead_lengths: tuple[int, ...] = (6, 8, 10)
+    ahead_lengths: tuple[int, ...] = (4, 6, 8, 10)
 
     def quick(self) -> "Plan":
         """As much as shows that everything works, in a few minutes."""

@@ -14,6 +14,8 @@ from benchmarks.svg import line_chart
 from benchmarks.text_table import TextTable
 
 _STEM = "load"
+_FIRST, _INTER_TOKEN, _PAUSE = (f"{wait} p50 / p95 / p99, ms" for wait in ("first", "inter-token", "pause"))
+_NARROW = ("tokens/s", "by plain", "95% interval", _INTER_TOKEN)
 _INTRODUCTION = f"""\
 # Under load
 
@@ -49,11 +51,10 @@ class LoadReport:
 
 
 def make_tables(report: LoadReport) -> Iterator[TextTable]:
-    """A table per level, then what was promised."""
-    figures = report.figures
-    for level in sorted({each.concurrency for each in figures}):
-        yield _level_table(level, [each for each in figures if each.concurrency == level])
-    yield bars_table(make_bars(figures))
+    """For the terminal: a table per level, then what was promised."""
+    for table in _level_tables(report.figures):
+        yield table.only(_NARROW)
+    yield bars_table(report.bars)
 
 
 def write_report(report: LoadReport, folder: Path) -> Path:
@@ -72,18 +73,22 @@ def _lines(report: LoadReport) -> Iterator[str]:
     yield f"Machine: {report.machine.describe()}\n"
     lengths = ", ".join(f"{level.measure_s:g} s at {level.concurrency}" for level in report.plan.levels)
     yield f"{report.plan.repetitions} windows of every setting at every level: {lengths}.\n"
-    *levels, promised = make_tables(report)
-    yield from promised.markdown()
+    yield from bars_table(report.bars).markdown()
     yield from (f"\n![{name}]({name})" for name in _charts(report.figures))
-    for table in levels:
+    for table in _level_tables(report.figures):
         yield f"\n## {table.title}\n"
         yield from table.markdown()
     yield ""
 
 
+def _level_tables(figures: Sequence[LoadFigures]) -> Iterator[TextTable]:
+    for level in sorted({each.concurrency for each in figures}):
+        yield _level_table(level, [each for each in figures if each.concurrency == level])
+
+
 def _level_table(level: int, figures: Sequence[LoadFigures]) -> TextTable:
-    heads = ("", "tokens/s", "least to most", "by plain", "95% interval", "first p50 / p95 / p99, ms")
-    heads += ("inter-token p50 / p95 / p99, ms", "pause p50 / p95 / p99, ms", "draft", "ended")
+    heads = ("", "tokens/s", "least to most", "by plain", "95% interval", _FIRST, _INTER_TOKEN, _PAUSE)
+    heads += ("draft", "ended")
     title = "One request at a time" if level == 1 else f"{level} requests at once"
     return TextTable(title, heads, tuple(_row(each) for each in figures))
 

@@ -1,4 +1,5 @@
 import asyncio
+import io
 import json
 from collections.abc import AsyncGenerator, Sequence
 from itertools import cycle
@@ -6,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from benchmarks.load.closed_loop import Ask, run_window
 from benchmarks.load.figures import Percentiles, make_bars, percentiles, summarize_load
@@ -163,5 +165,9 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     for name in ("load-ratio.svg", "load-inter-token.svg"):
         assert f"({name})" in text
         assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
+    stream = io.StringIO()
+    for table in make_tables(report):
+        Console(file=stream, width=80).print(table.rich())
+    assert "goodput" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
     titles = [table.title for table in make_tables(report)]
     assert titles == ["One request at a time", "16 requests at once", "what was promised"]
