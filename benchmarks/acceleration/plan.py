@@ -20,7 +20,7 @@ class Plan:
     """
 
     demo_prompts: int = 60
-    aligned_prompts: int = 8
+    aligned_prompts: int = 12
     aligned_tokens: int = 192
     passes: int = 7
     pass_prompts: int = 100

@@ -14,7 +14,7 @@ from benchmarks.paths import BUILD, DEMO_MODELS
 from benchmarks.prompts import Prompts, demo_prompts, random_prompts
 
 _RECIPE = PairRecipe(
-    target=Shape(512, 1536, 10, 8, 4),
+    target=Shape(384, 1024, 8, 6, 2),
     drafter=Shape(256, 704, 1, 4, 2),
     sub_drafter=Shape(64, 128, 1, 2, 1),
     vocab_size=4096,
