@@ -16,6 +16,21 @@ from benchmarks.svg import bar_chart
 from benchmarks.text_table import TextTable
 
 _STEM = "acceleration"
+_HEADS = (
+    "",
+    "tokens/s",
+    "by",
+    "95% interval",
+    "median",
+    "tau",
+    "drafts of",
+    "forwards",
+    "supplied",
+    "asked (late, refused, weak)",
+    "ahead",
+    "draft, ms",
+    "verify, ms",
+)
 _NARROW = ("tokens/s", "by", "95% interval", "tau", "forwards", "ahead")
 _INTRODUCTION = f"""\
 # What speeds drafting up
@@ -54,9 +69,7 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def part_table(results: Results, part: str) -> TextTable:
     """A row per setting."""
-    heads = ("", "tokens/s", "by", "95% interval", "median", "tau", "drafts of", "forwards", "supplied")
-    heads += ("asked (late, refused, weak)", "ahead", "draft, ms", "verify, ms")
-    return TextTable(_title(results, part), heads, tuple(_row(each) for each in results.figures(part)))
+    return TextTable(_title(results, part), _HEADS, tuple(_row(each) for each in results.figures(part)))
 
 
 def _row(figures: Figures) -> tuple[str, ...]:

@@ -92,9 +92,9 @@ def _code_map(width: int, hidden: int, generator: Generator) -> Tensor:
 
     An isometry where there is room for one; else a projection, which keeps lengths on average.
     """
-    if hidden >= width:
-        return torch.linalg.qr(torch.randn(hidden, width, generator=generator))[0].T
-    return torch.linalg.qr(torch.randn(width, hidden, generator=generator))[0] * math.sqrt(width / hidden)
+    most, least = max(width, hidden), min(width, hidden)
+    orthogonal: Tensor = torch.linalg.qr(torch.randn(most, least, generator=generator))[0]
+    return orthogonal.T if hidden >= width else orthogonal * math.sqrt(width / hidden)
 
 
 def _config(recipe: PairRecipe, shape: Shape) -> LlamaConfig:

@@ -14,8 +14,8 @@ from benchmarks.svg import line_chart
 from benchmarks.text_table import TextTable
 
 _STEM = "load"
-_FIRST, _INTER_TOKEN, _PAUSE = (f"{wait} p50 / p95 / p99, ms" for wait in ("first", "inter-token", "pause"))
-_NARROW = ("tokens/s", "by plain", "95% interval", _INTER_TOKEN)
+_WAITS = tuple(f"{wait} p50 / p95 / p99, ms" for wait in ("first", "inter-token", "pause"))
+_NARROW = ("tokens/s", "by plain", "95% interval", _WAITS[1])
 _INTRODUCTION = f"""\
 # Under load
 
@@ -87,8 +87,7 @@ def _level_tables(figures: Sequence[LoadFigures]) -> Iterator[TextTable]:
 
 
 def _level_table(level: int, figures: Sequence[LoadFigures]) -> TextTable:
-    heads = ("", "tokens/s", "least to most", "by plain", "95% interval", _FIRST, _INTER_TOKEN, _PAUSE)
-    heads += ("draft", "ended")
+    heads = ("", "tokens/s", "least to most", "by plain", "95% interval", *_WAITS, "draft", "ended")
     title = "One request at a time" if level == 1 else f"{level} requests at once"
     return TextTable(title, heads, tuple(_row(each) for each in figures))
 
