@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.peers.machine import this_machine
+from benchmarks.machine import this_machine
 from benchmarks.progress import progress_bar
 from benchmarks.telemetry.measure import Blocks, Plan, compare, measure
 from benchmarks.telemetry.report import write_report

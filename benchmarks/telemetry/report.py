@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.peers.machine import Machine
+from benchmarks.machine import Machine
 from benchmarks.telemetry.measure import Cost, Plan
 
 LIMIT = 1.1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.machine import this_machine
+from benchmarks.machine import this_machine
 from benchmarks.telemetry.measure import Plan, compare
 from benchmarks.telemetry.report import write_report
 from benchmarks.telemetry.settings import OFF, settings
