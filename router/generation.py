@@ -117,9 +117,10 @@ def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> 
     """What a round gives to the client; None where it has nothing to show."""
     tokens = tuple(_tokens(response, decision, tokenizer))
     if response.speculation.finish_reason is not None:
-        return Piece(response.text.take() + response.text.flush(), tokens, close(response))
+        text = response.text.take() + response.text.flush()
+        return Piece(text, tokens, close(response), response.take_rounds())
     text = response.text.take()
-    return Piece(text, tokens) if tokens or text else None
+    return Piece(text, tokens, rounds=response.take_rounds()) if tokens or text else None
 
 
 def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:
