@@ -8,6 +8,7 @@ from fly.clock import Clock
 from fly.messages import Open
 from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
+from router.chat_template import ChatTemplate
 from router.config import RouterConfig
 from router.deadline import Deadline
 from router.draft_lengths import DraftLengths
@@ -33,6 +34,7 @@ class Means:
 
     fleet: Fleet
     tokenizer: Tokenizer
+    chat_template: ChatTemplate
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
