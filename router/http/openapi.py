@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -67,9 +67,10 @@ def openapi_document(model: str) -> bytes:
 
 
 def _schemas() -> dict[str, Any]:
-    asked = [(request, "validation") for request in _REQUESTS]
-    told = [(response, "serialization") for response in _RESPONSES]
-    _, definitions = models_json_schema([*asked, *told], ref_template=_REFERENCE)  # type: ignore[arg-type]
+    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]]
+    models = [(request, "validation") for request in _REQUESTS]
+    models += [(response, "serialization") for response in _RESPONSES]
+    _, definitions = models_json_schema(models, ref_template=_REFERENCE)
     found: dict[str, Any] = definitions["$defs"]
     return found
 
