@@ -89,6 +89,12 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("messages[0].content", UNSUPPORTED, {"messages": [{"role": "user", "content": [IMAGE]}]}, "image_url"),
     ("messages[0].content", INVALID, {"messages": [{"role": "user", "content": [7]}]}, "must be a text"),
+    (
+        "messages[0].content",
+        INVALID,
+        {"messages": [{"role": "user", "content": [{"type": {}, "text": ""}]}]},
+        "must be",
+    ),
     ("messages[0].role", UNSUPPORTED, {"messages": [{"role": "tool", "content": "x"}]}, "tools"),
     ("messages[0]", UNSUPPORTED, {"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "tool_calls"),
     ("messages", INVALID, {"messages": [{"role": "assistant", "content": "x"}]}, "last message must be"),
