@@ -45,7 +45,7 @@ class TellingRig(Rig):
     """A client of a running router, and every host behind it."""
 
     def __init__(self, channel: Any, hosts: dict[str, Host]) -> None:
-        super().__init__(channel)
+        super().__init__(channel, hosts["router"].addresses)
         self.hosts = hosts
 
     async def scrape(self, role: str) -> Told:
@@ -61,7 +61,11 @@ def fetch(address: str) -> str:
 
 @asynccontextmanager
 async def telling(
-    model: Path, telemetry: dict[str, Any], silent: Iterable[str] = (), target: SimulatedConfig = TARGET
+    model: Path,
+    telemetry: dict[str, Any],
+    silent: Iterable[str] = (),
+    target: SimulatedConfig = TARGET,
+    **config: Any,
 ) -> AsyncIterator[TellingRig]:
     """Router, target, drafter and sub-drafter; the roles in `silent` tell nothing."""
     async with AsyncExitStack() as stack:
@@ -98,7 +102,7 @@ async def telling(
             await services.target.servicer.create_host(TargetConfig(simulated=target, **told("target"))),
         )
         served = RouterConfig(
-            model=model, grpc_port=0, targets=(verifier,), drafters=(drafter,), **told("router")
+            model=model, grpc_port=0, targets=(verifier,), drafters=(drafter,), **told("router"), **config
         )
         address = await start("router", await router.server.create_host(served))
         channel = await stack.enter_async_context(open_channel(address))

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import grpc
+import httpx2
 import pytest
 
 from tests.contract.fakes import save_tokenizer
@@ -140,3 +141,15 @@ async def test_a_collector_that_is_away_disturbs_nobody(model: Path) -> None:
         ended_at = time.monotonic()
     assert len({tuple(token.id for token in answer.tokens) for answer in answers}) == 1
     assert time.monotonic() - ended_at < 8
+
+
+async def test_a_client_over_http_may_bring_its_trace(model: Path) -> None:
+    told = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
+    with collector() as taker:
+        async with telling(model, tracing(taker, ratio=0.0), http_port=0) as rig:
+            url = rig.hosts["router"].addresses[1]
+            body = {"model": model.name, "prompt": [40, 41], "max_tokens": 4, "temperature": 0}
+            async with httpx2.AsyncClient(base_url=url, timeout=20, headers=told) as http:
+                assert (await http.post("/v1/completions", json=body)).status_code == 200
+    (root,) = [span for span in taker.spans if span.name == "generate"]
+    assert (root.trace.hex(), root.parent.hex()) == (CLIENT_TRACE, CLIENT_SPAN)
