@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from fly.clock import Clock
+from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
@@ -82,7 +83,12 @@ async def open_response(
     config, fleet = means.config, means.fleet
     async with AsyncExitStack() as sides:
         target = TargetSide(
-            fleet, make_opening, config.verify_timeout_s, config.replica_wait_s, request.logprobs
+            fleet,
+            make_opening,
+            config.verify_timeout_s,
+            config.replica_wait_s,
+            request.logprobs,
+            request.weight_fingerprint,
         )
         await sides.enter_async_context(target)
         drafter = None
@@ -110,7 +116,9 @@ async def open_response(
 
 def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
     limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
-    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop)
+    if not text.resume(request.received_ids):
+        raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
+    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, request.received_ids)
 
 
 def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
