@@ -191,12 +191,15 @@ class Response:
 
     Attributes:
         choices: As many as were asked for, at least one.
+        resumed: Times that its stream broke and another one went on with it, token for token. The statistics
+            of a choice then count from the last time.
     """
 
     request_id: str
     choices: tuple[Choice, ...]
     prompt_tokens: int
     warnings: tuple[str, ...]
+    resumed: int = 0
 
     @property
     def text(self) -> str:
@@ -233,6 +236,23 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may ask for, at most.
+
+    Attributes:
+        max_new_tokens: New tokens of a choice.
+        draft_length: Draft tokens of a round.
+        choices: Choices of a request.
+        logprobs: Most likely tokens told at each position.
+    """
+
+    max_new_tokens: int = 0
+    draft_length: int = 0
+    choices: int = 0
+    logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """What a deployment serves.
 
@@ -241,6 +261,8 @@ class Deployment:
         presets: Named rules that FLy may start from.
         default_preset: The one that it starts from where a request names none.
         version: FlyServe's.
+        default: What a request gets that does not say otherwise.
+        limits: What a request may ask for.
     """
 
     target: Model
@@ -248,6 +270,8 @@ class Deployment:
     presets: tuple[str, ...]
     default_preset: str
     version: str
+    default: Speculation = field(default_factory=Speculation)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)

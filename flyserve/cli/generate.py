@@ -93,7 +93,9 @@ def generate(
     )
     with reported_errors("start a deployment with: flyserve up"), Client(address) as client:
         if as_json or n > 1:
-            response = client.generate(text, max_new_tokens, sampling, speculation, stop or (), n, logprobs)
+            response = client.generate(
+                text, max_new_tokens, sampling, speculation, stop=stop or (), n=n, logprobs=logprobs
+            )
             (print_json if as_json else show_choices)(response)
         else:
-            show(client.stream(text, max_new_tokens, sampling, speculation, stop or ()))
+            show(client.stream(text, max_new_tokens, sampling, speculation, stop=stop or ()))
