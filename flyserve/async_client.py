@@ -2,18 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self, Unpack
 
 import grpc
 
 from fly.errors import NotReady
-from flyserve.codec import deployment_from_wire, response_from_wire
+from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
 from flyserve.core import ClientCore
 from flyserve.options import Prompt, RequestOptions, make_request
 from flyserve.received import ReceivedStream
 from flyserve.retries import Tries
-from flyserve.types import Chunk, Deployment, Piece, Response, Sampling, Speculation
+from flyserve.types import Chunk, Deployment, Message, Piece, Response, Sampling, Speculation
 from protos.flyserve.v1 import common_pb2, generation_pb2
 
 
@@ -73,15 +73,18 @@ class AsyncClient(ClientCore):
             await self._answer(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s)
         )
 
-    async def tokenize(self, text: str, timeout_s: float | None = None) -> tuple[Piece, ...]:
-        """Token ids of a text, as the server sees it.
+    async def tokenize(
+        self, text: str | Sequence[Message], timeout_s: float | None = None
+    ) -> tuple[Piece, ...]:
+        """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
 
         Raises:
-            FlyServeError: What the server refused, and why.
+            InvalidRequest: The text is too long, or the model has no chat template, or it refuses the turns.
+            FlyServeError: What else the server refused, and why.
         """
-        request = generation_pb2.TokenizeRequest(text=text)
-        wire = await self._answer(lambda stub: stub.Tokenize, request, timeout_s)
-        return tuple(Piece(token, piece) for token, piece in zip(wire.ids, wire.pieces, strict=True))
+        return pieces_from_wire(
+            await self._answer(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)
+        )
 
     async def _answer(
         self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""

@@ -2,18 +2,18 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
 from fly.errors import NotReady
-from flyserve.codec import deployment_from_wire, response_from_wire
+from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
 from flyserve.core import ClientCore
 from flyserve.options import Prompt, RequestOptions, make_request
 from flyserve.received import ReceivedStream
 from flyserve.retries import Tries
-from flyserve.types import Chunk, Deployment, Piece, Response, Sampling, Speculation
+from flyserve.types import Chunk, Deployment, Message, Piece, Response, Sampling, Speculation
 from protos.flyserve.v1 import common_pb2, generation_pb2
 
 T = TypeVar("T")
@@ -98,15 +98,15 @@ class Client(ClientCore):
         """
         return deployment_from_wire(self._answer(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s))
 
-    def tokenize(self, text: str, timeout_s: float | None = None) -> tuple[Piece, ...]:
-        """Token ids of a text, as the server sees it.
+    def tokenize(self, text: str | Sequence[Message], timeout_s: float | None = None) -> tuple[Piece, ...]:
+        """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
 
         Raises:
-            FlyServeError: What the server refused, and why.
+            InvalidRequest: The text is too long, or the model has no chat template, or it refuses the turns.
+            FlyServeError: What else the server refused, and why.
         """
-        request = generation_pb2.TokenizeRequest(text=text)
-        wire = self._answer(lambda stub: stub.Tokenize, request, timeout_s)
-        return tuple(Piece(token, piece) for token, piece in zip(wire.ids, wire.pieces, strict=True))
+        request = tokenize_to_wire(text)
+        return pieces_from_wire(self._answer(lambda stub: stub.Tokenize, request, timeout_s))
 
     def _answer(
         self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""

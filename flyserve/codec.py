@@ -22,7 +22,9 @@ from flyserve.types import (
     Deployment,
     Limits,
     Logprobs,
+    Message,
     Model,
+    Piece,
     RankedToken,
     Response,
     Sampling,
@@ -163,6 +165,25 @@ def _speculation_from_wire(wire: generation_pb2.SpeculationParams) -> Speculatio
 
 def _model_from_wire(wire: common_pb2.ModelInfo) -> Model:
     return Model(**{field.name: getattr(wire, field.name) for field in fields(Model)})
+
+
+def tokenize_to_wire(text: str | Sequence[Message]) -> generation_pb2.TokenizeRequest:
+    """A text or a conversation.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    request = generation_pb2.TokenizeRequest()
+    if isinstance(text, str):
+        fill(request, "", {"text": text})
+        return request
+    for index, message in enumerate(text):
+        fill(request.messages.add(), f"messages[{index}].", asdict(message))
+    return request
+
+
+def pieces_from_wire(wire: generation_pb2.TokenizeResponse) -> tuple[Piece, ...]:
+    return tuple(Piece(token, piece) for token, piece in zip(wire.ids, wire.pieces, strict=True))
 
 
 def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:

@@ -22,12 +22,12 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), input=stdin)
 
 
-def fails_with(result: Result, *parts: str) -> None:
+def fails_with(result: Result, *parts: str, status: int = 2) -> None:
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.output
     assert lines[0].startswith("error: ")
     assert all(part in lines[0] for part in parts), lines[0]
-    assert result.exit_code == 2
+    assert result.exit_code == status
 
 
 @pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("bench",)])
@@ -106,7 +106,8 @@ def test_several_choices_are_shown_one_after_the_other(served: tuple[FakeGenerat
         (("--seed", "-1"), "--seed"),
         (("--seed", "18446744073709551616"), "--seed"),
         (("--n", "0"), "--n"),
-        (("--logprobs", "3"), "--json only"),
+        (("--logprobs", "3"), "--logprobs"),
+        (("--json", "--json-lines"), "--json-lines"),
         (("--tail", "keep"), "--tail"),
     ],
 )
@@ -122,7 +123,7 @@ def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:
 @pytest.mark.parametrize("command", [("generate", "hello"), ("generate", "hello", "--json"), ("bench",)])
 def test_a_deployment_that_is_not_there_is_one_line_with_the_remedy(command: tuple[str, ...]) -> None:
     address = refused_address()
-    fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up")
+    fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up", status=3)
 
 
 def test_a_missing_deployment_file_is_one_line(tmp_path: Path) -> None:

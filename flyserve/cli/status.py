@@ -1,0 +1,134 @@
+"""`flyserve status`: what a deployment serves, live."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fly.errors import FlyServeError
+from flyserve.cli.groups import grouped
+from flyserve.cli.options import ConnectionOptions
+from flyserve.cli.show import print_json
+from flyserve.cli.terminal import START_FIRST, output, reported_errors
+from flyserve.client import Client
+from flyserve.types import Deployment, Model
+
+EXAMPLES = """Examples:
+
+flyserve status
+
+flyserve status --watch --every-s 1
+
+flyserve status --json | jq .deployment.target.model_id"""
+
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a deployment says of itself at one moment.
+
+    Attributes:
+        deployment: Models, defaults and limits, as the public service tells them.
+        answered_in_s: How long it took to say so.
+    """
+
+    deployment: Deployment
+    answered_in_s: float
+
+
+@grouped
+def status(
+    connection: ConnectionOptions,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per look.")] = False,
+) -> None:
+    """Show what a deployment serves: its models, what a request gets by default, and its limits."""
+    with reported_errors(START_FIRST), connection.client() as client:
+        timeout_s = connection.timeout_s or _TIMEOUT_S
+        if not watch:
+            look = read_status(client, timeout_s)
+            print_json(look) if as_json else output().print(view(look))
+        elif as_json:
+            for _ in _ticks(every_s):
+                print_json(read_status(client, timeout_s))
+        else:
+            _watch(client, timeout_s, every_s)
+
+
+def read_status(client: Client, timeout_s: float) -> Status:
+    """Asks the deployment.
+
+    Raises:
+        FlyServeError: It does not answer, or serves nothing at present.
+    """
+    started = time.monotonic()
+    deployment = client.info(timeout_s)
+    return Status(deployment, time.monotonic() - started)
+
+
+def view(status: Status) -> RenderableType:
+    """All of it, a section after the other."""
+    deployment = status.deployment
+    return Group(
+        Text(f"FlyServe {deployment.version}, answered in {status.answered_in_s * 1000:.0f} ms"),
+        _models(deployment),
+        _pairs("by default", _said(asdict(deployment.default))),
+        _pairs("at most", asdict(deployment.limits)),
+    )
+
+
+def _watch(client: Client, timeout_s: float, every_s: float) -> None:
+    """Keeps the picture up to date; a deployment that is away is shown as such until it is back."""
+    with Live(console=output(), auto_refresh=False, transient=False) as live:
+        for _ in _ticks(every_s):
+            try:
+                shown = view(read_status(client, timeout_s))
+            except FlyServeError as error:
+                shown = Text(f"away: {error}", style="red")
+            live.update(Group(Text(time.strftime("%H:%M:%S"), style="dim"), shown), refresh=True)
+
+
+def _ticks(every_s: float) -> Iterator[None]:
+    while True:
+        yield
+        time.sleep(every_s)
+
+
+def _models(deployment: Deployment) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("", "model", "architecture", "type", "context", "vocabulary", "weights"):
+        table.add_column(title)
+    table.add_row("target", *_cells(deployment.target))
+    if deployment.drafter is None:
+        table.add_row("drafter", "none at present: responses are decoded without drafts")
+    else:
+        table.add_row("drafter", *_cells(deployment.drafter))
+    return table
+
+
+def _cells(model: Model) -> tuple[str, ...]:
+    context = f"{model.context_length:,}" if model.context_length else "unlimited"
+    fingerprint = model.weight_fingerprint[:12]
+    return model.model_id, model.architecture, model.dtype, context, f"{model.vocab_size:,}", fingerprint
+
+
+def _pairs(title: str, values: dict[str, object]) -> Text:
+    listed = ", ".join(f"{name} {_named(value)}" for name, value in values.items())
+    return Text.assemble((f"{title}: ", "dim"), listed)
+
+
+def _said(values: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _named(value: object) -> str:
+    return str(value.value if isinstance(value, Enum) else value)

@@ -1,0 +1,22 @@
+"""What a request says and what a response tells."""
+
+from flyserve.types.deployment import Deployment, Limits, Model, Piece
+from flyserve.types.request import Message, Sampling, Speculation
+from flyserve.types.response import Choice, Chunk, Logprobs, RankedToken, Response, Statistics, Token
+
+__all__ = [
+    "Choice",
+    "Chunk",
+    "Deployment",
+    "Limits",
+    "Logprobs",
+    "Message",
+    "Model",
+    "Piece",
+    "RankedToken",
+    "Response",
+    "Sampling",
+    "Speculation",
+    "Statistics",
+    "Token",
+]
