@@ -82,6 +82,7 @@ class ReceivedStream:
             FlyServeError: The error itself: nothing was received and no other try is safe, or the deadline
                 has passed.
         """
+        tries.remaining_s(now)
         if isinstance(error, DeadlineExceeded) or not any(self._chunks):
             return tries.again_after_s(error, now)
         if (obstacle := _obstacle(self._original, self._origin)) is not None:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from fly.errors import FlyServeError
@@ -80,7 +79,8 @@ def view(status: Status) -> RenderableType:
     deployment = status.deployment
     return Group(
         Text(f"FlyServe {deployment.version}, answered in {status.answered_in_s * 1000:.0f} ms"),
-        _models(deployment),
+        _model("target", deployment.target),
+        _model("drafter", deployment.drafter),
         _pairs("by default", _said(asdict(deployment.default))),
         _pairs("at most", asdict(deployment.limits)),
     )
@@ -103,22 +103,19 @@ def _ticks(every_s: float) -> Iterator[None]:
         time.sleep(every_s)
 
 
-def _models(deployment: Deployment) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for title in ("", "model", "architecture", "type", "context", "vocabulary", "weights"):
-        table.add_column(title)
-    table.add_row("target", *_cells(deployment.target))
-    if deployment.drafter is None:
-        table.add_row("drafter", "none at present: responses are decoded without drafts")
-    else:
-        table.add_row("drafter", *_cells(deployment.drafter))
-    return table
-
-
-def _cells(model: Model) -> tuple[str, ...]:
-    context = f"{model.context_length:,}" if model.context_length else "unlimited"
-    fingerprint = model.weight_fingerprint[:12]
-    return model.model_id, model.architecture, model.dtype, context, f"{model.vocab_size:,}", fingerprint
+def _model(tier: str, model: Model | None) -> Text:
+    if model is None:
+        return Text.assemble((f"{tier}: ", "dim"), "none at present, so responses are decoded without drafts")
+    context = f"{model.context_length:,} tokens" if model.context_length else "unlimited"
+    parts = (
+        model.architecture,
+        model.dtype,
+        f"context {context}",
+        f"vocabulary {model.vocab_size:,}",
+        f"weights {model.weight_fingerprint[:12]}",
+    )
+    told = ", ".join(part for part in parts if part)
+    return Text.assemble((f"{tier}: ", "dim"), (model.model_id, "bold"), f" ({told})")
 
 
 def _pairs(title: str, values: dict[str, object]) -> Text:

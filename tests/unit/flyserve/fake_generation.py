@@ -42,7 +42,9 @@ class FakeGeneration(GenerationServicer):
     def __init__(self) -> None:
         self.requests: list[pb.GenerateRequest] = []
         self.metadata: list[dict[str, Any]] = []
+        self.conversations: list[list[tuple[str, str]]] = []
         self.refusals_left = 0
+        self.goes_on_for_ever = False
         self.has_ended = threading.Event()
 
     def Info(self, request: Any, context: Any) -> pb.GenerationInfo:
@@ -63,9 +65,9 @@ class FakeGeneration(GenerationServicer):
         self._take(request, context)
         context.add_callback(self.has_ended.set)
         yield pb.GenerateChunk(text="the quick", tokens=TOKENS[:2], request_id="r1", prompt_tokens=5)
-        if request.prompt == "endless":
+        if request.prompt == "endless" or self.goes_on_for_ever:
             self.has_ended.wait()
-            return
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "too late")
         yield pb.GenerateChunk(
             text=" fox",
             tokens=TOKENS[2:],
@@ -75,6 +77,11 @@ class FakeGeneration(GenerationServicer):
         )
 
     def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
+        if request.messages:
+            self.conversations.append([(message.role, message.content) for message in request.messages])
+            if request.messages[-1].content == "bad":
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "messages need a chat template")
+            return pb.TokenizeResponse(ids=[len(request.messages)], pieces=["x"])
         known = [(token, piece) for token, piece in PIECES.items() if piece in request.text]
         return pb.TokenizeResponse(ids=[t for t, _ in known], pieces=[p for _, p in known])
 

@@ -30,7 +30,7 @@ def fails_with(result: Result, *parts: str, status: int = 2) -> None:
     assert result.exit_code == status
 
 
-@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("bench",)])
+@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("chat",), ("status",), ("bench",)])
 def test_help_reads_well(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
     assert result.exit_code == 0
@@ -77,6 +77,14 @@ def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
     assert choice["statistics"]["tau"] == 3.0
 
 
+def test_generate_prints_a_json_line_per_chunk(served: tuple[FakeGeneration, str]) -> None:
+    result = run("generate", "hello", "--json-lines", "--logprobs", "0", "--address", served[1])
+    first, last = map(json.loads, result.stdout.splitlines())
+    assert (first["text"], first["request_id"], first["finish_reason"]) == ("the quick", "r1", None)
+    assert (last["finish_reason"], last["statistics"]["tau"]) == ("stop_token", 3.0)
+    assert served[0].requests[0].HasField("logprobs") and result.stderr == ""
+
+
 def test_generate_passes_sampling_and_the_rule_on(served: tuple[FakeGeneration, str]) -> None:
     service, address = served
     run(
@@ -114,6 +122,22 @@ def test_several_choices_are_shown_one_after_the_other(served: tuple[FakeGenerat
 def test_a_bad_option_is_a_usage_error(options: tuple[str, ...], part: str) -> None:
     result = run("generate", "hello", *options, "--address", "127.0.0.1:1")
     assert result.exit_code == 2 and part in result.stderr
+
+
+def test_the_exit_status_says_the_kind_of_an_error(served: tuple[FakeGeneration, str]) -> None:
+    there = ("--address", served[1])
+    fails_with(run("generate", "full", "--retries", "0", *there), "try again in 2.5 s", status=3)
+    late = run("generate", "endless", "--json-lines", "--timeout-s", "0.05", *there)
+    fails_with(late, "--timeout-s", status=3)
+    fails_with(run("generate", "hello", "--address", "far:1", "--token", "x"), "plaintext", status=2)
+    fails_with(run("generate", "hello", "--tls-key", "x", *there), "belong together", status=2)
+    broken = run("generate", "endless", "--timeout-s", "0.05", *there)
+    assert (broken.stdout, broken.exit_code) == ("the quick\n", 3)
+
+
+def test_the_next_address_is_asked(served: tuple[FakeGeneration, str]) -> None:
+    result = run("generate", "hello", "--address", refused_address(), "--address", served[1])
+    assert result.stdout == "the quick fox\n"
 
 
 def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:
