@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import grpc
 
-from fly.errors import NotReady
+from fly.errors import FlyServeError, NotReady
 from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
 from flyserve.core import ClientCore
 from flyserve.options import Prompt, RequestOptions, make_request
@@ -20,7 +20,7 @@ from protos.flyserve.v1 import common_pb2, generation_pb2
 class AsyncClient(ClientCore):
     """A connection to a deployment's public service; an async context manager, of one event loop."""
 
-    _grpc = grpc.aio
+    _grpc: ClassVar[Any] = grpc.aio
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,7 +156,7 @@ class AsyncStream(AsyncIterator[Chunk]):
             wire = await self._call.read()
             if wire is not grpc.aio.EOF:
                 return wire, None
-            fault = NotReady("the stream ended before the response did")
+            fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
             fault = self._client.error(error, self._tries)
         except asyncio.CancelledError:

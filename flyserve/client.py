@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 import grpc
 
-from fly.errors import NotReady
+from fly.errors import FlyServeError, NotReady
 from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
 from flyserve.core import ClientCore
 from flyserve.options import Prompt, RequestOptions, make_request
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Client(ClientCore):
     """A connection to a deployment's public service; a context manager. Safe to share among threads."""
 
-    _grpc = grpc
+    _grpc: ClassVar[Any] = grpc
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +178,7 @@ class Stream(Iterator[Chunk]):
                 self._call = self._open()
             return next(self._call), None
         except StopIteration:
-            fault = NotReady("the stream ended before the response did")
+            fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
             fault = self._client.error(error, self._tries)
         self._call = None

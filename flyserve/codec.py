@@ -27,6 +27,7 @@ from flyserve.types import (
     Piece,
     RankedToken,
     Response,
+    Round,
     Sampling,
     Speculation,
     Statistics,
@@ -152,9 +153,9 @@ def deployment_from_wire(wire: generation_pb2.GenerationInfo) -> Deployment:
 
 def _speculation_from_wire(wire: generation_pb2.SpeculationParams) -> Speculation:
     """What is absent is None."""
-    plain = {name: getattr(wire, name) if wire.HasField(name) else None for name in _OPTIONAL_OF_SPECULATION}
+    given: Any = {field.name: value for field, value in wire.ListFields()}
     return Speculation(
-        **plain,
+        **{name: given.get(name) for name in _OPTIONAL_OF_SPECULATION},
         preset=wire.preset or None,
         mode=_name(_MODES, wire.mode),
         tail=_name(_TAILS, wire.tail),
@@ -196,6 +197,7 @@ def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:
         statistics=_statistics_from_wire(wire.statistics) if wire.HasField("statistics") else None,
         warnings=tuple(wire.warnings),
         choice_index=wire.choice_index,
+        rounds=_rounds_from_wire(wire.rounds),
     )
 
 
@@ -215,6 +217,7 @@ def _choice_from_wire(wire: generation_pb2.Choice) -> Choice:
         tokens=_tokens_from_wire(wire.tokens),
         finish_reason=_FINISH_REASONS.get(wire.finish_reason),
         statistics=_statistics_from_wire(wire.statistics),
+        rounds=_rounds_from_wire(wire.rounds),
     )
 
 
@@ -231,6 +234,11 @@ def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
         )
         for token in wire
     )
+
+
+def _rounds_from_wire(wire: Any) -> tuple[Round, ...]:
+    names = [field.name for field in fields(Round)]
+    return tuple(Round(**{name: getattr(played, name) for name in names}) for played in wire)
 
 
 def _logprobs_from_wire(wire: generation_pb2.TokenLogprobs) -> Logprobs:

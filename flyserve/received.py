@@ -139,4 +139,5 @@ def _choice(index: int, chunks: list[Chunk]) -> Choice:
         tokens=tuple(token for chunk in chunks for token in chunk.tokens),
         finish_reason=last.finish_reason if last else None,
         statistics=(last.statistics if last else None) or Statistics(),
+        rounds=tuple(played for chunk in chunks for played in chunk.rounds),
     )

@@ -16,8 +16,8 @@ from router.round import make_evidence
 from router.tokenizer import Tokenizer
 from services.drafter.drafting import NoGuesser, draft
 from services.engine.base import Job, Runner, Slot
+from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.sequence import EngineSequence
-from services.engine.torch_runner import TorchRunner, load_runner
 
 _CHUNK_TOKENS = 256
 _KV_TOKENS = 4096

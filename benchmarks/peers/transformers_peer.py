@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.peers.settings import LOOKUP_TOKENS, Answer
-from services.engine.loading import DTYPES
+from services.engine.loading.model import DTYPES
 
 
 class TransformersPeer:

@@ -12,7 +12,7 @@ from benchmarks.peers.transformers_peer import load_plain
 from fly.messages import Role
 from fly.types import SamplingParams
 from services.engine.base import Slot, Work
-from services.engine.torch_runner import load_runner
+from services.engine.forward.torch_runner import load_runner
 
 NUM_SEQUENCES = 16
 CONTEXT_TOKENS = 256

@@ -16,7 +16,7 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
     dataclass itself.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and name != "return"}
+    groups: dict[str, type[Any]] = {name: kind for name, kind in hints.items() if _is_group(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         own = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -31,6 +31,10 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _is_group(kind: object) -> bool:
+    return isinstance(kind, type) and is_dataclass(kind)
 
 
 def _spread(group: type[Any]) -> list[inspect.Parameter]:

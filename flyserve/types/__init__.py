@@ -2,7 +2,7 @@
 
 from flyserve.types.deployment import Deployment, Limits, Model, Piece
 from flyserve.types.request import Message, Sampling, Speculation
-from flyserve.types.response import Choice, Chunk, Logprobs, RankedToken, Response, Statistics, Token
+from flyserve.types.response import Choice, Chunk, Logprobs, RankedToken, Response, Round, Statistics, Token
 
 __all__ = [
     "Choice",
@@ -15,6 +15,7 @@ __all__ = [
     "Piece",
     "RankedToken",
     "Response",
+    "Round",
     "Sampling",
     "Speculation",
     "Statistics",

@@ -88,6 +88,25 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a choice; times in seconds, `start_s` and `end_s` since the request came.
+
+    Attributes:
+        drafted: Draft tokens verified.
+        accepted: Draft tokens decided for good, those of an earlier round's open window included.
+    """
+
+    index: int
+    drafted: int
+    accepted: int
+    start_s: float
+    draft_s: float
+    verify_s: float
+    wire_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed response.
 
@@ -100,6 +119,7 @@ class Chunk:
         statistics: In the choice's last chunk, else None.
         warnings: In the choice's last chunk.
         choice_index: The choice that this belongs to, from 0.
+        rounds: Played since the choice's last chunk.
     """
 
     text: str
@@ -110,6 +130,7 @@ class Chunk:
     statistics: Statistics | None
     warnings: tuple[str, ...]
     choice_index: int = 0
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,7 @@ class Choice:
     tokens: tuple[Token, ...]
     finish_reason: FinishReason | None
     statistics: Statistics
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +152,7 @@ class Response:
     Attributes:
         choices: As many as were asked for, at least one.
         resumed: Times that its stream broke and another one went on with it, token for token. The statistics
-            of a choice then count from the last time.
+            of a choice then count from the last time, and its rounds are numbered anew.
     """
 
     request_id: str

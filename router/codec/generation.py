@@ -83,7 +83,7 @@ def speculation_from_wire(wire: pb.SpeculationParams) -> SpeculationParams:
     )
 
 
-def mode_to_wire(mode: str) -> pb.SpeculationMode:
+def mode_to_wire(mode: str) -> pb.SpeculationMode.ValueType:
     """The wire's number of a mode's name."""
     return _MODES_BACK[mode]
 

@@ -8,8 +8,8 @@ from fly.errors import NotReady, Overloaded
 from fly.known import StaleState
 from fly.messages import Load, Open, StaleReason
 from services.engine.base import Job, Runner, Scores
+from services.engine.memory.residency import Residency
 from services.engine.promise import Promise
-from services.engine.residency import Residency
 from services.engine.scheduler import Scheduler
 from services.engine.sequence import EngineSequence
 from services.engine.ticket import Ticket, works

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from fly.clock import Clock, SystemClock
 from fly.messages import Role
 from services.common.model_source import model_folder
-from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine, ThreadEngine
 from services.engine.sharding.settings import Sharding
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 if TYPE_CHECKING:
-    from services.engine.torch_runner import TorchRunner
+    from services.engine.forward.torch_runner import TorchRunner
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def load(
     Raises:
         ModelError: The model cannot be served.
     """
-    from services.engine.torch_runner import load_runner
+    from services.engine.forward.torch_runner import load_runner
 
     assert not isinstance(config.model, SimulatedConfig)
     return load_runner(

@@ -9,7 +9,7 @@ from fly.messages import Open, StaleReason
 from fly.tokens import SequenceUpdate
 from fly.types import SparseDistribution
 from services.engine.base import Job, Scores, Slot, Work
-from services.engine.prefix_cache import BLOCK_TOKENS, NO_PREFIXES, BlockChain, Prefixes
+from services.engine.memory.prefix_cache import BLOCK_TOKENS, NO_PREFIXES, BlockChain, Prefixes
 
 
 class EngineSequence(KnownSequence):

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from fly.messages import Role
 from services.common.config import Config
 from services.engine.factory import EngineConfig
-from services.engine.simulated import SimulatedConfig
+from services.engine.simulation.runner import SimulatedConfig
 
 
 class ModelSettings(Config):

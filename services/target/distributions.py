@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fly.errors import InvalidRequest
 from fly.types import SparseDistribution
-from services.engine.sampler import MOST_PROPOSED
+from services.engine.head.sampler import MOST_PROPOSED
 
 _TOLERANCE = 1e-3
 

@@ -25,8 +25,8 @@ from services.common.channel import open_channel
 from services.common.host import Host
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.clock_engine import ClockEngine
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine as host_target
 from tests.contract.fakes import VOCAB_SIZE, FakeTarget, HashModel, save_tokenizer
 from tests.support.processes import service

@@ -14,8 +14,8 @@ from services.common.registry import StaticEndpoints
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.clock_engine import ClockEngine
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host
 from tests.support.serving import becomes_true, connected, serving

@@ -17,7 +17,7 @@ from router.server import create_host
 from services.drafter import servicer as drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.factory import EngineConfig, build_engine
-from services.engine.simulated import SimulatedConfig
+from services.engine.simulation.runner import SimulatedConfig
 from services.target import servicer as target
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, Rig, ids

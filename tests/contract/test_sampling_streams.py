@@ -17,8 +17,8 @@ from fly.types import Coupling, SamplingParams, SparseDistribution
 from services.common.streams import DrafterStream, TargetStream
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.clock_engine import ClockEngine
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine as host_target
 from tests.support.serving import connected
 

@@ -21,8 +21,8 @@ from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.clock_engine import ClockEngine
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host
 from tests.contract.fakes import FakeDrafter, HashModel

@@ -15,8 +15,8 @@ from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.codec.shared import info_from_wire
 from services.common.streams import TargetStream
-from services.engine.clock_engine import ClockEngine
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine
 from tests.support.serving import becomes_true, connected
 

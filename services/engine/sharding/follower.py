@@ -1,10 +1,10 @@
 """A follower of a shared model: it hears a plan, repeats the memory operations, runs the forward."""
 
 from services.engine.factory import EngineConfig, load
+from services.engine.forward.torch_runner import TorchRunner
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import repeat
 from services.engine.sharding.plan_codec import GroupPlan, decode
-from services.engine.torch_runner import TorchRunner
 
 
 def follow(config: EngineConfig, rank: int, port: int) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from torch import Tensor
 
 from services.common.model_source import model_folder
-from services.engine.architecture import read_config
 from services.engine.base import RunnerLost, Scores, Slot, Work
 from services.engine.factory import EngineConfig, StartFollowers, load
+from services.engine.forward.torch_runner import TorchRunner
+from services.engine.loading.architecture import read_config
 from services.engine.sharding.checks import check_shards
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import RecordingMemory
 from services.engine.sharding.plan_codec import GroupPlan, encode
-from services.engine.torch_runner import TorchRunner
 
 logger = logging.getLogger(__name__)
 

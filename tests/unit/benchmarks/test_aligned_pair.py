@@ -9,7 +9,7 @@ from benchmarks.aligned_pair.models import agreement, build_pair, draw_bigrams
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from fly.messages import Role
 from router.tokenizer import Tokenizer
-from services.engine.torch_runner import load_runner
+from services.engine.forward.torch_runner import load_runner
 
 TINY = PairRecipe(
     target=Shape(64, 96, 2, 4, 2), drafter=Shape(32, 48, 1, 2, 1), vocab_size=256, context_length=64

@@ -9,10 +9,10 @@ from fly.clock import SystemClock
 from fly.errors import InvalidRequest, Overloaded
 from fly.messages import Open, Role
 from fly.tokens import SequenceUpdate, TokenSequence
-from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 KV_TOKENS = 512
 

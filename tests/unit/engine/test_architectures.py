@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from fly.errors import ModelError
 from fly.messages import Role
 from fly.types import SamplingParams
-from services.engine import attention
 from services.engine.base import Scores, Work
-from services.engine.torch_runner import TorchRunner, load_runner
+from services.engine.forward import attention
+from services.engine.forward.torch_runner import TorchRunner, load_runner
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
 
 FolderMaker = Callable[[str], Path]

@@ -7,9 +7,9 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from fly.messages import Role
-from services.engine.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.base import Scores, Work
-from services.engine.torch_runner import TorchRunner, load_runner
+from services.engine.forward.torch_runner import TorchRunner, load_runner
+from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 
 ModelFolder = Callable[[str], Path]
 

@@ -13,7 +13,7 @@ from fly.types import SamplingParams
 from services.engine.base import Job
 from services.engine.engine import Engine
 from services.engine.factory import EngineConfig, build_engine
-from services.engine.loading import load_model
+from services.engine.loading.model import load_model
 
 GREEDY = SamplingParams()
 SAMPLED = [

@@ -11,7 +11,7 @@ from fly.messages import Role, StaleReason
 from fly.tokens import PeerView, SequenceUpdate, TokenSequence
 from services.engine.base import Work
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 
 @pytest.fixture

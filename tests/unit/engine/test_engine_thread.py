@@ -13,10 +13,10 @@ from fly.messages import Open, Role, StaleReason
 from fly.tokens import SequenceUpdate
 from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
-from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine, ForwardError, ThreadEngine
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 CONFIG = SimulatedConfig(context_length=512, base_s=0.0, per_token_s=0.0, per_token_above_s=0.0)
 

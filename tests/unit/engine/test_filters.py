@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fly.types import SamplingParams
-from services.engine.filters import Logits, log_total, lowest_kept
+from services.engine.head.filters import Logits, log_total, lowest_kept
 
 CASES = [
     SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m)

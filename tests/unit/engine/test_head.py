@@ -8,7 +8,7 @@ import torch
 
 from fly.types import EntropyEstimator, SamplingParams
 from services.engine.base import Work
-from services.engine.head import Head, normalized_entropy, top_k_entropy
+from services.engine.head.head import Head, normalized_entropy, top_k_entropy
 
 VOCAB_SIZE = 50
 HISTORY = [3, 4, 3, 9, 9, 9, 12, 40, 3, 7]
@@ -90,7 +90,7 @@ def test_repetition_penalty_equals_transformers_on_each_rows_own_prefix() -> Non
 
 @pytest.mark.parametrize("prompt_length", [0, 4, 8, 10, 12])
 def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length: int) -> None:
-    from services.engine.processors import process
+    from services.engine.head.processors import process
 
     logits = logits_of(4)
     work = make_work(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.engine.ledger import GRAIN, KvLedger
+from services.engine.memory.ledger import GRAIN, KvLedger
 
 
 def test_allocates_until_places_are_full() -> None:

@@ -18,8 +18,8 @@ from fly.types import (
     SamplingParams,
     SparseDistribution,
 )
-from services.engine.candidates import FewCandidates
-from services.engine.sampler import Drawn, Place, Sampler
+from services.engine.head.candidates import FewCandidates
+from services.engine.head.sampler import Drawn, Place, Sampler
 
 WORDS = 10
 DRAWS = 20_000

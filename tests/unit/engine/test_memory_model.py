@@ -14,13 +14,13 @@ from fly.known import StaleState
 from fly.messages import Open
 from fly.tokens import SequenceUpdate, TokenSequence
 from fly.types import SamplingParams
-from services.engine.arena import ContiguousArena, KvArena
 from services.engine.base import Work
 from services.engine.core import EngineCore
-from services.engine.paged_arena import PagedArena
+from services.engine.memory.arena import ContiguousArena, KvArena
+from services.engine.memory.paged_arena import PagedArena
 from services.engine.promise import Promise
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig
+from services.engine.simulation.runner import SimulatedConfig
 from tests.support.remembering import RememberingRunner
 
 CONTEXT = 160

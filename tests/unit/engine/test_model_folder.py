@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from fly.errors import ModelError
 from services.common.token_map import num_token_ids, read_token_map, token_map_hash
-from services.engine.loading import load_model
+from services.engine.loading.model import load_model
 from tests.support.tiny_models import change_config
 
 

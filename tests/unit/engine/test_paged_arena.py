@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from fly.errors import ConfigError
 from fly.messages import Role
 from fly.types import SamplingParams
-from services.engine.arena import ContiguousArena
-from services.engine.attention import RaggedForward
 from services.engine.base import Work
-from services.engine.fused import FusedForward
-from services.engine.loading import load_model
-from services.engine.packed import PlainLinear
-from services.engine.paged_arena import PagedArena
-from services.engine.plan import Plan
-from services.engine.torch_runner import TorchRunner, choose_forward, load_runner, make_arena
+from services.engine.forward.attention import RaggedForward
+from services.engine.forward.fused import FusedForward
+from services.engine.forward.packed import PlainLinear
+from services.engine.forward.plan import Plan
+from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_arena
+from services.engine.loading.model import load_model
+from services.engine.memory.arena import ContiguousArena
+from services.engine.memory.paged_arena import PagedArena
 
 BLOCK = 16
 

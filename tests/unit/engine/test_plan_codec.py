@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.types import SamplingParams
-from services.engine.arena import ContiguousArena
 from services.engine.base import Memory, Work
+from services.engine.memory.arena import ContiguousArena
 from services.engine.sharding.operations import OPERATIONS, Diverged, Operation, RecordingMemory, repeat
 from services.engine.sharding.plan_codec import GroupPlan, decode, encode
 

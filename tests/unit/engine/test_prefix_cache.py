@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.known import common_length
-from services.engine.prefix_cache import BLOCK_TOKENS, BlockChain, PrefixIndex
+from services.engine.memory.prefix_cache import BLOCK_TOKENS, BlockChain, PrefixIndex
 
 IDS = st.lists(st.integers(0, 1), max_size=5 * BLOCK_TOKENS)
 ASKER = 99

@@ -70,7 +70,7 @@ async def test_the_second_prefill_computes_only_what_is_its_own(engine: Engine) 
 
 
 async def test_a_prefix_read_back_equals_transformers(engine: Engine, folder: Path) -> None:
-    from services.engine.loading import load_model
+    from services.engine.loading.model import load_model
 
     model = load_model(folder, "float32").model
     ids = SHARED + OWN[1]

@@ -9,12 +9,12 @@ from fly.clock import SystemClock
 from fly.known import StaleState
 from fly.messages import Open, StaleReason, StepTimes
 from fly.tokens import SequenceUpdate, TokenSequence
-from services.engine.arena import ContiguousArena
 from services.engine.base import Scores, Work
-from services.engine.clock_engine import ClockEngine
 from services.engine.engine import Engine
+from services.engine.memory.arena import ContiguousArena
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.remembering import RememberingRunner
 
 CONFIG = SimulatedConfig(context_length=1024, base_s=0.0, per_token_s=0.0, per_token_above_s=0.0)

@@ -12,13 +12,11 @@ from transformers import LlamaForCausalLM
 from fly.errors import ModelError
 from fly.messages import Role
 from fly.types import SamplingParams
-from services.engine import self_check, torch_runner
-from services.engine.arena import ContiguousArena
-from services.engine.attention import RaggedForward
 from services.engine.base import Work
-from services.engine.fused import FusedForward, can_fuse
-from services.engine.loading import load_model
-from services.engine.packed import (
+from services.engine.forward import self_check, torch_runner
+from services.engine.forward.attention import RaggedForward
+from services.engine.forward.fused import FusedForward, can_fuse
+from services.engine.forward.packed import (
     LinearMaker,
     PackedLinear,
     PlainLinear,
@@ -27,7 +25,9 @@ from services.engine.packed import (
     can_pack,
     pack_model,
 )
-from services.engine.plan import Plan
+from services.engine.forward.plan import Plan
+from services.engine.loading.model import load_model
+from services.engine.memory.arena import ContiguousArena
 from tests.support.tiny_models import make_tiny
 
 FolderMaker = Callable[[str], Path]

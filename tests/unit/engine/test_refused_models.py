@@ -13,8 +13,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from fly.errors import ModelError
-from services.engine.architecture import check_config, context_length
-from services.engine.loading import load_model
+from services.engine.loading.architecture import check_config, context_length
+from services.engine.loading.model import load_model
 from tests.support.tiny_models import change_config, make_tiny
 
 FolderMaker = Callable[[str], Path]
@@ -74,7 +74,7 @@ def test_convolutions_are_refused_by_name() -> None:
 def test_what_attends_in_its_own_way_is_refused(tmp_path: Path, kind: str, config: str, reason: str) -> None:
     """ALiBi, both directions, a window that only a buffer knows."""
     from fly.messages import Role
-    from services.engine.torch_runner import load_runner
+    from services.engine.forward.torch_runner import load_runner
 
     sizes = {"vocab_size": 96, "hidden_size": 32, "num_layers": 2, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_heads": 4, "n_head": 4, "intermediate_size": 48}
@@ -254,7 +254,7 @@ def test_a_context_length_must_be_told(length: Any) -> None:
 
 def test_weights_that_are_not_numbers_do_not_pass_the_check(folder: Path) -> None:
     from fly.messages import Role
-    from services.engine.torch_runner import load_runner
+    from services.engine.forward.torch_runner import load_runner
 
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"].fill_(float("nan"))

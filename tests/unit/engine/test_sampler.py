@@ -11,7 +11,7 @@ import torch
 from fly.noise import Domain, noise_keys, token_noise
 from fly.types import Coupling, EntropyEstimator, SamplingParams, SparseDistribution
 from services.engine.base import Scores, Work
-from services.engine.head import Head
+from services.engine.head.head import Head
 
 VOCAB_SIZE = 1000
 WARM = SamplingParams(temperature=0.8, seed=7)

@@ -17,7 +17,7 @@ from fly.tokens import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator, SamplingParams
 from services.engine.factory import EngineConfig, build_engine
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 CONFIG = SimulatedConfig(vocab_size=512, context_length=4096, response_tokens=(20, 40))
 
@@ -144,7 +144,16 @@ async def test_thousands_of_sequences_on_a_virtual_clock() -> None:
 
 
 def test_simulation_loads_no_torch() -> None:
-    modules = ["base", "scheduler", "sequence", "engine", "simulated", "factory", "residency", "core"]
+    modules = [
+        "base",
+        "scheduler",
+        "sequence",
+        "engine",
+        "simulation.runner",
+        "factory",
+        "memory.residency",
+        "core",
+    ]
     imports = "; ".join(f"import services.engine.{name}" for name in modules)
     code = f"import sys; {imports}; import services.common.token_map; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ from fly.tokens import SequenceUpdate
 from services.engine.core import EngineCore
 from services.engine.promise import Promise
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.engine.ticket import works
 
 CONFIG = SimulatedConfig(context_length=8192)

@@ -16,9 +16,9 @@ from fly.types import Coupling, SamplingParams
 from services.drafter.help import NoHelp
 from services.drafter.session import DraftingLimits, DraftSession
 from services.engine.base import Job, Scores
-from services.engine.clock_engine import ClockEngine
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 LANGUAGE = SimulatedConfig(response_tokens=(30, 30), vocab_size=64)
 GREEDY = SamplingParams(stop_token_ids=(2,))

@@ -12,7 +12,7 @@ from fly.types import Coupling, SamplingParams
 from services.drafter.drafting import Drafted, Guesser, NoGuesser, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
-from services.engine.simulated import SimulatedConfig, SimulatedRunner
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 PROMPT = (20, 21, 22, 23)
 NO_END = frozenset[int]()

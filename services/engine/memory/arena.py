@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from services.engine.base import Memory, Slot
-from services.engine.ledger import KvLedger
+from services.engine.memory.ledger import KvLedger
 
 
 class KvArena(Memory, Protocol):

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.arena import KvArena
-from services.engine.fused_attention import FusedAttention, Rotary, Shape
-from services.engine.packed import BiasedLinear, Linear
-from services.engine.plan import Plan
+from services.engine.forward.fused_attention import FusedAttention, Rotary, Shape
+from services.engine.forward.packed import BiasedLinear, Linear
+from services.engine.forward.plan import Plan
+from services.engine.memory.arena import KvArena
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 _STATIC_ROPE = {"default", "linear", "llama3"}

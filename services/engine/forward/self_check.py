@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from fly.errors import ModelError, describe
 from fly.types import SamplingParams
-from services.engine.arena import KvArena
 from services.engine.base import Slot, Work
-from services.engine.plan import Plan
+from services.engine.forward.plan import Plan
+from services.engine.memory.arena import KvArena
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
 """Largest difference of logits, relative to the largest logit."""

@@ -10,7 +10,7 @@ import numpy as np
 from fly.noise import Ints
 from fly.types import EntropyEstimator, Logprobs
 from services.engine.base import Work
-from services.engine.filters import Logits
+from services.engine.head.filters import Logits
 
 _MASK = (1 << 64) - 1
 _UNIT = 1.0 / (1 << 64)

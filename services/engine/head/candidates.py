@@ -7,7 +7,7 @@ import numpy as np
 
 from fly.noise import BLOCK, Floats, Ints, Words, race, race_among
 from fly.types import SparseDistribution
-from services.engine.filters import Logits, log_probabilities
+from services.engine.head.filters import Logits, log_probabilities
 
 
 class Lot(NamedTuple):

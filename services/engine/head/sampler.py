@@ -10,8 +10,8 @@ import numpy as np
 from fly.noise import Domain, Floats, Words, noise_keys, race_among, uniform
 from fly.types import Coupling, SamplingParams, SparseDistribution
 from services.engine.base import Scores, Work
-from services.engine.candidates import Candidates, Lot
-from services.engine.filters import log_total, lowest_kept
+from services.engine.head.candidates import Candidates, Lot
+from services.engine.head.filters import log_total, lowest_kept
 
 MOST_PROPOSED = 64
 """Tokens that a drafter draws from under coupling `rejection`."""

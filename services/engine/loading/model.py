@@ -14,8 +14,8 @@ from transformers.utils import logging as transformers_logging
 
 from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
-from services.engine.architecture import context_length, model_class, read_config
-from services.engine.weights import weight_files
+from services.engine.loading.architecture import context_length, model_class, read_config
+from services.engine.loading.weights import weight_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _BLOCK_BYTES = 1 << 22

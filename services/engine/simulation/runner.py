@@ -6,11 +6,11 @@ from dataclasses import replace
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
 from services.engine.base import Scores, Slot, Work
-from services.engine.candidates import FewCandidates
-from services.engine.language import SimulatedConfig as SimulatedConfig
-from services.engine.language import SimulatedLanguage
-from services.engine.ledger import KvLedger
-from services.engine.sampler import Sampler, places, sampled_scores
+from services.engine.head.candidates import FewCandidates
+from services.engine.head.sampler import Sampler, places, sampled_scores
+from services.engine.memory.ledger import KvLedger
+from services.engine.simulation.language import SimulatedConfig as SimulatedConfig
+from services.engine.simulation.language import SimulatedLanguage
 
 
 class SimulatedRunner:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from services.engine.base import Memory, Slot, Work
-from services.engine.prefix_cache import BLOCK_TOKENS, BlockKey, PrefixIndex
+from services.engine.memory.prefix_cache import BLOCK_TOKENS, BlockKey, PrefixIndex
 
 
 class Resident(Protocol):

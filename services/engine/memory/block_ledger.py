@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from fly.errors import ConfigError
 from services.engine.base import Slot
-from services.engine.prefix_cache import BLOCK_TOKENS
+from services.engine.memory.prefix_cache import BLOCK_TOKENS
 
 Block = int
 """A block's number; its tokens lie at rows `block * BLOCK_TOKENS` and following."""

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
-from services.engine.arena import ContiguousArena, KvArena
-from services.engine.attention import RaggedForward
-from services.engine.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.base import Scores, Slot, Work
-from services.engine.fused import FusedForward, can_fuse
-from services.engine.head import Head
-from services.engine.loading import DTYPES, LoadedModel, load_model
-from services.engine.packed import LinearMaker, PlainLinear, can_pack, pack_model
-from services.engine.paged_arena import PagedArena
-from services.engine.plan import Plan
-from services.engine.self_check import Forward, Reference, agrees, check_forward
+from services.engine.forward.attention import RaggedForward
+from services.engine.forward.fused import FusedForward, can_fuse
+from services.engine.forward.packed import LinearMaker, PlainLinear, can_pack, pack_model
+from services.engine.forward.plan import Plan
+from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
+from services.engine.head.head import Head
+from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
+from services.engine.loading.model import DTYPES, LoadedModel, load_model
+from services.engine.memory.arena import ContiguousArena, KvArena
+from services.engine.memory.paged_arena import PagedArena
 
 logger = logging.getLogger(__name__)
 

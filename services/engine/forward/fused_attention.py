@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.engine.arena import ContiguousArena, KvArena
-from services.engine.plan import Plan, Rows
+from services.engine.forward.plan import Plan, Rows
+from services.engine.memory.arena import ContiguousArena, KvArena
 
 
 class Shape(NamedTuple):

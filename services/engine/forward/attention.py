@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from fly.errors import ModelError
-from services.engine.arena import KvArena
-from services.engine.attend import attend, attend_eager
-from services.engine.plan import Plan
+from services.engine.forward.attend import attend, attend_eager
+from services.engine.forward.plan import Plan
+from services.engine.memory.arena import KvArena
 
 IMPLEMENTATION = "flyserve_ragged"
 """Name under which transformers knows it. No mask function is registered: transformers then builds none."""

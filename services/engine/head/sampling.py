@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fly.noise import BLOCK
 from services.engine.base import Work
-from services.engine.candidates import DenseCandidates
-from services.engine.sampler import Drawn, Sampler, places
+from services.engine.head.candidates import DenseCandidates
+from services.engine.head.sampler import Drawn, Sampler, places
 
 
 def sample(logits: Tensor, batch: Sequence[Work], spans: Sequence[slice]) -> dict[int, list[Drawn]]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from services.engine.base import Slot
-from services.engine.block_ledger import Block, BlockLedger
-from services.engine.prefix_cache import BLOCK_TOKENS
+from services.engine.memory.block_ledger import Block, BlockLedger
+from services.engine.memory.prefix_cache import BLOCK_TOKENS
 
 
 class PagedArena:

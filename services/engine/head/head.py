@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fly.types import EntropyEstimator
 from services.engine.base import Scores, Work
-from services.engine.logprobs import logprobs
-from services.engine.processors import excluded_drafts, needs_processing, process
-from services.engine.sampler import sampled_scores
-from services.engine.sampling import sample
+from services.engine.head.logprobs import logprobs
+from services.engine.head.processors import excluded_drafts, needs_processing, process
+from services.engine.head.sampler import sampled_scores
+from services.engine.head.sampling import sample
 
 TOP_K = 3
 

@@ -1,0 +1,1 @@
+"""From logits to tokens: entropies, log-probabilities, filters, and the draw itself."""

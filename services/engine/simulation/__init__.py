@@ -1,0 +1,1 @@
+"""Simulated models: a deterministic language, a runner and an engine without weights."""
