@@ -36,13 +36,15 @@ def show(stream: Stream) -> None:
 
 
 def show_text(chunks: Iterable[Chunk]) -> None:
-    """The text as it comes on standard output, and the end of its line however it ends."""
-    console, colouring = output(), Colouring()
+    """The text as it comes on standard output, and the end of the line that has begun, however it ends."""
+    console, colouring, has_begun = output(), Colouring(), False
     try:
         for chunk in chunks:
+            has_begun = True
             _print_chunk(console, colouring, chunk)
     finally:
-        console.print()
+        if has_begun:
+            console.print()
 
 
 def show_choices(response: Response) -> None:

@@ -63,10 +63,12 @@ class FakeGeneration(GenerationServicer):
 
     def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateChunk]:
         self._take(request, context)
+        ended = threading.Event()
+        context.add_callback(ended.set)
         context.add_callback(self.has_ended.set)
         yield pb.GenerateChunk(text="the quick", tokens=TOKENS[:2], request_id="r1", prompt_tokens=5)
         if request.prompt == "endless" or self.goes_on_for_ever:
-            self.has_ended.wait()
+            ended.wait()
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "too late")
         yield pb.GenerateChunk(
             text=" fox",

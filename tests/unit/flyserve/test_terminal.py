@@ -14,7 +14,12 @@ from pathlib import Path
 from fake_generation import fake_generation, refused_address
 
 ROOT = Path(__file__).parents[3]
-COMMAND = (sys.executable, "-c", "from flyserve.cli import main; main()")
+PROGRAM = """
+import fcntl, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C typed at this terminal interrupts this process.
+from flyserve.cli import main
+main()
+"""
 TIMEOUT_S = 30.0
 
 
@@ -62,14 +67,13 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
     screen, side = pty.openpty()
     unset = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        [sys.executable, "-c", PROGRAM, *arguments],
         stdin=side,
         stdout=side,
         stderr=side,
         start_new_session=True,
         cwd=ROOT,
         env={**unset, "TERM": "xterm-256color", "COLUMNS": "100", **environment},
-        preexec_fn=_own_terminal,
     )
     os.close(side)
     try:
@@ -78,14 +82,6 @@ def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
         process.kill()
         process.wait()
         os.close(screen)
-
-
-def _own_terminal() -> None:
-    """Makes standard input the controlling terminal: Ctrl-C typed there interrupts the process."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_tokens_are_coloured_by_verdict_and_explained() -> None:
@@ -112,6 +108,7 @@ def test_a_conversation_goes_on_after_ctrl_c_and_after_an_error() -> None:
         person.type("hi\n")
         person.read_until("3 tokens")
         service.goes_on_for_ever = True
+        service.has_ended.clear()
         person.read_until("> ")
         person.type("more\n")
         person.read_until("quick")
