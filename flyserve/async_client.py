@@ -104,7 +104,7 @@ class AsyncClient(ClientCore):
 class AsyncStream(AsyncIterator[Chunk]):
     """A response as it is decided: an async iterator of its chunks, and an async context manager.
 
-    Leaving it (`close`, the end of an `async with` block, letting go of it, or cancelling the task that
+    Leaving it (`aclose`, the end of an `async with` block, letting go of it, or cancelling the task that
     iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
     """
 
@@ -124,10 +124,13 @@ class AsyncStream(AsyncIterator[Chunk]):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self.close()
+        await self.aclose()
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Cancels the rest; another task that waits for a chunk sees the end."""
+        self._cancel()
+
+    def _cancel(self) -> None:
         self._is_closed = True
         if self._call is not None:
             self._call.cancel()
@@ -143,9 +146,9 @@ class AsyncStream(AsyncIterator[Chunk]):
                     break
                 await asyncio.sleep(self._received.again_after_s(fault, self._tries, time.monotonic()))
         except BaseException:
-            self.close()
+            self._cancel()
             raise
-        self.close()
+        self._cancel()
         raise StopAsyncIteration
 
     async def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:

@@ -45,7 +45,7 @@ class Client(ClientCore):
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Response:
-        """Generates a whole response.
+        """Generates a whole response; if its server is lost meanwhile, the next one begins anew.
 
         Args:
             prompt: Text, or token ids.

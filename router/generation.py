@@ -1,5 +1,6 @@
 """One choice's life: open, then rounds of propose, verify, decide and emit, then close."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from router.target_side import TargetSide
 from router.text import ResponseText
 from router.tokenizer import Tokenizer
 
+_MANY_RECEIVED = 256
+"""Tokens of a resumed response whose detokenizing would hold up other requests."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that the first text of a response is decoded with."""
 
@@ -98,7 +101,7 @@ async def open_response(
             drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock)
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = _begin(request, text), LogprobLedger(means.tokenizer)
+        speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
         draft_length = means.draft_lengths.of_response(request.plan, target.replica)
         yield Response(
             request,
@@ -116,11 +119,13 @@ async def open_response(
             drafter.conclude(speculation.sequence, speculation.decided_length)
 
 
-def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
-    limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
-    if not text.resume(request.received_ids):
+async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
+    """The speculation of a new response, or of one that goes on behind what its client has received."""
+    received, is_long = request.received_ids, len(request.received_ids) > _MANY_RECEIVED
+    if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
         raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
-    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, request.received_ids)
+    limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
+    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, received)
 
 
 def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:

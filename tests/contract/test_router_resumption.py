@@ -57,6 +57,15 @@ def tokens_of(chunks: list[pb.GenerateChunk]) -> list[tuple[int, str]]:
     return [(token.id, token.text) for chunk in chunks for token in chunk.tokens]
 
 
+async def test_a_long_response_goes_on_as_well(rig: Rig) -> None:
+    stub, ids_only = rig.stub, pb.TokenIds(ids=[*PROMPT, 7])
+    whole = make_request(PLAIN, 300, prompt_token_ids=ids_only, sampling={"ignore_eos": True})
+    chunks = [chunk async for chunk in stub.GenerateStream(whole, timeout=20)]
+    whole.resume.choices.append(received(chunks[:280]))
+    rest = [chunk async for chunk in stub.GenerateStream(whole, timeout=20)]
+    assert tokens_of(rest) == tokens_of(chunks[280:]) and len(rest) == 20
+
+
 async def test_the_servers_are_told_where_the_response_began(rig: Rig, targets: list[FakeTarget]) -> None:
     chunks = await stream(rig)
     resume = pb.Resumption(choices=[received(chunks[:9])])

@@ -60,6 +60,6 @@ async def test_another_task_may_close_a_stream(served: tuple[FakeGeneration, Asy
     await anext(stream)
     rest = asyncio.create_task(anext(stream, None))
     await asyncio.sleep(0)
-    stream.close()
+    await stream.aclose()
     assert await rest is None
     assert await asyncio.to_thread(service.has_ended.wait, 10)

@@ -37,6 +37,13 @@ def test_help_reads_well(arguments: tuple[str, ...]) -> None:
     assert "Usage" in result.stdout
 
 
+def test_the_help_of_generate_groups_its_options_and_gives_examples() -> None:
+    shown = run("generate", "--help").stdout
+    places = [shown.index(part) for part in ("Arguments", "Options", "Sampling", "Speculation", "Connection")]
+    assert places == sorted(places) and "Examples:" in shown[places[-1] :]
+    assert "Exit status: 0 done" in run("--help").stdout
+
+
 def test_generate_prints_the_text_and_one_line_of_statistics(served: tuple[FakeGeneration, str]) -> None:
     result = run("generate", "hello", "--address", served[1])
     assert result.exit_code == 0
