@@ -12,7 +12,7 @@ README = Path(__file__).parents[3] / "README.md"
 SNIPPETS = [
     snippet
     for snippet in re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    if "flyserve" in snippet
+    if "from flyserve import" in snippet
 ]
 
 
