@@ -87,14 +87,29 @@ def view(status: Status) -> RenderableType:
 
 
 def _watch(client: Client, timeout_s: float, every_s: float) -> None:
-    """Keeps the picture up to date; a deployment that is away is shown as such until it is back."""
-    with Live(console=output(), auto_refresh=False, transient=False) as live:
-        for _ in _ticks(every_s):
-            try:
-                shown = view(read_status(client, timeout_s))
-            except FlyServeError as error:
-                shown = Text(f"away: {error}", style="red")
-            live.update(Group(Text(time.strftime("%H:%M:%S"), style="dim"), shown), refresh=True)
+    """Keeps the picture up to date, or prints one after the other where there is no terminal.
+
+    A deployment that is away is shown as such until it is back.
+    """
+    console = output()
+    looks = (_look(client, timeout_s) for _ in _ticks(every_s))
+    if not console.is_terminal:
+        for look in looks:
+            console.print(look)
+            console.file.flush()
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for look in looks:
+            live.update(look, refresh=True)
+
+
+def _look(client: Client, timeout_s: float) -> RenderableType:
+    """The picture at this moment."""
+    try:
+        shown = view(read_status(client, timeout_s))
+    except FlyServeError as error:
+        shown = Text(f"away: {error}", style="red")
+    return Group(Text(time.strftime("%H:%M:%S"), style="dim"), shown)
 
 
 def _ticks(every_s: float) -> Iterator[None]:

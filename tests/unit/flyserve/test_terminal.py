@@ -141,6 +141,21 @@ def test_ctrl_c_ends_a_response_with_its_own_status() -> None:
     assert person.process.returncode == 130
 
 
+def test_a_watch_into_a_pipe_prints_one_look_after_the_other() -> None:
+    command = [sys.executable, "-c", "from flyserve.cli import main; main()"]
+    with fake_generation() as (_, address):
+        watch = [*command, "status", "--watch", "--every-s", "0.1", "--address", address]
+        process = subprocess.Popen(watch, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(12)]
+        finally:
+            process.kill()
+            process.communicate()
+    assert [line.startswith("target: big") for line in lines].count(True) == 2
+    assert "\x1b" not in "".join(lines)
+
+
 def test_a_watched_deployment_that_goes_away_is_shown_as_such() -> None:
     flags = ("status", "--watch", "--every-s", "0.1", "--retries", "0")
     with fake_generation() as (_, address), terminal(*flags, "--address", address) as person:
