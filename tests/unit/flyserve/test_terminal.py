@@ -20,7 +20,7 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C typed at this terminal interrupts
 from flyserve.cli import main
 main()
 """
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class Terminal:
