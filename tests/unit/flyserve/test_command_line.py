@@ -134,11 +134,11 @@ def test_a_bad_option_is_a_usage_error(options: tuple[str, ...], part: str) -> N
 def test_the_exit_status_says_the_kind_of_an_error(served: tuple[FakeGeneration, str]) -> None:
     there = ("--address", served[1])
     fails_with(run("generate", "full", "--retries", "0", *there), "try again in 2.5 s", status=3)
-    late = run("generate", "endless", "--json-lines", "--timeout-s", "0.05", *there)
+    late = run("generate", "endless", "--json-lines", "--timeout-s", "1", *there)
     fails_with(late, "--timeout-s", status=3)
     fails_with(run("generate", "hello", "--address", "far:1", "--token", "x"), "plaintext", status=2)
     fails_with(run("generate", "hello", "--tls-key", "x", *there), "belong together", status=2)
-    broken = run("generate", "endless", "--timeout-s", "0.05", *there)
+    broken = run("generate", "endless", "--timeout-s", "1", *there)
     assert (broken.stdout, broken.exit_code) == ("the quick\n", 3)
 
 
