@@ -1,0 +1,263 @@
+"""The playground in a real browser, in front of the demo deployment."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from demo.tasks import Task
+from tests.support.browser import chromium, opened
+from tests.support.page_checks import faint_texts, unnamed_controls
+from tests.support.processes import Deployment
+
+pytestmark = pytest.mark.slow
+
+WIDE = {"width": 1280, "height": 900}
+NARROW = {"width": 390, "height": 844}
+SCREENSHOTS = os.environ.get("FLYSERVE_SCREENSHOTS")
+"""Folder that keeps the screenshots: docs/images, to renew those of the documentation."""
+
+# Notes how many tokens there are whenever some are added, and every shift of the layout.
+_WATCH = """() => {
+  window.lengths = [];
+  window.shifts = 0;
+  const list = document.getElementById("tokens");
+  new MutationObserver(() => window.lengths.push(list.children.length)).observe(list, { childList: true });
+  const count = (entries) => entries.getEntries().forEach(({ value }) => (window.shifts += value));
+  new PerformanceObserver(count).observe({ type: "layout-shift" });
+}"""
+_STOP_AT_FIRST_TOKEN = """() => {
+  const stop = () => document.getElementById("stop").click();
+  new MutationObserver(stop).observe(document.getElementById("tokens"), { childList: true });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def url(deployment: Deployment) -> str:
+    return f"http://{deployment.http_address}/"
+
+
+@pytest.fixture
+def page(browser: Browser, url: str) -> Iterator[Page]:
+    with opened(browser, url, viewport=WIDE) as page:
+        ready(page)
+        yield page
+
+
+def ready(page: Page) -> None:
+    expect(page.locator("#served")).to_contain_text("target")
+
+
+def generate(page: Page, prompt: str) -> None:
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    page.get_by_role("button", name="Generate").click()
+
+
+def is_done(page: Page) -> None:
+    expect(page.get_by_role("status")).to_contain_text("Done: ")
+
+
+def colour(page: Page, selector: str, theme: str = "color") -> str:
+    read = "(element, name) => getComputedStyle(element).getPropertyValue(name)"
+    return str(page.locator(selector).first.evaluate(read, theme))
+
+
+def test_tokens_arrive_one_after_another_in_the_colours_of_their_verdicts(
+    page: Page, problems: list[Task]
+) -> None:
+    page.evaluate(_WATCH)
+    generate(page, problems[0].prompt)
+    is_done(page)
+    tokens = page.get_by_role("option")
+    lengths = page.evaluate("lengths")
+    assert len(lengths) >= 4
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == tokens.count()
+    counts = [int(count) for count in page.locator("#verdicts .count").all_text_contents()]
+    assert sum(counts) == tokens.count()
+    assert problems[0].is_solved_by("".join(tokens.all_text_contents()))
+    assert colour(page, ".token.exact") != colour(page, ".token.corrected")
+    assert colour(page, ".token.corrected", "text-decoration-style") == "double"
+    assert page.evaluate("shifts") < 0.01
+
+
+def test_a_card_tells_of_the_token_that_is_pointed_at(page: Page, problems: list[Task]) -> None:
+    generate(page, problems[0].prompt)
+    is_done(page)
+    rescued = page.locator(".token.rescued").first
+    rescued.hover()
+    card = page.get_by_role("tooltip")
+    expect(card).to_contain_text("rescued")
+    expect(card).to_contain_text("it was unsure here")
+    expect(card).to_contain_text(re.compile(r"Entropy\d\.\d{3} nats"))
+    expect(card).to_contain_text(re.compile(r"Target.s choice\W.+ \(\d+\)"))
+    expect(card).to_contain_text(re.compile(r"Token id\d+Decided in round\d+"))
+    page.mouse.move(5, 5)
+    expect(card).to_be_hidden()
+
+
+def test_everything_can_be_done_by_keyboard(page: Page, problems: list[Task]) -> None:
+    page.get_by_label("Prompt", exact=True).focus()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(problems[1].prompt)
+    page.keyboard.press("Control+Enter")
+    is_done(page)
+    page.get_by_role("option").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    focused = page.locator(":focus")
+    expect(focused).to_have_attribute("data-index", "2")
+    assert colour(page, ":focus", "outline-style") == "solid"
+    card = page.get_by_role("tooltip")
+    expect(card).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
+    page.keyboard.press("End")
+    expect(card).to_be_visible()
+    rounds = page.get_by_role("slider")
+    rounds.focus()
+    page.keyboard.press("ArrowRight")
+    expect(rounds).to_have_attribute("aria-valuenow", "2")
+    expect(card).to_contain_text("Round 2")
+    expect(card).to_contain_text("Verify")
+
+
+def test_tabs_reach_every_control_in_reading_order(page: Page) -> None:
+    page.keyboard.press("Tab")
+    reached = []
+    for _ in range(40):
+        reached.append(
+            page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
+        )
+        page.keyboard.press("Tab")
+    expected = [
+        "Skip to the response",
+        "theme",
+        "prompt",
+        "Word problem",
+        "generate",
+        "compare",
+        "stop",
+        "preset",
+    ]
+    assert [name for name in reached if name in expected][: len(expected)] == expected
+
+
+def test_three_modes_are_compared(page: Page, problems: list[Task]) -> None:
+    page.get_by_label("Prompt", exact=True).fill(problems[0].prompt)
+    page.get_by_role("button", name="Compare modes").click()
+    expect(page.get_by_role("status")).to_contain_text("Done: exact", timeout=30_000)
+    columns = page.locator(".column")
+    texts = ["".join(columns.nth(i).get_by_role("option").all_text_contents()) for i in range(3)]
+    assert texts[0] == texts[1] != ""
+    assert columns.nth(0).locator(".token.plain").count() == columns.nth(0).get_by_role("option").count()
+    expect(columns.nth(1)).to_contain_text("The same as plain, token for token")
+    expect(columns.nth(2)).to_contain_text("rescued")
+    for column in columns.all():
+        assert float(column.locator(".clock").inner_text().split()[0]) > 0
+        assert re.search(r"Speed-up\s*\d+\.\d\d\W", column.inner_text())
+    assert page.get_by_role("slider").count() == 3
+
+
+def test_stop_ends_a_run_and_the_next_one_goes_well(page: Page, problems: list[Task]) -> None:
+    page.get_by_text("Plain", exact=True).first.click()
+    page.evaluate(_STOP_AT_FIRST_TOKEN)
+    generate(page, problems[0].prompt)
+    expect(page.get_by_role("status")).to_contain_text("Stopped after")
+    page.reload()
+    ready(page)
+    generate(page, problems[0].prompt)
+    is_done(page)
+
+
+def test_an_error_is_one_line_with_its_remedy(browser: Browser, url: str) -> None:
+    with browser.new_context(viewport=WIDE) as profile:
+        page = profile.new_page()
+        page.goto(url)
+        ready(page)
+        page.get_by_label("Draft length").fill("1000")
+        page.get_by_role("button", name="Generate").click()
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("draft_length is 1000, must be 0 to 64: change draft length")
+        expect(page.get_by_label("Draft length")).to_have_attribute("aria-invalid", "true")
+        expect(page.get_by_label("Draft length")).to_be_focused()
+        page.get_by_label("Draft length").fill("8")
+        page.get_by_role("button", name="Generate").click()
+        is_done(page)
+        expect(alert).to_be_empty()
+
+
+def test_markup_in_a_prompt_stays_text(page: Page) -> None:
+    generate(page, "<img src=x onerror=alert(1)> Ada has 4 books. How many books does Ada have now?")
+    is_done(page)
+    assert page.locator("#tokens img").count() == 0
+
+
+def test_the_curl_command_says_what_the_page_sends(page: Page) -> None:
+    page.get_by_label("Prompt", exact=True).fill('Ada\'s 4 "books"\n$HOME')
+    page.get_by_label("Window").fill("4")
+    page.get_by_text("This request for curl").click()
+    command = shlex.split(page.locator("#curl").inner_text())
+    sent: list[dict[str, object]] = []
+    page.on("request", lambda request: sent.append(json.loads(request.post_data or "{}")))
+    page.get_by_role("button", name="Generate").click()
+    is_done(page)
+    assert command[:2] == ["curl", "-N"]
+    assert [json.loads(command[command.index("-d") + 1])] == sent
+    assert sent[0]["prompt"] == 'Ada\'s 4 "books"\n$HOME\n'
+    assert sent[0]["speculation"] == {"mode": "fly", "window": 4, "sub_drafter": True}
+
+
+def test_the_theme_is_the_systems_until_one_is_chosen(browser: Browser, url: str) -> None:
+    with opened(browser, url, viewport=WIDE, color_scheme="dark") as page:
+        ready(page)
+        dark = colour(page, "body", "background-color")
+        toggle = page.get_by_role("button", name="Dark theme")
+        expect(toggle).to_have_attribute("aria-pressed", "true")
+        toggle.click()
+        expect(toggle).to_have_attribute("aria-pressed", "false")
+        light = colour(page, "body", "background-color")
+        assert light != dark
+        page.reload()
+        assert colour(page, "body", "background-color") == light
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "viewport"), [("wide", WIDE), ("narrow", NARROW)])
+def test_it_looks_well(
+    browser: Browser,
+    url: str,
+    problems: list[Task],
+    tmp_path: Path,
+    theme: str,
+    name: str,
+    viewport: dict[str, int],
+) -> None:
+    with opened(browser, url, viewport=viewport, color_scheme=theme) as page:
+        ready(page)
+        page.evaluate(_WATCH)
+        page.get_by_role("button", name="Compare modes").click()
+        expect(page.get_by_role("status")).to_contain_text("Done: exact", timeout=30_000)
+        page.get_by_role("button", name="Generate").click()
+        expect(page.get_by_role("status")).to_contain_text(" tokens in ")
+        if name == "wide":
+            page.locator(".token.rescued").first.hover()
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        assert page.evaluate("shifts") < 0.01
+        assert faint_texts(page) == []
+        assert unnamed_controls(page) == []
+        folder = Path(SCREENSHOTS) if SCREENSHOTS else tmp_path
+        file = folder / f"playground-{name}-{theme}.png"
+        page.screenshot(path=file, full_page=True)
+        assert file.stat().st_size < 200_000
