@@ -121,7 +121,7 @@ def test_two_runs_part_at_their_first_different_token(
 
 @pytest.mark.parametrize("longest", [0, 0.004, 0.05, 0.31, 1, 1.2, 7.3, 61])
 def test_an_axis_holds_the_longest_run_with_few_round_ticks(call: Call, longest: float) -> None:
-    axis = call("axis.axisFor", longest)
+    axis = call("axis.axisFor", longest, 6)
     assert max(longest, 0.01) <= axis["end"] * (1 + 1e-9) <= max(longest, 0.01) * 2
     assert 3 <= len(axis["ticks"]) <= 7
     assert axis["ticks"][0] == 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
@@ -17,7 +17,11 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-lcd-text",
 )
+
+# A busy machine may take its time.
+expect.set_options(timeout=60_000)
 
 
 def chromium_path() -> str:

@@ -1,7 +1,6 @@
 /* The geometry of rounds in time: pure. */
 
 const STEPS = [1, 2, 5, 10];
-const MOST_TICKS = 6;
 const PARTS = ["draft", "verify", "wire"];
 
 /**
@@ -27,9 +26,9 @@ export function roundAt(rounds, time) {
   return rounds.reduce((best, round) => (best && distance(best) <= distance(round) ? best : round), null);
 }
 
-/** An axis from 0 to at least `longest` seconds: its end and the times of its ticks. */
-export function axisFor(longest) {
-  const least = Math.max(longest, 0.01) / MOST_TICKS;
+/** An axis from 0 to at least `longest` seconds: its end and the times of its ticks, at most so many after the first. */
+export function axisFor(longest, mostTicks) {
+  const least = Math.max(longest, 0.01) / mostTicks;
   const power = 10 ** Math.floor(Math.log10(least));
   const step = power * STEPS.find((factor) => factor * power >= least * (1 - 1e-9));
   const count = Math.ceil(Math.max(longest, 0.01) / step - 1e-9);

@@ -63,7 +63,8 @@ function place(card, rectangle) {
   const { width, height } = card.getBoundingClientRect();
   const most = document.documentElement.clientWidth - width - GAP_PX;
   const middle = rectangle.left + rectangle.width / 2 - width / 2;
-  const above = rectangle.top - height - GAP_PX;
+  const below = rectangle.bottom + GAP_PX;
+  const fits = below + height + GAP_PX <= innerHeight;
   card.style.left = `${Math.max(GAP_PX, Math.min(middle, most))}px`;
-  card.style.top = `${above >= GAP_PX ? above : rectangle.bottom + GAP_PX}px`;
+  card.style.top = `${fits ? below : Math.max(GAP_PX, rectangle.top - height - GAP_PX)}px`;
 }

@@ -7,6 +7,7 @@ import { duration, plural, tickLabel } from "./format.js";
 import { MODE_NAMES } from "./run.js";
 
 const MOST_ROWS = 4;
+const NARROW_PX = 480;
 const HEIGHTS = { draft: 0.6, verify: 1, wire: 0.24 };
 const STEPS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 };
 
@@ -48,7 +49,8 @@ export class Timeline {
   }
 
   #scale() {
-    const { end, ticks } = axisFor(Math.max(...this.rows.map((row) => row.length), 0));
+    const mostTicks = this.container.clientWidth < NARROW_PX ? 3 : 6;
+    const { end, ticks } = axisFor(Math.max(...this.rows.map((row) => row.length), 0), mostTicks);
     for (const row of this.rows) row.scale(end);
     this.axis.replaceChildren(...ticks.flatMap((time) => tick(time, end)));
   }
@@ -179,7 +181,7 @@ function barsOf(round) {
 
 function tick(time, end) {
   const x = `${(time / end) * 100}%`;
-  const anchor = time === 0 ? "start" : time === end ? "end" : "middle";
+  const anchor = time === 0 ? "start" : "middle";
   return [
     shape("line", { x1: x, x2: x, y1: 0, y2: 5 }),
     shape("text", { x, y: 18, "text-anchor": anchor }, tickLabel(time, end)),

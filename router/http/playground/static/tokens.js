@@ -107,7 +107,7 @@ export function legendEntries() {
     element(
       "li",
       { title: short },
-      element("span", { className: `swatch ${verdict}` }, verdict),
+      element("span", { className: verdict }, element("span", { className: "ink" }, verdict)),
       element("span", { className: "count", "data-verdict": verdict }, "0"),
     ),
   );
@@ -115,7 +115,9 @@ export function legendEntries() {
 
 function tokenElement(token) {
   const name = `${quotedToken(token.text)}, ${token.verdict}`;
-  const shown = element("span", { className: `token ${token.verdict}`, tabIndex: -1 }, token.text);
+  const [, space, ink] = token.text.match(/^(\s*)(.*)$/s);
+  const marked = element("span", { className: "ink" }, ink || space);
+  const shown = element("span", { className: `token ${token.verdict}`, tabIndex: -1 }, ...(ink ? [space, marked] : [marked]));
   shown.dataset.index = String(token.index);
   shown.setAttribute("role", "option");
   shown.setAttribute("aria-label", name);
