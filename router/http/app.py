@@ -47,7 +47,7 @@ def create_app(service: GenerationService, config: RouterConfig, defaults: Sampl
 
 
 def _middleware(config: RouterConfig) -> list[Middleware]:
-    """From the outermost to the innermost; authentication belongs before the guard's inside."""
+    """From the outermost to the innermost; what authenticates goes behind the guard, which answers for it."""
     origins = config.http.cors_origins
     cors = Middleware(
         CORSMiddleware,

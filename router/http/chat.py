@@ -48,7 +48,7 @@ def _text_of_part(part: Any) -> str:
         raise PydanticCustomError(
             "unsupported", "has a part of type {kind}, only text is supported", {"kind": kind}
         )
-    if kind is None or not isinstance(text, str) or part.keys() - {"type", "text"}:
+    if kind != "text" or not isinstance(text, str) or part.keys() - {"type", "text"}:
         raise ValueError('must be a text, or a list of parts such as {"type": "text", "text": "..."}')
     return text
 

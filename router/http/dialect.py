@@ -47,21 +47,32 @@ class Order:
 
 
 class Dialect(Protocol):
-    """Completions or chat.
+    """Completions or chat."""
 
-    Attributes:
-        id_prefix: Of a response's id, before the request's.
-        response_type: Model of a whole response.
-        response_object: Its `object`.
-        chunk_type: Model of a chunk.
-        chunk_object: Its `object`.
-    """
+    @property
+    def id_prefix(self) -> str:
+        """Of a response's id, before the request's."""
+        ...
 
-    id_prefix: str
-    response_type: type[Envelope]
-    response_object: str
-    chunk_type: type[Envelope]
-    chunk_object: str
+    @property
+    def response_type(self) -> type[Envelope]:
+        """Of a whole response."""
+        ...
+
+    @property
+    def response_object(self) -> str:
+        """What its `object` says."""
+        ...
+
+    @property
+    def chunk_type(self) -> type[Envelope]:
+        """Of a chunk."""
+        ...
+
+    @property
+    def chunk_object(self) -> str:
+        """What its `object` says."""
+        ...
 
     async def order(self, data: Mapping[str, Any], request_id: str) -> Order:
         """What a body asks for.

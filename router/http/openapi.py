@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -33,7 +33,7 @@ _RESPONSES: tuple[type[BaseModel], ...] = (
     Version,
     ErrorResponse,
 )
-_STREAM = "Chunks as server-sent events, the last of them `[DONE]`; an error in mid-stream is an event, too."
+_STREAM = "chunks as server-sent events, the last of them `[DONE]`; an error in mid-stream is an event, too."
 _ERRORS = {
     "400": "A field is unknown, unsupported, missing or out of range; `param` names it.",
     "404": "No such path or model.",
@@ -67,9 +67,10 @@ def openapi_document(model: str) -> bytes:
 
 
 def _schemas() -> dict[str, Any]:
-    asked = [(request, "validation") for request in _REQUESTS]
-    told = [(response, "serialization") for response in _RESPONSES]
-    _, definitions = models_json_schema([*asked, *told], ref_template=_REFERENCE)  # type: ignore[arg-type]
+    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]]
+    models = [(request, "validation") for request in _REQUESTS]
+    models += [(response, "serialization") for response in _RESPONSES]
+    _, definitions = models_json_schema(models, ref_template=_REFERENCE)
     found: dict[str, Any] = definitions["$defs"]
     return found
 
@@ -92,12 +93,14 @@ def _paths(model: str) -> dict[str, Any]:
 def _generate(
     summary: str, request: type[BaseModel], response: type[BaseModel], chunk: type[BaseModel]
 ) -> dict[str, Any]:
-    streamed = {"schema": {"type": "string", "description": f"{_STREAM} Each is a {chunk.__name__}."}}
-    content = {**_json(response), "text/event-stream": streamed}
+    told = {
+        "description": f"The whole response or, with `stream`, {_STREAM} Each is a {chunk.__name__}.",
+        "content": {**_json(response), "text/event-stream": {}},
+    }
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": _json(request)},
-        "responses": {"200": {"description": "The response", "content": content}, **_errors(*_ERRORS)},
+        "responses": {"200": told, **_errors(*_ERRORS)},
     }
 
 

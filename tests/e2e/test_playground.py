@@ -48,7 +48,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def url(deployment: Deployment) -> str:
-    return f"{deployment.router.url}/"
+    return f"{deployment.router.urls[0]}/"
 
 
 @pytest.fixture

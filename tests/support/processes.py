@@ -17,11 +17,11 @@ DRAFTER_MODEL = ROOT / "demo" / "models" / "drafter"
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """A running service: where it listens, over HTTP too where it does, and its process."""
+    """A running service: where it listens, its process, and the URLs of its other servers."""
 
     address: str
     process: subprocess.Popen[str]
-    url: str = ""
+    urls: tuple[str, ...] = ()
 
     def kill(self) -> None:
         """Ends it at once, as a crash would."""
@@ -40,7 +40,7 @@ def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
         )
         try:
             address, *urls = _ready_addresses(process, log)
-            yield ServiceProcess(address, process, *urls)
+            yield ServiceProcess(address, process, tuple(urls))
         finally:
             process.terminate()
             try:

@@ -61,7 +61,7 @@ function follow() {
 
 function place(card, rectangle) {
   const { width, height } = card.getBoundingClientRect();
-  const most = document.documentElement.clientWidth - width - GAP_PX;
+  const most = document.body.clientWidth - width - GAP_PX;
   const middle = rectangle.left + rectangle.width / 2 - width / 2;
   const below = rectangle.bottom + GAP_PX;
   const fits = below + height + GAP_PX <= innerHeight;
