@@ -22,15 +22,17 @@ NARROW = {"width": 390, "height": 844}
 SCREENSHOTS = os.environ.get("FLYSERVE_SCREENSHOTS")
 """Folder that keeps the screenshots: docs/images, to renew those of the documentation."""
 
-# Notes how many tokens there are whenever some are added, and every shift of the layout.
+# Notes how many tokens there are whenever some are added, and every shift of the layout but for words that go
+# to the next line as they grow.
 _WATCH = """() => {
   window.lengths = [];
   window.shifts = [];
   const list = document.getElementById("tokens");
   new MutationObserver(() => window.lengths.push(list.children.length)).observe(list, { childList: true });
-  const name = ({ node }) => node?.id || node?.className || node?.nodeName;
+  const told = ({ node }) => node?.id || node?.className || node?.nodeName;
+  const isWord = ({ node }) => (node?.closest ? node : node?.parentElement)?.closest(".tokens");
   const note = (entries) => entries.getEntries().forEach(({ value, sources }) => {
-    if (value > 0.001) window.shifts.push([value, sources.map(name)]);
+    if (!sources.every(isWord)) window.shifts.push([value, sources.map(told)]);
   });
   new PerformanceObserver(note).observe({ type: "layout-shift" });
 }"""
