@@ -64,6 +64,13 @@ def test_a_stream_ends_with_its_end_mark(page: Page) -> None:
     assert broken["chunks"] == [{"id": 1}]
 
 
+def test_a_router_that_is_gone_is_told_with_its_remedy(page: Page) -> None:
+    page.route("**/v1/completions", lambda route: route.abort())
+    told = page.evaluate(_STREAM.replace("window.fetch =", "const unused ="), "")
+    assert told["message"] == "the router cannot be reached"
+    assert "flyserve up" in told["remedy"]
+
+
 def test_an_error_in_the_midst_of_a_stream_is_told_with_its_remedy(page: Page) -> None:
     event = '{"error": {"message": "no target", "code": "not_ready"}}'
     assert page.evaluate(_STREAM, f"data: {event}\n\n") == {

@@ -40,6 +40,10 @@ _STOP_AT_FIRST_TOKEN = """() => {
   const stop = () => document.getElementById("stop").click();
   new MutationObserver(stop).observe(document.getElementById("tokens"), { childList: true });
 }"""
+_ESCAPE_AT_FIRST_COMPARED_TOKEN = """() => {
+  const escape = () => dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+  new MutationObserver(escape).observe(document.querySelector(".column .tokens"), { childList: true });
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +179,33 @@ def test_three_modes_are_compared(page: Page, problems: list[Task]) -> None:
     assert page.get_by_role("slider").count() == 3
 
 
+def test_modes_are_compared_at_once_where_asked(page: Page) -> None:
+    page.get_by_label("all at once").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("status")).to_contain_text("Done: exact")
+    expect(page.locator(".column").nth(1)).to_contain_text("The same as plain, token for token")
+
+
+def test_a_comparison_that_is_stopped_begins_no_other_mode(page: Page) -> None:
+    page.evaluate(_ESCAPE_AT_FIRST_COMPARED_TOKEN)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("status")).to_have_text("Stopped.")
+    expect(page.locator(".column").nth(0)).to_contain_text("Not finished.")
+    assert page.locator(".column").nth(1).locator(".token").count() == 0
+    expect(page.get_by_role("button", name="Compare")).to_be_enabled()
+
+
+def test_a_prompt_can_be_sent_as_a_message_and_its_answer_copied(page: Page, problems: list[Task]) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_text("Request", exact=True).click()
+    page.get_by_label("Send the prompt as").select_option("chat")
+    generate(page, problems[2].prompt)
+    is_done(page)
+    page.get_by_role("button", name="Copy text").click()
+    expect(page.get_by_role("status")).to_have_text("Copied.")
+    assert problems[2].is_solved_by(page.evaluate("navigator.clipboard.readText()"))
+
+
 def test_stop_ends_a_run_and_the_next_one_goes_well(page: Page, problems: list[Task]) -> None:
     page.get_by_role("radio", name="Plain").check()
     page.evaluate(_STOP_AT_FIRST_TOKEN)
@@ -201,6 +232,13 @@ def test_an_error_is_one_line_with_its_remedy(browser: Browser, url: str) -> Non
         page.get_by_role("button", name="Generate").click()
         is_done(page)
         expect(alert).to_be_empty()
+
+
+def test_what_is_no_number_is_not_sent(page: Page) -> None:
+    page.get_by_label("Window").press_sequentially("1e")
+    page.get_by_role("button", name="Generate").click()
+    expect(page.get_by_role("alert")).to_have_text("Window is no number: change it.")
+    assert page.locator(".token").count() == 0
 
 
 def test_markup_in_a_prompt_stays_text(page: Page) -> None:
@@ -243,7 +281,7 @@ def take(page: Page, viewport: dict[str, int], file: Path) -> None:
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": viewport["width"], "height": height})
     if viewport == WIDE:
-        page.locator("#tokens .rescued").last.hover()
+        page.locator("#tokens .rescued").nth(2).hover()
     page.screenshot(path=file)
 
 
