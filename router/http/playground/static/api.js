@@ -36,6 +36,7 @@ export async function* stream(request, signal) {
       if (chunk.error) throw failureOf(chunk.error);
       numTokens += chunk.flyserve?.tokens?.length ?? 0;
       yield chunk;
+      signal?.throwIfAborted(); // what has already come is not shown after a stop
     }
   } catch (error) {
     throw isOurs(error) ? error : broken(numTokens);
