@@ -1,41 +1,17 @@
 """The playground in a real browser, in front of the demo deployment."""
 
 import json
-import os
 import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from demo.tasks import Task
-from tests.support.browser import chromium, opened
-from tests.support.page_checks import faint_texts, unnamed_controls
-from tests.support.processes import Deployment
+from tests.support.playground import WATCH, WIDE, generate, is_done, ready, style
 
 pytestmark = pytest.mark.slow
 
-WIDE = {"width": 1280, "height": 900}
-NARROW = {"width": 390, "height": 844}
-SCREENSHOTS = os.environ.get("FLYSERVE_SCREENSHOTS")
-"""Folder that keeps the screenshots: docs/images, to renew those of the documentation."""
-
-# Notes how many tokens there are whenever some are added, and every shift of the layout but for words that go
-# to the next line as they grow.
-_WATCH = """() => {
-  window.lengths = [];
-  window.shifts = [];
-  const list = document.getElementById("tokens");
-  new MutationObserver(() => window.lengths.push(list.children.length)).observe(list, { childList: true });
-  const told = ({ node }) => node?.id || node?.className || node?.nodeName;
-  const isWord = ({ node }) => (node?.closest ? node : node?.parentElement)?.closest(".tokens");
-  const note = (entries) => entries.getEntries().forEach(({ value, sources }) => {
-    if (!sources.every(isWord)) window.shifts.push([value, sources.map(told)]);
-  });
-  new PerformanceObserver(note).observe({ type: "layout-shift" });
-}"""
 _STOP_AT_FIRST_TOKEN = """() => {
   const stop = () => document.getElementById("stop").click();
   new MutationObserver(stop).observe(document.getElementById("tokens"), { childList: true });
@@ -46,46 +22,10 @@ _ESCAPE_AT_FIRST_COMPARED_TOKEN = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def url(deployment: Deployment) -> str:
-    return f"{deployment.router.urls[0]}/"
-
-
-@pytest.fixture
-def page(browser: Browser, url: str) -> Iterator[Page]:
-    with opened(browser, url, viewport=WIDE) as page:
-        ready(page)
-        yield page
-
-
-def ready(page: Page) -> None:
-    expect(page.locator("#served")).to_contain_text("target")
-
-
-def generate(page: Page, prompt: str) -> None:
-    page.get_by_label("Prompt", exact=True).fill(prompt)
-    page.get_by_role("button", name="Generate").click()
-
-
-def is_done(page: Page) -> None:
-    expect(page.get_by_role("status")).to_contain_text("Done: ")
-
-
-def colour(page: Page, selector: str, theme: str = "color") -> str:
-    read = "(element, name) => getComputedStyle(element).getPropertyValue(name)"
-    return str(page.locator(selector).first.evaluate(read, theme))
-
-
 def test_tokens_arrive_one_after_another_in_the_colours_of_their_verdicts(
     page: Page, problems: list[Task]
 ) -> None:
-    page.evaluate(_WATCH)
+    page.evaluate(WATCH)
     generate(page, problems[0].prompt)
     is_done(page)
     tokens = page.locator("#tokens").get_by_role("option")
@@ -96,8 +36,8 @@ def test_tokens_arrive_one_after_another_in_the_colours_of_their_verdicts(
     counts = [int(count) for count in page.locator("#verdicts .count").all_text_contents()]
     assert sum(counts) == tokens.count()
     assert problems[0].is_solved_by("".join(tokens.all_text_contents()))
-    assert colour(page, ".token.exact") != colour(page, ".token.corrected")
-    assert colour(page, ".token.corrected .ink", "text-decoration-style") == "double"
+    assert style(page, ".token.exact") != style(page, ".token.corrected")
+    assert style(page, ".token.corrected .ink", "text-decoration-style") == "double"
     assert page.evaluate("shifts") == []
 
 
@@ -127,7 +67,7 @@ def test_everything_can_be_done_by_keyboard(page: Page, problems: list[Task]) ->
     page.keyboard.press("ArrowRight")
     focused = page.locator(":focus")
     expect(focused).to_have_attribute("data-index", "2")
-    assert colour(page, ":focus .ink", "outline-style") == "solid"
+    assert style(page, ":focus .ink", "outline-style") == "solid"
     card = page.get_by_role("tooltip")
     expect(card).to_be_visible()
     page.keyboard.press("Escape")
@@ -140,27 +80,6 @@ def test_everything_can_be_done_by_keyboard(page: Page, problems: list[Task]) ->
     expect(rounds).to_have_attribute("aria-valuenow", "2")
     expect(card).to_contain_text("Round 2")
     expect(card).to_contain_text("Verify")
-
-
-def test_tabs_reach_every_control_in_reading_order(page: Page) -> None:
-    page.keyboard.press("Tab")
-    reached = []
-    for _ in range(40):
-        reached.append(
-            page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
-        )
-        page.keyboard.press("Tab")
-    expected = [
-        "Skip to the response",
-        "theme",
-        "prompt",
-        "Word problem",
-        "generate",
-        "compare",
-        "stop",
-        "preset",
-    ]
-    assert [name for name in reached if name in expected][: len(expected)] == expected
 
 
 def test_three_modes_are_compared(page: Page, problems: list[Task]) -> None:
@@ -260,53 +179,3 @@ def test_the_curl_command_says_what_the_page_sends(page: Page) -> None:
     assert [json.loads(command[command.index("-d") + 1])] == sent
     assert sent[0]["prompt"] == 'Ada\'s 4 "books"\n$HOME\n'
     assert sent[0]["speculation"] == {"mode": "fly", "window": 4, "sub_drafter": True}
-
-
-def test_the_theme_is_the_systems_until_one_is_chosen(browser: Browser, url: str) -> None:
-    with opened(browser, url, viewport=WIDE, color_scheme="dark") as page:
-        ready(page)
-        dark = colour(page, "body", "background-color")
-        toggle = page.get_by_role("button", name="Dark theme")
-        expect(toggle).to_have_attribute("aria-pressed", "true")
-        toggle.click()
-        expect(toggle).to_have_attribute("aria-pressed", "false")
-        light = colour(page, "body", "background-color")
-        assert light != dark
-        page.reload()
-        assert colour(page, "body", "background-color") == light
-
-
-def take(page: Page, viewport: dict[str, int], file: Path) -> None:
-    """The whole page, with the card of a rescued token where there is room beside it."""
-    height = page.evaluate("document.documentElement.scrollHeight")
-    page.set_viewport_size({"width": viewport["width"], "height": height})
-    if viewport == WIDE:
-        page.locator("#tokens .rescued").nth(2).hover()
-    page.screenshot(path=file)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("name", "viewport"), [("wide", WIDE), ("narrow", NARROW)])
-def test_it_looks_well(
-    browser: Browser,
-    url: str,
-    problems: list[Task],
-    tmp_path: Path,
-    theme: str,
-    name: str,
-    viewport: dict[str, int],
-) -> None:
-    with opened(browser, url, viewport=viewport, color_scheme=theme) as page:
-        ready(page)
-        page.evaluate(_WATCH)
-        page.get_by_role("button", name="Compare").click()
-        expect(page.get_by_role("status")).to_contain_text("Done: exact")
-        page.get_by_role("button", name="Generate").click()
-        expect(page.get_by_role("status")).to_contain_text(" tokens in ")
-        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-        assert page.evaluate("shifts") == []
-        assert faint_texts(page) == []
-        assert unnamed_controls(page) == []
-        folder = Path(SCREENSHOTS) if SCREENSHOTS else tmp_path
-        file = folder / f"playground-{name}-{theme}.png"
-        take(page, viewport, file)
