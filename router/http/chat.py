@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from fly.errors import FieldViolation
+from fly.errors import InvalidRequest
 from fly.types import SamplingParams
 from router.http.dialect import Order, finish_reason, text_of
-from router.http.errors import BadField
-from router.http.fields import Count, GenerationFields, RequestModel
+from router.http.fields import Count, GenerationFields, RequestModel, Whole
 from router.http.logprobs import chat_logprobs
 from router.http.objects import (
     AssistantMessage,
@@ -98,7 +97,7 @@ class ChatRequest(GenerationFields):
     """
 
     messages: Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -121,8 +120,8 @@ class Chat:
         """What a body asks for.
 
         Raises:
-            BadField: A field is unknown, unsupported, missing or malformed.
-            InvalidRequest: The chat template refuses the messages.
+            InvalidRequest: A field is unknown, unsupported, missing or malformed, or the chat template
+                refuses the messages.
         """
         body = parse(ChatRequest, data)
         limit_name, max_tokens = _max_tokens(body)
@@ -164,13 +163,11 @@ def _max_tokens(body: ChatRequest) -> tuple[str, int | None]:
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         found = f"is {old}, but max_completion_tokens is {new}: give one of them"
-        raise BadField("invalid_value", FieldViolation("max_tokens", found))
+        raise InvalidRequest.of("max_tokens", found)
     return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
 
 
 def _logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs and not body.logprobs:
-        raise BadField(
-            "invalid_value", FieldViolation("top_logprobs", "must not be set without logprobs: true")
-        )
+        raise InvalidRequest.of("top_logprobs", "must not be set without logprobs: true")
     return (body.top_logprobs or 0) if body.logprobs else None

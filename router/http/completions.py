@@ -72,7 +72,7 @@ class Completions:
         """What a body asks for.
 
         Raises:
-            BadField: A field is unknown, unsupported, missing or malformed.
+            InvalidRequest: A field is unknown, unsupported, missing or malformed.
         """
         body = parse(CompletionRequest, data)
         check_number("prompt", len(body.prompt), "prompts", self._limits.prompts)

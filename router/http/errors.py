@@ -4,7 +4,7 @@ import logging
 import math
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -22,7 +22,6 @@ from fly.errors import (
 logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
-_CONTEXT_WORDS = "leave room for an answer"
 
 
 class Refused(FlyServeError):
@@ -39,18 +38,6 @@ class Refused(FlyServeError):
         self.param = param
         self.code = code
         super().__init__(message)
-
-
-class BadField(InvalidRequest):
-    """A field of the body is unknown, unsupported, missing or malformed.
-
-    Attributes:
-        code: OpenAI's name of the first fault.
-    """
-
-    def __init__(self, code: str, *violations: FieldViolation) -> None:
-        self.code = code
-        super().__init__(*violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +93,7 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
         error: Speaks of the fields of `GenerateRequest`.
         names: By the beginning of the field's dotted path.
     """
-    violations = [FieldViolation(_renamed(v.field, names), v.description) for v in error.violations]
-    return InvalidRequest(*violations)
+    return InvalidRequest(*(replace(v, field=_renamed(v.field, names)) for v in error.violations))
 
 
 def _renamed(path: str, names: Mapping[str, str]) -> str:
@@ -119,11 +105,8 @@ def _renamed(path: str, names: Mapping[str, str]) -> str:
 
 
 def _invalid(error: InvalidRequest) -> ErrorReply:
-    param = error.violations[0].field if error.violations else None
-    code = error.code if isinstance(error, BadField) else "invalid_value"
-    if any(_CONTEXT_WORDS in violation.description for violation in error.violations):
-        code = "context_length_exceeded"
-    return ErrorReply(400, str(error), INVALID, param, code)
+    first = error.violations[0] if error.violations else FieldViolation("", "")
+    return ErrorReply(400, str(error), INVALID, first.field or None, first.reason)
 
 
 def _of_routing(error: HTTPException) -> ErrorReply:

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=0, le=_UINT32)]
 """A whole number that is not negative."""
+Whole = Annotated[int, Field(ge=-_UINT32, le=_UINT32)]
+"""A whole number, whose range the service knows."""
 
 
 def one_of(*names: str) -> Any:
@@ -93,8 +95,8 @@ class GenerationFields(RequestModel):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    n: int | None = None
+    max_tokens: Whole | None = None
+    n: Whole | None = None
     stop: Strings | None = None
     temperature: float | None = None
     top_p: float | None = None

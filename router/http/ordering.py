@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from fly.errors import FieldViolation
+from fly.errors import InvalidRequest
 from fly.types import SamplingParams
-from router.http.errors import BadField
 from router.http.fields import GenerationFields
 from router.request import GenerateRequest, SpeculationParams
 
@@ -45,11 +44,11 @@ def stream_wishes(body: GenerationFields) -> dict[str, Any]:
     """What an order says beside its requests.
 
     Raises:
-        BadField: Options of a stream that is not asked for.
+        InvalidRequest: Options of a stream that is not asked for.
     """
     options = body.stream_options
     if options is not None and not body.stream:
-        raise BadField("invalid_value", FieldViolation("stream_options", "must not be set without stream"))
+        raise InvalidRequest.of("stream_options", "must not be set without stream")
     return {
         "stream": bool(body.stream),
         "include_usage": options is not None and bool(options.include_usage),
@@ -60,6 +59,6 @@ def stream_wishes(body: GenerationFields) -> dict[str, Any]:
 
 
 def check_number(field: str, number: int, kind: str, limit: int) -> None:
-    """Raises BadField where a list is too long."""
+    """Raises InvalidRequest where a list is too long."""
     if number > limit:
-        raise BadField("invalid_value", FieldViolation(field, f"has {number} {kind}, at most {limit}"))
+        raise InvalidRequest.of(field, f"has {number} {kind}, at most {limit}")

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fly.errors import FieldViolation
-from router.http.errors import BadField
+from fly.errors import FieldViolation, InvalidRequest
 from router.http.unsupported import UNSUPPORTED, drop_unsupported
 
 M = TypeVar("M", bound=BaseModel)
@@ -20,17 +19,18 @@ def parse(model: type[M], data: Mapping[str, Any]) -> M:
     """A request.
 
     Raises:
-        BadField: With every fault; its code is that of the first.
+        InvalidRequest: With every fault.
     """
     supported = drop_unsupported(data)
     try:
         return model.model_validate(supported)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        raise BadField(_code(faults[0]), *(_violation(model, fault) for fault in faults)) from None
+        raise InvalidRequest(
+            *(_violation(model, fault) for fault in error.errors(include_url=False))
+        ) from None
 
 
-def _code(fault: Mapping[str, Any]) -> str:
+def _reason(fault: Mapping[str, Any]) -> str:
     kind = str(fault["type"])
     known = {
         "missing": "missing_required_parameter",
@@ -41,27 +41,35 @@ def _code(fault: Mapping[str, Any]) -> str:
 
 
 def _violation(model: type[BaseModel], fault: Mapping[str, Any]) -> FieldViolation:
-    path = _path(fault["loc"])
+    return FieldViolation(_path(fault["loc"]), _description(model, fault), _reason(fault))
+
+
+def _description(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
     match fault["type"]:
         case "missing":
-            return FieldViolation(path, "is missing")
+            return "is missing"
         case "extra_forbidden":
-            return FieldViolation(path, f"is unknown{_nearest(model, fault['loc'])}")
+            return f"is unknown{_nearest(model, fault['loc'])}"
         case "value_error" | "unsupported":
-            return FieldViolation(path, str(fault["msg"]).removeprefix("Value error, "))
+            return str(fault["msg"]).removeprefix("Value error, ")
     shown = repr(fault["input"])
     if len(shown) > _SHOWN_CHARACTERS:
         shown = shown[: _SHOWN_CHARACTERS - 3] + "..."
-    rule = str(fault["msg"]).replace("Input should", "must", 1)
-    return FieldViolation(path, f"is {shown}, {rule}")
+    return f"is {shown}, {str(fault['msg']).replace('Input should', 'must', 1)}"
 
 
 def _path(location: tuple[int | str, ...]) -> str:
     """Such as `messages[0].content`."""
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        path += f"[{part}]" if isinstance(part, int) else f".{_name(part)}" if path else _name(part)
     return path
+
+
+def _name(part: str) -> str:
+    """A name as the client wrote it, unless that is no name: then so that it fits on a line."""
+    is_plain = part.isprintable() and len(part) <= _SHOWN_CHARACTERS
+    return part if is_plain else ascii(part[:_SHOWN_CHARACTERS])
 
 
 def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

@@ -59,11 +59,13 @@ async def run_order(service: GenerationService, order: Order, tally: Tally, emit
         await service.serve(request, order.timeout_s, make_emit)
 
     try:
-        async with asyncio.timeout(order.timeout_s):
+        async with asyncio.timeout(order.timeout_s) as limit:
             await _all(serve(request, index * request.n) for index, request in enumerate(order.requests))
     except InvalidRequest as error:
         raise renamed(error, order.names) from None
     except TimeoutError:
+        if not limit.expired():
+            raise
         raise DeadlineExceeded(f"the request's timeout of {order.timeout_s:g} s has passed") from None
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fly.errors import FieldViolation
-from router.http.errors import BadField
+from fly.errors import FieldViolation, InvalidRequest
 
 IGNORED = frozenset(
     {
@@ -78,11 +77,11 @@ def drop_unsupported(data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are left when those that ask for nothing are taken away.
 
     Raises:
-        BadField: A field asks for something that there is not.
+        InvalidRequest: A field asks for something that there is not.
     """
     asked = [name for name in data if name in UNSUPPORTED and not _asks_nothing(name, data[name])]
     if asked:
-        raise BadField("unsupported_parameter", *(_violation(name) for name in asked))
+        raise InvalidRequest(*(_violation(name) for name in asked))
     return {name: value for name, value in data.items() if name not in UNSUPPORTED and name not in IGNORED}
 
 
@@ -94,7 +93,8 @@ def _asks_nothing(name: str, value: Any) -> bool:
 
 def _violation(name: str) -> FieldViolation:
     idle = " or ".join(_shown(value) for value in UNSUPPORTED[name])
-    return FieldViolation(name, "is not supported" + (f", only {idle} is" if idle else ""))
+    found = "is not supported" + (f", only {idle} is" if idle else "")
+    return FieldViolation(name, found, "unsupported_parameter")
 
 
 def _shown(value: Any) -> str:

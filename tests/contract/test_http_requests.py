@@ -36,7 +36,7 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("min_p", INVALID, {"min_p": 1.5}, "must be 0 to 1"),
     ("n", INVALID, {"n": 17}, "is 17, must be 1 to 16"),
     ("n", INVALID, {"n": 0}, "is 0, must be 1 to 16"),
-    ("n", INVALID, {"n": -(10**30)}, "must be 1 to 16"),
+    ("n", INVALID, {"n": -(10**30)}, "is -1000000000"),
     ("logprobs", INVALID, {"logprobs": 21}, "is 21, must be 0 to 20"),
     ("logprobs", INVALID, {"logprobs": -1}, "is -1"),
     ("logprobs", TYPE, {"logprobs": True}, "is True"),

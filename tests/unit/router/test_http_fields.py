@@ -13,7 +13,6 @@ from fly.types import SamplingParams
 from router.chat_template import ChatTemplate
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
-from router.http.errors import BadField
 from router.http.parsing import parse
 from router.http.unsupported import IGNORED, UNSUPPORTED
 from router.sampling_defaults import sampling_defaults
@@ -31,8 +30,12 @@ def test_whatever_a_body_holds_it_is_taken_or_refused_by_name(data: dict[str, An
     for model in (CompletionRequest, ChatRequest):
         try:
             taken = parse(model, data)
-        except BadField as error:
-            assert error.violations and error.code and "\n" not in str(error).replace(str(data), "")
+        except InvalidRequest as error:
+            assert (
+                error.violations
+                and error.violations[0].reason
+                and "\n" not in str(error).replace(str(data), "")
+            )
         else:
             assert taken.sampling(SamplingParams()).temperature == (taken.temperature or 0)
 
@@ -41,13 +44,13 @@ def test_whatever_a_body_holds_it_is_taken_or_refused_by_name(data: dict[str, An
 def test_an_unsupported_field_is_refused_but_for_values_that_ask_nothing(name: str) -> None:
     for idle in (None, *UNSUPPORTED[name]):
         parse(CompletionRequest, {**COMPLETION, name: idle})
-    with pytest.raises(BadField, match=f"{name} is not supported") as caught:
+    with pytest.raises(InvalidRequest, match=f"{name} is not supported") as caught:
         parse(CompletionRequest, {**COMPLETION, name: "something else"})
-    assert caught.value.code == "unsupported_parameter"
+    assert caught.value.violations[0].reason == "unsupported_parameter"
 
 
 def test_a_truth_value_is_no_number() -> None:
-    with pytest.raises(BadField, match="best_of is not supported"):
+    with pytest.raises(InvalidRequest, match="best_of is not supported"):
         parse(CompletionRequest, {**COMPLETION, "best_of": True})
 
 
