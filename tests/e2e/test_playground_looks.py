@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from demo.tasks import Task
 from tests.support.browser import opened
 from tests.support.page_checks import faint_texts, unnamed_controls
 from tests.support.playground import NARROW, WATCH, WIDE, ready, style
@@ -66,7 +65,6 @@ def take(page: Page, viewport: dict[str, int], file: Path) -> None:
 def test_it_looks_well(
     browser: Browser,
     url: str,
-    problems: list[Task],
     tmp_path: Path,
     theme: str,
     name: str,
