@@ -116,6 +116,12 @@ def test_a_run_gathers_text_tokens_and_rounds(page: Page) -> None:
     assert [(token["index"], token["round"]) for token in run["tokens"]] == [(0, 0), (1, 0)]
 
 
+@pytest.mark.parametrize(("mode", "measure"), [("fly", "shares"), ("exact", "nats"), ("plain", "nats")])
+def test_only_flys_rule_measures_entropy_in_a_unit_of_its_own(call: Call, mode: str, measure: str) -> None:
+    request = {"body": {"speculation": {"mode": mode}}}
+    assert call("run.startRun", request, "shares")["measure"] == measure
+
+
 @pytest.mark.parametrize(
     ("ids", "others", "at"), [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1], 1), ([], [], None)]
 )

@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 import { clock, percent, plural } from "./format.js";
 import { play } from "./play.js";
 import { buildRequest } from "./request.js";
-import { MODE_NAMES, firstDifference, rescuedShare, speed } from "./run.js";
+import { MODE_NAMES, NATS, firstDifference, rescuedShare, speed } from "./run.js";
 import { TokenView } from "./tokens.js";
 
 const MODES = Object.keys(MODE_NAMES);
@@ -24,14 +24,14 @@ export class Comparison {
    * They share the prompt, the sampling and the seed, but no cache. Throws what a run throws; the others are then
    * not begun, or stopped.
    */
-  async run(values, model, { atOnce, tell, rowOf, ...means }) {
+  async run(values, model, { atOnce, tell, newRow, ...means }) {
     for (const column of Object.values(this.columns)) column.reset();
     const salt = crypto.getRandomValues(new Uint32Array(2)).join("-");
     const seed = values.seed ?? Math.floor(Math.random() * SEEDS);
     const runs = {};
     const one = async (mode) => {
       const request = buildRequest(values, model, { mode, seed, cache_salt: `playground-${salt}-${mode}` });
-      runs[mode] = await play(request, { ...means, views: [this.columns[mode], rowOf(mode)] });
+      runs[mode] = await play(request, { ...means, views: [this.columns[mode], newRow()] });
       this.#conclude(runs);
     };
     if (atOnce) {
@@ -90,7 +90,7 @@ class Column {
   }
 
   reset() {
-    this.tokens.reset("nats");
+    this.tokens.reset(NATS);
     this.clock.textContent = clock(0);
     this.note.textContent = "";
     for (const [, dd] of this.values) dd.textContent = UNKNOWN;

@@ -3,6 +3,7 @@
 import { byId, element } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
 import { Failure } from "./failure.js";
+import { NATS } from "./run.js";
 
 const NUMBERS = ["draft_length", "window", "threshold", "temperature", "top_p", "seed", "max_tokens"];
 const MODE_HELP = {
@@ -11,7 +12,6 @@ const MODE_HELP = {
   fly: "Drafts, and a mismatch is kept where the target is unsure and agrees with what follows.",
 };
 const DEFAULT = "";
-const NATS = "nats";
 const SHARE = "a share of ln |V|";
 const NARROW = "(max-width: 62rem)";
 

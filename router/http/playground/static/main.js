@@ -53,8 +53,8 @@ async function generate(means) {
 
 async function compare(means) {
   const atOnce = byId("at_once").checked;
-  const rowOf = () => timeline.row();
-  const runs = await comparison.run(controls.values(), model, { ...means, atOnce, tell, rowOf });
+  const newRow = () => timeline.row();
+  const runs = await comparison.run(controls.values(), model, { ...means, atOnce, tell, newRow });
   const [exact, fly] = [runs.exact, runs.fly].map((run) => `${speedUp(run, runs.plain).toFixed(2)}×`);
   tell(`Done: exact ${exact} and FLy ${fly} as fast as plain.`);
 }

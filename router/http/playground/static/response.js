@@ -7,6 +7,7 @@ import { TokenView, legendEntries } from "./tokens.js";
 
 const UNKNOWN = "–";
 const ENDINGS = { stop: "ended by itself", length: "cut at max tokens" };
+const REASONS = { exact: "mismatch" };
 const FIGURES = [
   ["Tokens/s", (run) => speed(run).toFixed(1)],
   ["Tau", (run) => run.statistics.tau.toFixed(2)],
@@ -75,6 +76,6 @@ function figure(name) {
 }
 
 function refusals(statistics) {
-  const found = rejections(statistics).map(([reason, count]) => `${reason} ${count}`);
+  const found = rejections(statistics).map(([reason, count]) => `${REASONS[reason] ?? reason} ${count}`);
   return found.join(" · ") || "nothing";
 }

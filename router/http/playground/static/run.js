@@ -1,15 +1,16 @@
 /* One run: what has come of it so far, and the figures that follow: pure. */
 
 export const VERDICTS = ["exact", "rescued", "corrected", "bonus", "plain"];
+export const NATS = "nats";
 export const MODE_NAMES = { plain: "Plain", exact: "Exact", fly: "FLy" };
 
-/** A run before its first token. */
-export function startRun(request, measure = "nats") {
+/** A run before its first token; `measure` is the unit of entropies under its rule, nats unless the rule is FLy's. */
+export function startRun(request, measure = NATS) {
   const { mode, draft_length: draftLength = null } = request.body.speculation;
   return {
     mode,
     draftLength,
-    measure,
+    measure: mode === "fly" ? measure : NATS,
     text: "",
     tokens: [],
     rounds: [],

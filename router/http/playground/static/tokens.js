@@ -3,6 +3,7 @@
 import { hideCard, showCard } from "./card.js";
 import { element } from "./dom.js";
 import { quotedToken } from "./format.js";
+import { NATS } from "./run.js";
 
 /** What each verdict means, for the legend and in full. */
 export const MEANINGS = {
@@ -24,7 +25,8 @@ export class TokenView {
     this.container = container;
     this.pane = container.parentElement;
     this.label = label;
-    this.measure = "nats";
+    this.tokens = [];
+    this.measure = NATS;
     this.follows = true;
     container.addEventListener("pointerover", (event) => this.#point(event));
     container.addEventListener("pointerleave", () => hideCard({ soon: true }));
