@@ -24,6 +24,7 @@ from router.http.parsing import parse
 from router.response import Piece
 from router.service import GenerationService
 
+_TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
 _CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
 
 
@@ -34,10 +35,12 @@ class TextPart(RequestModel):
     text: str
 
 
-def _joined_text(value: Any) -> Any:
+def _joined_text(value: Any) -> str:
     """Parts of text are lines of one text."""
+    if isinstance(value, str):
+        return value
     if not isinstance(value, list):
-        return value if isinstance(value, str) else _text_of_part(value)
+        raise ValueError(_TEXT_OR_PARTS)
     return "\n".join(_text_of_part(part) for part in value)
 
 
@@ -48,7 +51,7 @@ def _text_of_part(part: Any) -> str:
             "unsupported", "has a part of type {kind}, only text is supported", {"kind": kind}
         )
     if kind != "text" or not isinstance(text, str) or part.keys() - {"type", "text"}:
-        raise ValueError('must be a text, or a list of parts such as {"type": "text", "text": "..."}')
+        raise ValueError(_TEXT_OR_PARTS)
     return text
 
 

@@ -89,6 +89,7 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     ("messages[0].content", UNSUPPORTED, {"messages": [{"role": "user", "content": [IMAGE]}]}, "image_url"),
     ("messages[0].content", INVALID, {"messages": [{"role": "user", "content": [7]}]}, "must be a text"),
+    ("messages[0].content", INVALID, {"messages": [{"role": "user", "content": IMAGE}]}, "must be a text"),
     (
         "messages[0].content",
         INVALID,
