@@ -147,10 +147,13 @@ def test_an_error_is_one_line_with_its_remedy(browser: Browser, url: str) -> Non
         expect(alert).to_contain_text("draft_length is 1000, must be 0 to 64: change draft length")
         expect(page.get_by_label("Draft length")).to_have_attribute("aria-invalid", "true")
         expect(page.get_by_label("Draft length")).to_be_focused()
+        expect(page.locator(".fault")).to_be_in_viewport()
+        assert page.get_by_role("slider").count() == 0
         page.get_by_label("Draft length").fill("8")
         page.get_by_role("button", name="Generate").click()
         is_done(page)
         expect(alert).to_be_empty()
+        expect(page.locator(".fault")).to_have_count(0)
 
 
 def test_what_is_no_number_is_not_sent(page: Page) -> None:

@@ -12,6 +12,7 @@ const MODE_HELP = {
   fly: "Drafts, and a mismatch is kept where the target is unsure and agrees with what follows.",
 };
 const DEFAULT = "";
+const FAULT = "fault";
 const SHARE = "a share of ln |V|";
 const NARROW = "(max-width: 62rem)";
 
@@ -20,9 +21,10 @@ export class Controls {
   constructor() {
     this.form = byId("controls");
     this.deployment = null;
+    this.blamed = null;
     byId("examples").replaceChildren(...EXAMPLES.map(([name, prompt]) => this.#example(name, prompt)));
     byId("prompt").value = EXAMPLES[0][1];
-    this.form.addEventListener("input", (event) => this.#changed(event.target));
+    this.form.addEventListener("input", () => this.#changed());
     if (matchMedia(NARROW).matches) for (const group of this.form.querySelectorAll("details")) group.open = false;
     this.#tell();
   }
@@ -65,28 +67,38 @@ export class Controls {
     return this.#rule()?.entropy === "normalized" ? SHARE : NATS;
   }
 
-  /** Marks the field that a failure is about, and brings it into view. */
-  blame(name) {
+  /** Marks the field that a failure is about, says why beside it, and brings it into view. */
+  blame({ field: name, message }) {
     const field = name && this.form.elements[name];
     if (!(field instanceof HTMLElement)) return;
+    this.blamed = field;
     field.setAttribute("aria-invalid", "true");
+    field.setAttribute("aria-errormessage", FAULT);
+    field.closest(".field, .prompt").append(element("p", { id: FAULT, className: "fault" }, message));
     const group = field.closest("details");
     if (group) group.open = true;
     field.focus();
+  }
+
+  /** Takes back what was said of a field. */
+  absolve() {
+    this.blamed?.removeAttribute("aria-invalid");
+    this.blamed?.removeAttribute("aria-errormessage");
+    this.blamed = null;
+    byId(FAULT)?.remove();
   }
 
   #example(name, prompt) {
     const button = element("button", { type: "button", className: "small" }, name);
     button.addEventListener("click", () => {
       byId("prompt").value = prompt;
-      this.#changed(byId("prompt"));
       this.form.dispatchEvent(new Event("input"));
     });
     return button;
   }
 
-  #changed(field) {
-    field.removeAttribute("aria-invalid");
+  #changed() {
+    this.absolve();
     this.#tell();
   }
 

@@ -27,6 +27,7 @@ async function attempt(work, region) {
   running = new AbortController();
   showRunning(true);
   byId("error").textContent = "";
+  controls.absolve();
   if (region.getBoundingClientRect().top > innerHeight * 0.8) region.scrollIntoView({ block: "start" });
   try {
     if (model === null) await meet();
@@ -82,7 +83,7 @@ function tellFailure(error) {
   const remedy = error.remedy ?? "reload the page";
   byId("error").textContent = `${error.message}: ${remedy}.`;
   showRunning(false);
-  controls.blame(error.field);
+  controls.blame(error);
 }
 
 function showRunning(isRunning) {

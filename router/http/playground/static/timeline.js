@@ -37,8 +37,16 @@ export class Timeline {
         this.#layOut();
       },
       update: (run) => row.update(run),
-      end: (run) => row.update(run),
+      end: (run) => {
+        row.update(run);
+        if (!run.rounds.length) this.#drop(row);
+      },
     };
+  }
+
+  #drop(row) {
+    this.rows = this.rows.filter((other) => other !== row);
+    this.#layOut();
   }
 
   #layOut() {
