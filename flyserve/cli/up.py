@@ -88,3 +88,4 @@ def _print_addresses(deployed: "LocalDeployment") -> None:
     aside.print(f"{'router':<16} {deployed.address}", markup=False)
     if deployed.http_url is not None:
         aside.print(f"{'OpenAI API':<16} {deployed.http_url}/v1", markup=False)
+        aside.print(f"{'playground':<16} {deployed.http_url}/", markup=False)
