@@ -8,9 +8,11 @@ from pydantic import Field, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
+from orchestration.security import located as located_security
 from router.config import SpeculationConfig
 from services.common.config import AutoSwitch, Config, load_yaml
 from services.common.model_source import is_hub_id
+from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetryConfig
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
@@ -138,6 +140,8 @@ class Deployment(Config):
         target: Always there.
         drafter: Without one the router decodes plainly.
         sub_drafter: Without one the drafter drafts alone.
+        security: How every process protects what it serves; `{role}` in a path of `tls` stands for `target`,
+            `drafter`, `sub-drafter`, `router` or `controller`. `health_port` is the router's.
         telemetry: What every process tells of itself; `metrics_port` is the router's, see `topology`.
     """
 
@@ -146,6 +150,7 @@ class Deployment(Config):
     sub_drafter: SubDrafterTier | None = None
     router: RouterTier = RouterTier()
     speculation: SpeculationConfig = SpeculationConfig()
+    security: PublicSecurityConfig = PublicSecurityConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @field_validator("telemetry")
@@ -160,7 +165,7 @@ class Deployment(Config):
 
 
 def load_deployment(path: Path) -> Deployment:
-    """Reads a deployment file; its model folders and its chat template become absolute.
+    """Reads a deployment file; its model folders, its chat template and its keys become absolute.
 
     Raises:
         ConfigError: The file is missing, breaks a limit, or names a folder or file that does not exist.
@@ -179,6 +184,7 @@ def load_deployment(path: Path) -> Deployment:
     if (template := deployment.router.chat_template) is not None:
         found = {"chat_template": _located_template(template, path)}
         located["router"] = deployment.router.model_copy(update=found)
+    located["security"] = located_security(deployment.security, path.resolve().parent)
     return deployment.model_copy(update=located)
 
 

@@ -10,6 +10,7 @@ from fly.messages import Role
 from orchestration.fleet import RayFleet
 from orchestration.reconciler import Reconciler, ReplicaStatus
 from orchestration.registry import Registry, registry_service
+from orchestration.security import controller_identity, registry_guard
 from orchestration.topology import ReplicaSpec
 from services.common.host import Host
 from services.common.host_thread import HostThread
@@ -24,8 +25,14 @@ T = TypeVar("T")
 class Controller:
     """Its state lives on the event loop of its gRPC host; every method only passes its call to that loop."""
 
-    def __init__(self, address: str = "127.0.0.1:0") -> None:
-        """Starts the registry's server, so that a restarted controller serves again."""
+    def __init__(self, address: str = "127.0.0.1:0", security: dict[str, Any] | None = None) -> None:
+        """Starts the registry's server, so that a restarted controller serves again.
+
+        Args:
+            address: host:port of the registry.
+            security: Of the controller, as `controller_security` says it.
+        """
+        self._identity = controller_identity(security or {})
         self._thread = HostThread(lambda: self._build(address))
 
     def address(self) -> str:
@@ -53,8 +60,8 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         self._registry = Registry()
         fleet = RayFleet(ray.get_runtime_context().current_actor)
-        self._reconciler = Reconciler(self._registry, fleet)
-        return Host(registry_service(self._registry), address)
+        self._reconciler = Reconciler(self._registry, fleet, self._identity)
+        return Host(registry_service(self._registry), address, registry_guard(self._identity))
 
     async def _read_status(self) -> list[ReplicaStatus]:
         return self._reconciler.status()
@@ -63,10 +70,10 @@ class Controller:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-def create_controller() -> Any:
-    """Starts the controller's actor; returns its handle."""
+def create_controller(security: dict[str, Any] | None = None) -> Any:
+    """Starts the controller's actor; returns its handle. `security` is what `controller_security` says."""
     return (
         ray.remote(Controller)
         .options(name=NAME, namespace=NAMESPACE, num_cpus=NUM_CPUS, max_concurrency=16)
-        .remote()
+        .remote(security=security)
     )

@@ -18,6 +18,7 @@ from fly.messages import Role
 from orchestration.config import Deployment, RouterTier
 from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.processes import ServiceProcess, StopSignals, service_process
+from orchestration.security import controller_security, router_security
 from orchestration.topology import ACTORS, ReplicaSpec, plan, total_cpus
 from services.common.model_source import model_folder
 
@@ -126,7 +127,7 @@ def _start(
     stack.enter_context(local_ray(num_cpus, "flyserve", folder, options.verbose))
     signals.install()
     signals.check()
-    controller = create_controller()
+    controller = create_controller(controller_security(deployment.security))
     registry = _await(controller.address.remote(), options.startup_timeout_s, "the controller")
     specs = plan(deployment, registry, options.actors)
     _await(controller.apply.remote(specs, options.grace_s), options.startup_timeout_s, "the controller")
@@ -207,6 +208,7 @@ def router_config(deployment: Deployment, registry: str, options: LocalOptions) 
         "start_timeout_s": options.startup_timeout_s,
         "grace_s": options.grace_s,
         "speculation": deployment.speculation.model_dump(mode="json", exclude_none=True),
+        "security": router_security(deployment.security),
         "telemetry": {**deployment.telemetry.model_dump(exclude_none=True), "replica": "router-0"},
     }
 

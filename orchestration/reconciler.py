@@ -16,6 +16,7 @@ from orchestration.registry import Registry
 from orchestration.topology import ReplicaSpec
 from services.common.backoff import Backoff
 from services.common.channel import open_channel
+from services.common.security.identity import Identity, PeerTls, certificate_name
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +106,10 @@ class _Member:
 class Reconciler:
     """Keeps the replicas that are desired running and listed; for one event loop."""
 
-    def __init__(self, registry: Registry, fleet: Fleet) -> None:
+    def __init__(self, registry: Registry, fleet: Fleet, identity: Identity | None = None) -> None:
+        """Watches replicas with an `identity`, or in plaintext."""
         self._registry = registry
+        self._identity = identity
         self._fleet = fleet
         self._members: dict[str, _Member] = {}
 
@@ -163,7 +166,7 @@ class Reconciler:
         """Lists the replica while the server at `address` says that it serves; returns when it does not."""
         spec = member.spec
         try:
-            async with open_channel(address) as channel:
+            async with open_channel(address, self._toward(spec.role)) as channel:
                 async for is_serving in _health(channel):
                     if not is_serving:
                         # NOTE: leaving ends the stream: a server that drains waits for its streams.
@@ -175,6 +178,9 @@ class Reconciler:
             pass
         member.state = State.RESTARTING
         self._registry.withdraw(spec.replica, address)
+
+    def _toward(self, role: Role) -> PeerTls | None:
+        return self._identity.toward(certificate_name(role)) if self._identity else None
 
     async def _end(self, names: list[str], grace_s: float) -> None:
         members = [self._members.pop(name) for name in names]

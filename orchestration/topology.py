@@ -13,6 +13,8 @@ from orchestration.config import (
     SubDrafterTier,
     TargetTier,
 )
+from orchestration.security import service_security
+from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetryConfig
 
 ACTORS: Mapping[Role, str] = {
@@ -66,7 +68,14 @@ def plan(
     others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
     helper = registry if sub_drafters else None
     drafters = _drafters(deployment, actors[Role.DRAFTER], helper, others)
-    return tuple(_told(spec, deployment.telemetry) for spec in (*sub_drafters, *drafters, *targets))
+    specs = (*sub_drafters, *drafters, *targets)
+    return tuple(_told(_secured(spec, deployment.security), deployment.telemetry) for spec in specs)
+
+
+def _secured(spec: ReplicaSpec, security: PublicSecurityConfig) -> ReplicaSpec:
+    """The same replica, told how to protect itself, if anything was said."""
+    own = service_security(security, spec.role)
+    return replace(spec, config={**spec.config, "security": own}) if own else spec
 
 
 def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:

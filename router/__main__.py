@@ -29,6 +29,9 @@ def main(
     balancing: Annotated[str | None, typer.Option(help="least_load or round_robin.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(help="Requests that decode at a time.")] = None,
     max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
+    security: Annotated[
+        str | None, typer.Option(help="How it protects itself, such as '{auth_tokens_file: keys.yaml}'.")
+    ] = None,
     telemetry: Annotated[
         str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
     ] = None,
@@ -47,6 +50,7 @@ def main(
         "max_queued": max_queued,
     }
     try:
+        flags["security"] = security and mapping(security, "security")
         flags["telemetry"] = telemetry and mapping(telemetry, "telemetry")
         made = _configure(config, {key: value for key, value in flags.items() if value not in (None, [])})
     except ConfigError as error:

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, aclosing
 
+import grpc
+
 from fly.clock import Clock
 from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
@@ -13,6 +15,7 @@ from router.policies import create_policy
 from services.common.backoff import Backoff
 from services.common.channel import open_channel
 from services.common.registry import EndpointSource
+from services.common.security.identity import Identity, certificate_name
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +31,15 @@ class Fleet:
         drafters: Drafters that may, each with the targets whose tokens it speaks.
     """
 
-    def __init__(self, source: EndpointSource, balancing: str, clock: Clock) -> None:
+    def __init__(
+        self, source: EndpointSource, balancing: str, clock: Clock, identity: Identity | None = None
+    ) -> None:
+        """Knows none yet; calls them with an `identity`, or in plaintext."""
         self.targets = ReplicaPool(create_policy(balancing))
         self.drafters = ReplicaPool(create_policy(balancing))
         self._source = source
         self._clock = clock
+        self._identity = identity
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
         self._retiring: dict[asyncio.Task[None], Replica] = {}
         self._faults: dict[Endpoint, str] = {}
@@ -125,7 +132,7 @@ class Fleet:
     async def _serve(self, endpoint: Endpoint, tried: asyncio.Event) -> bool:
         """One connection, from handshake to failure; says whether it was of use."""
         async with AsyncExitStack() as held:
-            channel = await held.enter_async_context(open_channel(endpoint.address))
+            channel = await held.enter_async_context(self._open_channel(endpoint))
             try:
                 replica = Replica(endpoint, channel, *await shake_hands(channel, endpoint))
             except NotReady as error:
@@ -141,6 +148,12 @@ class Fleet:
                 self._retire(replica, held.pop_all())
             logger.warning("%s failed", replica.name)
             return replica.has_served
+
+    def _open_channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        identity = self._identity
+        return open_channel(
+            endpoint.address, identity.toward(certificate_name(endpoint.role)) if identity else None
+        )
 
     def _welcome(self, replica: Replica) -> None:
         self._pool(replica.endpoint.role).add(replica)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import grpc
+from starlette.applications import Starlette
 
 from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
 from fly.messages import Role
-from fly.types import SamplingParams
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.chat_template import ChatTemplate
 from router.config import RouterConfig
@@ -17,12 +17,15 @@ from router.generation import Means
 from router.http.app import create_app
 from router.http.server import HttpServer
 from router.sampling_defaults import sampling_defaults
+from router.security.callers import public_guard
+from router.security.keys import Keys
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
 from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.security.identity import Identity
 from services.common.telemetry.metrics.router import router_observer
 from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
@@ -31,21 +34,22 @@ _SIMULATED = "simulated"
 """Architecture whose token ids are numbers without text: any tokenizer will do."""
 
 
-async def create_host(
-    config: RouterConfig, clock: Clock | None = None, credentials: grpc.ServerCredentials | None = None
-) -> Host:
+async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     """A host that serves this configuration, not yet started; a target is there.
 
     Raises:
-        ConfigError: Tokenizer, targets and drafters do not fit together.
+        ConfigError: Tokenizer, targets and drafters do not fit together; the certificate or the file of API
+            keys cannot be used.
         ModelError: The model cannot be found, or has no usable tokenizer.
         NotReady: No target answered in time.
     """
     clock = clock or SystemClock()
+    identity = Identity.of(config.security)
+    keys = None if (file := config.security.auth_tokens_file) is None else Keys(file)
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
     template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
-    fleet = Fleet(_source(config, clock), config.balancing, clock)
+    fleet = Fleet(_source(config, clock, identity), config.balancing, clock, identity)
     try:
         await fleet.start(config.start_timeout_s)
         _check_tokenizer(tokenizer, fleet, folder)
@@ -63,22 +67,20 @@ async def create_host(
     service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
-    companions = _http(generation, config, defaults)
-    return Host(service, config.address, credentials, options, companions, telemetry)
+    face = None if config.http_port is None else create_app(generation, config, defaults, keys)
+    companions = () if face is None else (_http_server(face, config, identity),)
+    guard = public_guard(config.security, identity, keys)
+    return Host(service, config.address, guard, options, companions, telemetry)
 
 
-def _http(
-    generation: GenerationService, config: RouterConfig, defaults: SamplingParams
-) -> tuple[HttpServer, ...]:
-    """The HTTP face, where there is to be one."""
-    if config.http_port is None:
-        return ()
-    return (HttpServer(create_app(generation, config, defaults), config.host, config.http_port),)
+def _http_server(face: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
+    assert config.http_port is not None
+    return HttpServer(face, config.host, config.http_port, identity.server_context() if identity else None)
 
 
-def _source(config: RouterConfig, clock: Clock) -> EndpointSource:
+def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:
     if config.registry is not None:
-        return WatchedRegistry(config.registry, clock)
+        return WatchedRegistry(config.registry, clock, identity)
     return StaticEndpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
@@ -14,6 +15,8 @@ from router.generation import Means
 from router.observed import ObservedRequest
 from router.request import GenerateRequest, PreparedRequest
 from router.response import DeploymentInfo, Header, Origin
+from router.security.callers import current_caller
+from router.security.quotas import Quotas
 from router.tokenizer import is_slow_to_encode
 from router.validation import prepare
 
@@ -25,6 +28,7 @@ class GenerationService:
 
     def __init__(self, means: Means) -> None:
         self._means = means
+        self._quotas = Quotas(means.clock)
         self._admission = Admission(means.config.max_concurrent, means.config.max_queued)
         means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
 
@@ -62,8 +66,13 @@ class GenerationService:
         """
         means, clock = self._means, self._means.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
-        with ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed:
+        caller = current_caller()
+        with (
+            ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed,
+            self._quotas.counted(caller),
+        ):
             prepared = await self._prepare(request)
+            prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt))
             header = _header(prepared)
             observed.accepted(prepared)
             async with self._admission.place():

@@ -1,11 +1,11 @@
-"""The command line: `flyserve up`, `generate`, `chat`, `status`, `bench`."""
+"""The command line: `flyserve up`, `generate`, `chat`, `status`, `bench`, `token`."""
 
 from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from flyserve.cli import bench, chat, generate, status, up
+from flyserve.cli import bench, chat, generate, status, token, up
 
 _EPILOG = """Start with [bold]flyserve up[/bold], then [bold]flyserve generate "your prompt"[/bold] elsewhere.
 
@@ -35,6 +35,7 @@ _add("generate", generate.generate, generate.EXAMPLES)
 _add("chat", chat.chat, chat.EXAMPLES)
 _add("status", status.status, status.EXAMPLES)
 _add("bench", bench.bench, bench.EXAMPLES)
+_add("token", token.token, token.EXAMPLES)
 
 
 def main() -> None:

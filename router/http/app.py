@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from fly.types import SamplingParams
 from router.config import RouterConfig
+from router.http.authentication import Authentication
 from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Facts, Generate
@@ -17,16 +18,20 @@ from router.http.errors import reply_to
 from router.http.middleware import REQUEST_ID, Guard, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
+from router.security.keys import Keys
 from router.service import GenerationService
 
 
-def create_app(service: GenerationService, config: RouterConfig, defaults: SamplingParams) -> Starlette:
+def create_app(
+    service: GenerationService, config: RouterConfig, defaults: SamplingParams, keys: Keys | None = None
+) -> Starlette:
     """The application.
 
     Args:
         service: Serves what is asked for.
         config: Names the model, and says what a request may be.
         defaults: What a request gets that leaves sampling open.
+        keys: Of those who may call; None lets everybody in.
     """
     completions = Generate(service, Completions(defaults, config.limits), config)
     chat = Generate(service, Chat(service, defaults), config)
@@ -43,11 +48,11 @@ def create_app(service: GenerationService, config: RouterConfig, defaults: Sampl
         *playground_routes(config),
     ]
     handlers = {HTTPException: _refuse}
-    return Starlette(routes=routes, middleware=_middleware(config), exception_handlers=handlers)
+    return Starlette(routes=routes, middleware=_middleware(config, keys), exception_handlers=handlers)
 
 
-def _middleware(config: RouterConfig) -> list[Middleware]:
-    """From the outermost to the innermost; what authenticates goes behind the guard, which answers for it."""
+def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
+    """From the outermost to the innermost: the guard answers for what authenticates."""
     origins = config.http.cors_origins
     cors = Middleware(
         CORSMiddleware,
@@ -56,7 +61,8 @@ def _middleware(config: RouterConfig) -> list[Middleware]:
         allow_headers=["*"],
         expose_headers=[REQUEST_ID, "Retry-After"],
     )
-    return [Middleware(RequestIds), *([cors] if origins else []), Middleware(Guard)]
+    authentication = [] if keys is None else [Middleware(Authentication, keys=keys)]
+    return [Middleware(RequestIds), *([cors] if origins else []), Middleware(Guard), *authentication]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

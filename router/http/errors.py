@@ -71,7 +71,8 @@ def reply_to(error: BaseException) -> ErrorReply:
         case InvalidRequest():
             return _invalid(error)
         case Unauthenticated():
-            return ErrorReply(401, str(error), "authentication_error", code="invalid_api_key")
+            scheme = {"WWW-Authenticate": "Bearer"}
+            return ErrorReply(401, str(error), "authentication_error", code="invalid_api_key", headers=scheme)
         case Overloaded():
             after = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
             return ErrorReply(429, str(error), "rate_limit_error", code="overloaded", headers=after)

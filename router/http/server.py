@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -18,8 +19,8 @@ _FAREWELL_S = 1.0
 class HttpServer:
     """Serves an application; a companion of the host."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
-        """Prepares the server; port 0 takes a free one."""
+    def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Prepares the server; port 0 takes a free one, and without `tls` it speaks plaintext."""
         config = uvicorn.Config(
             app,
             host=host,
@@ -33,6 +34,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
+            ssl_context_factory=None if tls is None else lambda config, default: tls,
         )
         self._server = _Server(config)
         self._host = host
@@ -42,7 +44,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Where it listens; the port is known after `start`."""
-        return f"http://{self._host}:{self._port}"
+        return f"http{'s' if self._server.config.is_ssl else ''}://{self._host}:{self._port}"
 
     async def start(self) -> None:
         """Binds and serves.

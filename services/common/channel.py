@@ -5,6 +5,8 @@ from typing import Any
 
 import grpc
 
+from services.common.security.identity import PeerTls
+
 OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -15,8 +17,13 @@ OPTIONS: Sequence[tuple[str, Any]] = (
 )
 
 
-def open_channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`; plaintext without credentials. The caller closes it."""
-    if credentials is None:
+def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
+    """A channel to `host:port`; plaintext without `tls`. The caller closes it.
+
+    NOTE: a channel keeps the certificate that it was opened with: whoever holds one for long opens another
+    when the files have changed.
+    """
+    if tls is None:
         return grpc.aio.insecure_channel(address, options=OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+    named = ("grpc.ssl_target_name_override", tls.name)
+    return grpc.aio.secure_channel(address, tls.credentials, options=(*OPTIONS, named))

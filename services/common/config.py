@@ -73,7 +73,8 @@ def load_yaml(model: type[C], path: Path) -> C:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+        told = "" if _keeps_secrets(model) else f": {' '.join(str(error).split())}"
+        raise ConfigError(f"{path}: is not YAML{told}") from None
     return parse(model, data, str(path))
 
 
@@ -83,7 +84,14 @@ def _describe(model: type[BaseModel], fault: Any) -> str:
         return str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key{_nearest(model, fault['loc'])}"
+    if _keeps_secrets(model):
+        return f"{key}: {fault['msg']}"
     return f"{key}: is {fault['input']!r}: {fault['msg']}"
+
+
+def _keeps_secrets(model: type[BaseModel]) -> bool:
+    """Whether no message may show what was found."""
+    return bool(model.model_config.get("hide_input_in_errors"))
 
 
 def _nearest(model: type[BaseModel], location: tuple[Any, ...]) -> str:

@@ -14,6 +14,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
+from services.common.security.guard import Guard
 from services.common.status import StatusInterceptor
 from services.common.telemetry.process import Telemetry, silent_telemetry
 
@@ -69,6 +70,7 @@ class Host:
 
     Attributes:
         port: That it listens at; known after `start`.
+        health_port: Where it tells its health in plaintext beside TLS; 0 where it does not.
         telemetry: What its process tells of itself; starts and ends with it.
         failed: Set once the service can serve no more. Health says so, the server still runs.
     """
@@ -77,21 +79,27 @@ class Host:
         self,
         service: Service,
         address: str = "127.0.0.1:0",
-        credentials: grpc.ServerCredentials | None = None,
+        guard: Guard | None = None,
         options: Sequence[tuple[str, Any]] = (),
         companions: Sequence[Companion] = (),
         telemetry: Telemetry | None = None,
     ) -> None:
-        """Prepares the server; `address` is host:port, and port 0 takes a free one."""
+        """Prepares the server; `address` is host:port, and port 0 takes a free one.
+
+        Without a `guard` it serves everybody who can reach it, in plaintext.
+        """
         self.telemetry = telemetry or silent_telemetry()
         self._service = service
         self._address = address
-        self._credentials = credentials
+        self._guard = guard or Guard()
         self._health = HealthServicer()
-        self._server = grpc.aio.server(interceptors=(StatusInterceptor(),), options=(*_OPTIONS, *options))
+        interceptors = (StatusInterceptor(), *self._guard.interceptors)
+        self._server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
+        self._probed: grpc.aio.Server | None = None
         self._companions = companions
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
+        self.health_port = 0
         self.failed = asyncio.Event()
 
     @property
@@ -122,8 +130,10 @@ class Host:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
+        self._guard.tell_exposure(self.address)
         self.telemetry.start(self._address.rpartition(":")[0])
         await self._server.start()
+        await self._tell_health()
         for companion in self._companions:
             await companion.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
@@ -138,6 +148,8 @@ class Host:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         drains = (companion.drain(grace_s) for companion in self._companions)
         await asyncio.gather(self._server.stop(grace_s), *drains)
+        if self._probed is not None:
+            await self._probed.stop(0.0)
         await self._service.close()
         await self.telemetry.close()
 
@@ -149,11 +161,24 @@ class Host:
 
     def _bind(self) -> int:
         try:
-            if self._credentials is None:
+            if self._guard.credentials is None:
                 return self._server.add_insecure_port(self._address)
-            return self._server.add_secure_port(self._address, self._credentials)
+            return self._server.add_secure_port(self._address, self._guard.credentials)
         except RuntimeError:
             raise ConfigError(f"address: {self._address} is in use or cannot be bound") from None
+
+    async def _tell_health(self) -> None:
+        """To probes, which bear no certificate: on a port of its own, where nothing else is served."""
+        if self._guard.health_port is None:
+            return
+        self._probed = grpc.aio.server(options=_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
+        address = f"{self._address.rpartition(':')[0]}:{self._guard.health_port}"
+        try:
+            self.health_port = self._probed.add_insecure_port(address)
+        except RuntimeError:
+            raise ConfigError(f"health_port: {address} is in use or cannot be bound") from None
+        await self._probed.start()
 
     async def _set_health(self, status: int) -> None:
         for name in ("", self._service.name):

@@ -14,6 +14,7 @@ from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from services.common.backoff import Backoff
 from services.common.channel import open_channel
 from services.common.codec.registry import snapshot_from_wire
+from services.common.security.identity import CONTROLLER, Identity
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +50,24 @@ class WatchedRegistry:
 
     is_static = False
 
-    def __init__(self, address: str, clock: Clock) -> None:
+    def __init__(self, address: str, clock: Clock, identity: Identity | None = None) -> None:
+        """Is at host:port `address`; called with an `identity`, or in plaintext."""
         self._address = address
         self._clock = clock
+        self._identity = identity
 
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
         backoff = Backoff()
-        async with open_channel(self._address) as channel:
-            while True:
-                async with aclosing(self._connection(channel)) as snapshots:
-                    async for snapshot in snapshots:
-                        backoff = Backoff()
-                        yield snapshot
-                await self._clock.sleep(backoff.next_s())
+        while True:
+            tls = self._identity.toward(CONTROLLER) if self._identity else None
+            async with (
+                open_channel(self._address, tls) as channel,
+                aclosing(self._connection(channel)) as snapshots,
+            ):
+                async for snapshot in snapshots:
+                    backoff = Backoff()
+                    yield snapshot
+            await self._clock.sleep(backoff.next_s())
 
     async def _connection(self, channel: grpc.aio.Channel) -> AsyncGenerator[Snapshot, None]:
         """The snapshots of one connection; ends with it."""

@@ -1,6 +1,5 @@
 """Errors to gRPC status and back: one mapping, one server interceptor, one function for clients."""
 
-import inspect
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +21,7 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
+from services.common.handlers import Coroutine, Generator, around
 
 logger = logging.getLogger(__name__)
 
@@ -112,20 +112,10 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        return handler if handler is None else _guarded(handler)
+        return handler if handler is None else around(handler, _guard_coroutine, _guard_generator)
 
 
-def _guarded(handler: Any) -> Any:
-    """The same handler, by its kind, with its errors mapped."""
-    for kind in ("unary_unary", "unary_stream", "stream_stream"):
-        if (method := getattr(handler, kind)) is not None:
-            guard = _guard_generator if inspect.isasyncgenfunction(method) else _guard_coroutine
-            make = getattr(grpc, f"{kind}_rpc_method_handler")
-            return make(guard(method), handler.request_deserializer, handler.response_serializer)
-    return handler
-
-
-def _guard_coroutine(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _guard_coroutine(method: Coroutine) -> Coroutine:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await method(request, context)
@@ -137,9 +127,7 @@ def _guard_coroutine(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[
     return call
 
 
-def _guard_generator(
-    method: Callable[[Any, Any], AsyncIterator[Any]],
-) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _guard_generator(method: Generator) -> Generator:
     """For the health and reflection services; our own streams write through their context."""
 
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:

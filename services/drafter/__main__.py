@@ -28,6 +28,10 @@ def main(
     draft_ahead: Annotated[
         str, typer.Option(help="Draft on while the target verifies: auto, on, off.")
     ] = "auto",
+    security: Annotated[
+        str | None,
+        typer.Option(help="How it protects itself, such as '{tls: {certificate: ..., key: ..., ca: ...}}'."),
+    ] = None,
     telemetry: Annotated[
         str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
     ] = None,
@@ -46,6 +50,7 @@ def main(
             "registry": registry,
             "role": role,
             "draft_ahead": draft_ahead,
+            "security": mapping(security or "{}", "security"),
             "telemetry": mapping(telemetry or "{}", "telemetry"),
         }
         config = parse(DrafterConfig, flags, "flags")

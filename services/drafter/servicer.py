@@ -14,6 +14,8 @@ from services.common.codec.drafter import draft_request_from_wire, draft_respons
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
 from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.security.guard import Guard, service_guard
+from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
 from services.common.telemetry.metrics.engine import drafter_observer
 from services.common.telemetry.process import Telemetry, silent_telemetry
@@ -73,18 +75,22 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             self._engine.close(sequence)
 
 
-async def create_host(config: DrafterConfig, credentials: grpc.ServerCredentials | None = None) -> Host:
+async def create_host(config: DrafterConfig) -> Host:
     """Loads the model and returns a host that serves it, not yet started.
 
     Raises:
+        ConfigError: The certificate cannot be used.
         ModelError: The model cannot be served.
     """
+    identity = Identity.of(config.security)
+    caller = ROUTER if config.role == Role.DRAFTER else certificate_name(Role.DRAFTER)
+    guard = service_guard(config.security, identity, caller)
     engine = build_engine(config.engine_config(Role(config.role)))
     await engine.start()
-    sub_drafters = SubDrafters(_source(config))
+    sub_drafters = SubDrafters(_source(config, identity), identity)
     await sub_drafters.start()
     telemetry = Telemetry(config.telemetry, config.role)
-    return host_engine(engine, sub_drafters, config.limits, config.address, credentials, telemetry)
+    return host_engine(engine, sub_drafters, config.limits, config.address, guard, telemetry)
 
 
 def host_engine(
@@ -92,7 +98,7 @@ def host_engine(
     sub_drafters: SubDrafters,
     limits: DraftingLimits | None = None,
     address: str = "127.0.0.1:0",
-    credentials: grpc.ServerCredentials | None = None,
+    guard: Guard | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
     """A host that serves a running engine, not yet started; it stops both when it is drained."""
@@ -105,12 +111,12 @@ def host_engine(
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
-    return Host(service, address, credentials, telemetry=telemetry)
+    return Host(service, address, guard, telemetry=telemetry)
 
 
-def _source(config: DrafterConfig) -> EndpointSource | None:
+def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource | None:
     if config.registry is not None:
-        return WatchedRegistry(config.registry, SystemClock())
+        return WatchedRegistry(config.registry, SystemClock(), identity)
     if config.sub_drafter is not None:
         return StaticEndpoints({Role.SUB_DRAFTER: [config.sub_drafter]})
     return None

@@ -10,19 +10,24 @@ import grpc
 from fly.messages import Open, Role, Snapshot
 from services.common.channel import open_channel
 from services.common.registry import EndpointSource
+from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
 from services.drafter.guess_link import GuessLink
 from services.drafter.help import NoHelp, SequenceHelp
 from services.drafter.worth import Worth
 
 _FAREWELL_S = 1.0
+_RETIREMENT_S = 600.0
 
 
 class SubDrafters:
     """Follows a source of endpoints, and spreads the sequences over the sub-drafters in it."""
 
-    def __init__(self, source: EndpointSource | None) -> None:
+    def __init__(self, source: EndpointSource | None, identity: Identity | None = None) -> None:
+        """Calls them with an `identity`, or in plaintext."""
         self._source = source
+        self._identity = identity
+        self._version = identity.version if identity else 0
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
         self._worth = Worth()
@@ -66,6 +71,7 @@ class SubDrafters:
         """At one after the other."""
         if not self._channels:
             return None
+        self._renew()
         self._num_opened += 1
         channel = list(self._channels.values())[self._num_opened % len(self._channels)]
         return DrafterStream(channel, opening)
@@ -81,4 +87,19 @@ class SubDrafters:
         for gone in self._channels.keys() - addresses:
             await self._channels.pop(gone).close()
         for new in addresses - self._channels.keys():
-            self._channels[new] = open_channel(new)
+            self._channels[new] = self._open_channel(new)
+
+    def _open_channel(self, address: str) -> grpc.aio.Channel:
+        name = certificate_name(Role.SUB_DRAFTER)
+        return open_channel(address, self._identity.toward(name) if self._identity else None)
+
+    def _renew(self) -> None:
+        """New channels, where the certificate has changed; what runs on the old ones may finish."""
+        if self._identity is None or self._identity.version == self._version:
+            return
+        self._version = self._identity.version
+        for address, outdated in list(self._channels.items()):
+            self._channels[address] = self._open_channel(address)
+            task = asyncio.create_task(outdated.close(_RETIREMENT_S), name="outdated channel")
+            self._links.add(task)
+            task.add_done_callback(self._links.discard)

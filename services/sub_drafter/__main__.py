@@ -19,6 +19,10 @@ def main(
     memory_tokens: Annotated[
         int, typer.Option(help="Tokens of finished responses that suffix remembers.")
     ] = 10_000_000,
+    security: Annotated[
+        str | None,
+        typer.Option(help="How it protects itself, such as '{tls: {certificate: ..., key: ..., ca: ...}}'."),
+    ] = None,
     telemetry: Annotated[
         str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
     ] = None,
@@ -31,6 +35,7 @@ def main(
             "min_ngram": min_ngram,
             "max_ngram": max_ngram,
             "memory_tokens": memory_tokens,
+            "security": mapping(security or "{}", "security"),
             "telemetry": mapping(telemetry or "{}", "telemetry"),
         }
         config = parse(SubDrafterConfig, flags, "flags")

@@ -13,6 +13,8 @@ from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
+from services.common.security.guard import service_guard
+from services.common.security.identity import Identity, certificate_name
 from services.common.stream_server import serve_stream
 from services.common.telemetry.metrics.sub_drafter import sub_drafter_observer
 from services.common.telemetry.process import Telemetry
@@ -82,8 +84,13 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
             self._num_open -= 1
 
 
-async def create_host(config: SubDrafterConfig, credentials: grpc.ServerCredentials | None = None) -> Host:
-    """A host that serves this configuration, not yet started."""
+async def create_host(config: SubDrafterConfig) -> Host:
+    """A host that serves this configuration, not yet started.
+
+    Raises:
+        ConfigError: The certificate cannot be used.
+    """
+    guard = service_guard(config.security, Identity.of(config.security), certificate_name(Role.DRAFTER))
     telemetry = Telemetry(config.telemetry, Role.SUB_DRAFTER.value)
     servicer = SubDrafterServicer(config, telemetry)
 
@@ -91,4 +98,4 @@ async def create_host(config: SubDrafterConfig, credentials: grpc.ServerCredenti
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close)
-    return Host(service, config.address, credentials, telemetry=telemetry)
+    return Host(service, config.address, guard, telemetry=telemetry)

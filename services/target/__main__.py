@@ -21,6 +21,10 @@ def main(
     kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
     shards: Annotated[int, typer.Option(help="Processes of this machine that share the model.")] = 1,
+    security: Annotated[
+        str | None,
+        typer.Option(help="How it protects itself, such as '{tls: {certificate: ..., key: ..., ca: ...}}'."),
+    ] = None,
     telemetry: Annotated[
         str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
     ] = None,
@@ -36,6 +40,7 @@ def main(
             "kv_tokens": kv_tokens,
             "threads": threads,
             "shards": shards,
+            "security": mapping(security or "{}", "security"),
             "telemetry": mapping(telemetry or "{}", "telemetry"),
         }
         config = parse(TargetConfig, flags, "flags")

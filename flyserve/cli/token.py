@@ -1,0 +1,40 @@
+"""`flyserve token`: makes an API key."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flyserve.cli.terminal import messages, output, reported_errors
+
+EXAMPLES = """Examples:
+
+flyserve token alice
+
+flyserve token batch --file /etc/flyserve/keys.yaml --max-concurrent 8 --requests-per-minute 600"""
+
+
+def token(
+    name: Annotated[
+        str, typer.Argument(help="Of whoever is to hold the key: letters, digits, '.', '_', '-'.")
+    ],
+    file: Annotated[
+        Path, typer.Option(help="Of the keys; made where it is missing, readable by its owner only.")
+    ] = Path("keys.yaml"),
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, help="Requests in work or waiting, at one router.")
+    ] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="At one router.")] = None,
+) -> None:
+    """Make an API key: print its token, this once, and add its hash to the file of keys.
+
+    Routers read the file named by security.auth_tokens_file, and read it anew when it changes. To revoke a
+    key, take its entry out.
+    """
+    from router.security.issuing import issue_key
+
+    limits = {"max_concurrent": max_concurrent, "requests_per_minute": requests_per_minute}
+    with reported_errors():
+        secret = issue_key(file, name, limits)
+        messages().print(f"{file} now lets {name} in; the token is shown only here:", markup=False)
+        output().print(secret, markup=False)

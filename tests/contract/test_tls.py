@@ -1,0 +1,278 @@
+"""TLS between all services: roles, rotation, and everything that a wrong peer may try."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx2
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from fly.clock import SystemClock
+from fly.errors import ConfigError
+from fly.messages import Role
+from orchestration.registry import Registry, registry_service
+from orchestration.security import controller_identity, registry_guard
+from protos.flyserve.v1 import common_pb2, registry_pb2
+from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
+from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
+from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from router.config import RouterConfig
+from router.server import create_host as create_router
+from services.common.channel import open_channel
+from services.common.config import parse
+from services.common.host import Host
+from services.common.registry import WatchedRegistry
+from services.common.security.identity import PeerTls
+from services.drafter.config import DrafterConfig
+from services.drafter.servicer import create_host as create_drafter
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.servicer import create_host as create_sub_drafter
+from services.target.config import TargetConfig
+from services.target.servicer import create_host as create_target
+from tests.contract.fakes import save_tokenizer
+from tests.contract.router_rig import FLY, ids, make_request
+from tests.support.certificates import Authority
+from tests.support.serving import becomes_true, serving
+
+SIMULATED = {"simulated": {"base_s": 0.0, "vocab_size": 304}}
+TARGET, ROUTER = "target.flyserve", "router.flyserve"
+PUBLIC = "llm.example.com"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+async def a_target(authority: Authority, name: str = TARGET, **security: Any) -> Host:
+    told = {**SIMULATED, "security": authority.security(name, **security)}
+    return await create_target(parse(TargetConfig, told, "test"))
+
+
+async def info(address: str, tls: PeerTls | None) -> grpc.StatusCode:
+    """The status of a question at a target."""
+    async with open_channel(address, tls) as channel:
+        try:
+            await TargetStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
+
+
+@asynccontextmanager
+async def secured_system(authority: Authority, model: Path, **security: Any) -> AsyncIterator[Host]:
+    """A router in front of a target, a drafter and a sub-drafter, all of them with certificates."""
+
+    def told(*names: str) -> dict[str, Any]:
+        return {"security": authority.security(*names)}
+
+    async with AsyncExitStack() as stack:
+
+        async def serve(host: Host) -> str:
+            return await stack.enter_async_context(serving(host))
+
+        helper = await create_sub_drafter(parse(SubDrafterConfig, told("sub-drafter.flyserve"), "test"))
+        helped = {**SIMULATED, **told("drafter.flyserve"), "sub_drafter": await serve(helper)}
+        drafter = await serve(await create_drafter(parse(DrafterConfig, helped, "test")))
+        target = await serve(await a_target(authority))
+        own = authority.security(ROUTER, PUBLIC, **security)
+        config = {"model": save_tokenizer(model), "grpc_port": 0, "http_port": 0, "security": own}
+        made = parse(RouterConfig, {**config, "targets": [target], "drafters": [drafter]}, "test")
+        host = await create_router(made)
+        await serve(host)
+        yield host
+
+
+async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tmp_path: Path) -> None:
+    async with (
+        secured_system(authority, tmp_path) as router,
+        open_channel(router.address, authority.anonymous(PUBLIC)) as channel,
+    ):
+        response = await GenerationStub(channel).Generate(make_request(FLY, 40), timeout=20)
+        assert len(ids(response.choices[0])) == 40
+        assert response.choices[0].statistics.drafted > 0
+        trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        async with httpx2.AsyncClient(base_url=router.addresses[1], verify=trust) as http:
+            headers, named = {"host": PUBLIC}, {"sni_hostname": PUBLIC}
+            answer = await http.get("/health", headers=headers, extensions=named)
+        assert router.addresses[1].startswith("https://") and answer.status_code == 200
+
+
+@pytest.mark.parametrize("role", ["drafter", "sub-drafter", "controller", "target", "stranger"])
+async def test_a_target_answers_only_a_router(authority: Authority, role: str) -> None:
+    files = authority.issue(f"{role}.flyserve", file=f"caller-{role}")
+    router = authority.issue(ROUTER)
+    async with serving(await a_target(authority)) as address:
+        assert await info(address, authority.peer(router, TARGET)) is grpc.StatusCode.OK
+        assert await info(address, authority.peer(files, TARGET)) is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(("caller", "is_let_in"), [("router", True), ("drafter", True), ("target", False)])
+async def test_routers_and_drafters_may_ask_the_registry(
+    authority: Authority, caller: str, is_let_in: bool
+) -> None:
+    identity = controller_identity(authority.security("controller.flyserve"))
+    host = Host(registry_service(Registry()), guard=registry_guard(identity))
+    peer = authority.peer(authority.issue(f"{caller}.flyserve"), "controller.flyserve")
+    async with serving(host) as address, open_channel(address, peer) as channel:
+        asked = RegistryStub(channel).List(registry_pb2.ListRequest(), timeout=5)
+        if is_let_in:
+            assert not (await asked).snapshot.endpoints
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asked
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_sub_drafter_answers_only_a_drafter(authority: Authority) -> None:
+    told = {"security": authority.security("sub-drafter.flyserve")}
+    host = await create_sub_drafter(parse(SubDrafterConfig, told, "test"))
+    peer = authority.peer(authority.issue(ROUTER), "sub-drafter.flyserve")
+    async with serving(host) as address, open_channel(address, peer) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_strangers_do_not_get_as_far_as_a_call(authority: Authority, tmp_path: Path) -> None:
+    (other := tmp_path / "other").mkdir()
+    of_another = Authority(other).issue(ROUTER)
+    of_another["ca"] = str(tmp_path / "ca.pem")
+    expired = authority.issue(ROUTER, file="expired", expired=True)
+    async with serving(await a_target(authority)) as address:
+        for tls in (
+            None,
+            authority.anonymous(TARGET),
+            authority.peer(of_another, TARGET),
+            authority.peer(expired, TARGET),
+            authority.peer(authority.issue(ROUTER), "drafter.flyserve"),
+        ):
+            assert await info(address, tls) is grpc.StatusCode.UNAVAILABLE
+        assert await info(address, authority.peer(authority.issue(ROUTER), TARGET)) is grpc.StatusCode.OK
+
+
+async def test_a_server_whose_certificate_has_expired_is_not_called(authority: Authority) -> None:
+    security = {"tls": authority.issue(TARGET, expired=True)}
+    host = await create_target(parse(TargetConfig, {**SIMULATED, "security": security}, "test"))
+    async with serving(host) as address:
+        peer = authority.peer(authority.issue(ROUTER), TARGET)
+        assert await info(address, peer) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_tls_to_a_plaintext_port_ends_and_the_port_serves_on(authority: Authority) -> None:
+    async with serving(await create_target(parse(TargetConfig, SIMULATED, "test"))) as address:
+        peer = authority.peer(authority.issue(ROUTER), TARGET)
+        assert await info(address, peer) is grpc.StatusCode.UNAVAILABLE
+        assert await info(address, None) is grpc.StatusCode.OK
+
+
+async def test_a_server_takes_new_files_and_keeps_the_old_while_they_are_half_written(
+    authority: Authority, tmp_path: Path
+) -> None:
+    router = authority.issue(ROUTER)
+    async with serving(await a_target(authority)) as address:
+        own = tmp_path / "target.pem"
+        good = own.read_bytes()
+        own.write_bytes(good[: len(good) // 2])
+        assert await info(address, authority.peer(router, TARGET)) is grpc.StatusCode.OK
+        authority.issue("elsewhere.flyserve", file="target")
+        assert await info(address, authority.peer(router, TARGET)) is grpc.StatusCode.UNAVAILABLE
+        assert await info(address, authority.peer(router, "elsewhere.flyserve")) is grpc.StatusCode.OK
+
+
+async def test_a_router_calls_and_serves_with_new_files(authority: Authority, tmp_path: Path) -> None:
+    """All certificates expire from the services' sight: a new authority signs every one of them."""
+    registry, clock = Registry(), SystemClock()
+    identity = controller_identity(authority.security("controller.flyserve"))
+    caller = controller_identity(authority.security(ROUTER))
+    assert identity is not None and caller is not None
+    host = Host(registry_service(registry), guard=registry_guard(identity))
+    async with serving(host) as address:
+        watch = WatchedRegistry(address, clock, caller).watch()
+        assert not (await anext(watch)).endpoints
+        await watch.aclose()
+        renewed = Authority(tmp_path)
+        renewed.issue("controller.flyserve")
+        renewed.issue(ROUTER)
+        registry.publish(Role.TARGET, "target-0", "127.0.0.1:1")
+        watch = WatchedRegistry(address, clock, caller).watch()
+        async with asyncio.timeout(10):
+            assert [e.replica for e in (await anext(watch)).endpoints] == ["target-0"]
+        await watch.aclose()
+
+
+async def test_the_http_face_takes_new_files(authority: Authority, tmp_path: Path) -> None:
+    async with secured_system(authority, tmp_path) as router:
+        before = await served_certificate(router.addresses[1])
+        authority.issue(ROUTER, PUBLIC)
+        assert await served_certificate(router.addresses[1]) != before
+
+
+async def test_the_public_service_may_want_certificates_of_its_clients(
+    authority: Authority, tmp_path: Path
+) -> None:
+    tls = {**authority.issue(ROUTER, PUBLIC), "client_certificates": True}
+    async with secured_system(authority, tmp_path, tls=tls) as router:
+        someone = authority.peer(authority.issue("alice.example.com"), PUBLIC)
+        for peer, code in (
+            (someone, grpc.StatusCode.OK),
+            (authority.anonymous(PUBLIC), grpc.StatusCode.UNAVAILABLE),
+        ):
+            async with open_channel(router.address, peer) as channel:
+                try:
+                    await GenerationStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+                    found = grpc.StatusCode.OK
+                except grpc.aio.AioRpcError as error:
+                    found = error.code()
+            assert found is code
+
+
+async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: Authority) -> None:
+    host = await a_target(authority, health_port=0)
+    async with serving(host):
+        assert host.health_port not in (0, host.port)
+        async with open_channel(f"127.0.0.1:{host.health_port}") as channel:
+            answer = await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert await info(f"127.0.0.1:{host.health_port}", None) is grpc.StatusCode.UNIMPLEMENTED
+    assert await becomes_true(lambda: not is_open(host.health_port), 2)
+
+
+@pytest.mark.parametrize("broken", ["certificate", "key", "ca"])
+async def test_files_that_make_no_sense_are_refused_by_name(authority: Authority, broken: str) -> None:
+    files = authority.issue(TARGET)
+    Path(files[broken]).write_text("not PEM")
+    with pytest.raises(ConfigError, match="do not belong together"):
+        await create_target(parse(TargetConfig, {**SIMULATED, "security": {"tls": files}}, "test"))
+    Path(files[broken]).unlink()
+    with pytest.raises(ConfigError, match=f"tls.{broken}: .*No such file"):
+        await create_target(parse(TargetConfig, {**SIMULATED, "security": {"tls": files}}, "test"))
+
+
+async def served_certificate(url: str) -> bytes:
+    """What an HTTPS server shows to a new connection."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = url.removeprefix("https://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert isinstance(shown, bytes)
+        return shown
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def is_open(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
