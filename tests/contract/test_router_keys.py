@@ -1,0 +1,203 @@
+"""API keys at a running router: over gRPC and HTTP, with limits, apart from one another, and never told."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+
+from flyserve import AsyncClient
+from protos.flyserve.v1 import generation_pb2 as pb
+from router.security.issuing import issue_key
+from services.common.status import from_rpc_error
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.logs import formatter
+from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+from tests.contract.router_rig import PLAIN, make_request
+
+METHODS = tuple(pb.DESCRIPTOR.services_by_name["Generation"].methods)
+
+
+class Locked:
+    """A router that asks for keys, and two of them."""
+
+    def __init__(self, rig: HttpRig, file: Path, tokens: dict[str, str]) -> None:
+        self.rig = rig
+        self.file = file
+        self.tokens = tokens
+
+    @property
+    def address(self) -> str:
+        return self.rig.rig.addresses[0]
+
+    def metadata(self, name: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.tokens[name]}"),)
+
+    def headers(self, name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.tokens[name]}"}
+
+
+@asynccontextmanager
+async def locked(folder: Path, **config: Any) -> AsyncIterator[Locked]:
+    file = folder / "keys.yaml"
+    tokens = {name: issue_key(file, name, {"max_concurrent": 1}) for name in ("alice", "bob")}
+    async with serving_http(folder, security={"auth_tokens_file": str(file)}, **config) as rig:
+        yield Locked(rig, file, tokens)
+
+
+async def code_of(method: MethodDescriptor, channel: grpc.aio.Channel, metadata: Any) -> grpc.StatusCode:
+    """The status of an empty request."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    try:
+        if method.server_streaming:
+            async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=10):
+                pass
+        else:
+            await channel.unary_unary(path)(b"", metadata=metadata, timeout=10)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+async def test_every_method_asks_for_a_key(tmp_path: Path, method: MethodDescriptor) -> None:
+    async with locked(tmp_path) as router:
+        channel = router.rig.rig.channel
+        token = router.tokens["alice"]
+        for said in ((), (("authorization", token),), (("authorization", "Bearer wrong"),)):
+            assert await code_of(method, channel, said) is grpc.StatusCode.UNAUTHENTICATED
+        twice = (*router.metadata("alice"), *router.metadata("alice"))
+        assert await code_of(method, channel, twice) is grpc.StatusCode.UNAUTHENTICATED
+        let_in = await code_of(method, channel, router.metadata("alice"))
+        assert let_in in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_reflection_asks_for_a_key_and_health_does_not(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router:
+        channel = router.rig.rig.channel
+        health = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await health(b"", timeout=10) == b"\x08\x01"
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        for metadata, code in (
+            ((), grpc.StatusCode.UNAUTHENTICATED),
+            (router.metadata("bob"), grpc.StatusCode.OK),
+        ):
+            call = channel.stream_stream(path)(timeout=10, metadata=metadata)
+            await call.done_writing()
+            assert await call.code() is code
+
+
+async def test_the_package_and_openai_clients_bring_keys(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router:
+        async with AsyncClient(router.address, token=router.tokens["alice"]) as client:
+            assert (await client.generate("the fox", max_new_tokens=4)).text
+        openai = router.rig.openai.with_options(api_key=router.tokens["bob"])
+        answer = await openai.completions.create(model=MODEL, prompt="the fox", max_tokens=4)
+        assert answer.choices[0].text
+
+
+OPEN = ("/", "/health", "/version", "/openapi.json", "/playground/main.js")
+CLOSED = (
+    "/playground/settings.json",
+    "/playground/settings%2Ejson",
+    "/v1/models",
+    "/v1/models/fake",
+    "/v1/completions",
+    "//v1/models",
+    "/./v1/models",
+    "/nowhere",
+)
+
+
+async def test_paths_that_tell_something_of_the_deployment_ask_for_a_key(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router:
+        for path in OPEN:
+            assert (await raw_get(router.rig.url, path)).startswith(b"HTTP/1.1 200 ")
+        for path in CLOSED:
+            refused = await raw_get(router.rig.url, path)
+            assert refused.startswith(b"HTTP/1.1 401 ") and b"www-authenticate: bearer" in refused.lower()
+        # Paths are taken as they come: this is a file that is not there.
+        for path in ("/playground/../v1/models", "/playground/..%2Fv1/models", "/playground/../../routes.py"):
+            assert (await raw_get(router.rig.url, path)).startswith(b"HTTP/1.1 404 ")
+
+
+async def raw_get(url: str, path: str) -> bytes:
+    """The head of a response to a path that no client has made nicer."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+    try:
+        return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    finally:
+        writer.close()
+
+
+async def test_a_wrong_key_is_an_error_object_as_openai_has_it(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router:
+        response = await router.rig.post("/v1/completions", {}, authorization="Bearer wrong-secret")
+        error = error_of(response)
+        assert response.status_code == 401 and error["code"] == "invalid_api_key"
+        assert "wrong-secret" not in response.text
+
+
+async def test_keys_share_no_cache_and_have_limits_of_their_own(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router:
+        target, stub = router.rig.target, router.rig.rig.stub
+        hold = asyncio.Event()
+
+        async def wait(step: int) -> None:
+            await hold.wait()
+
+        target.script = wait
+        request = make_request(PLAIN, 4, cache_salt="same")
+        first = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("alice"), timeout=20))
+        async with asyncio.timeout(10):
+            await target.stepped.wait()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Generate(request, metadata=router.metadata("alice"), timeout=20)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert from_rpc_error(refused.value).retry_after_s > 0  # type: ignore[attr-defined]
+        second = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("bob"), timeout=20))
+        hold.set()
+        assert (await first).choices and (await second).choices
+        over_http = {"model": MODEL, "prompt": "fox", "max_tokens": 2, "cache_salt": "same"}
+        response = await router.rig.http.post(
+            "/v1/completions", json=over_http, headers=router.headers("bob")
+        )
+        assert response.status_code == 200
+        of_alice, of_bob, of_bob_by_http = (opening.cache_salt for opening in target.openings)
+        assert of_alice != of_bob == of_bob_by_http and "same" not in (of_alice, of_bob)
+
+
+async def test_a_key_that_is_taken_out_is_refused_at_the_next_call(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router:
+        info = METHODS[0]
+        assert await code_of(info, router.rig.rig.channel, router.metadata("bob")) is grpc.StatusCode.OK
+        router.file.write_text("keys: {}")
+        refused = await code_of(info, router.rig.rig.channel, router.metadata("bob"))
+        assert refused is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_no_log_tells_a_token_a_hash_or_a_prompt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with locked(tmp_path) as router:
+        http, prompt = router.rig.http, "a-prompt-of-somebody"
+        for headers in (router.headers("alice"), {"authorization": "Bearer a-wrong-token"}):
+            body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+            await http.post("/v1/completions", json=body, headers=headers)
+        router.file.write_text("keys: {alice: {sha256: a-token-in-its-place}}")
+        await http.get("/v1/models", headers=router.headers("alice"))
+        hashes = router.file.read_text()
+    shown = [formatter(TelemetryConfig(log_format=form), "router") for form in ("text", "json")]
+    ours = [record for record in caplog.records if record.name.split(".")[0] in ("router", "services")]
+    told = "\n".join(form.format(record) for form in shown for record in ours)
+    assert "what was read before holds" in told
+    for secret in (*router.tokens.values(), "a-wrong-token", "a-token-in-its-place", prompt, hashes):
+        assert secret not in told

@@ -1,0 +1,136 @@
+"""API keys: made once, kept as hashes, known again, read anew, and never told."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.clock import VirtualClock
+from fly.errors import ConfigError, Overloaded, Unauthenticated
+from router.security.issuing import issue_key
+from router.security.keys import Caller, Keys
+from router.security.quotas import Quotas
+
+
+def age(file: Path) -> None:
+    """Lets a file's time differ from what it was, however coarse the file system's clock."""
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1_000_000))
+
+
+def test_a_token_is_known_again_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    alice = issue_key(file, "alice", {"max_concurrent": 2, "requests_per_minute": None})
+    bob = issue_key(file, "bob", {})
+    keys = Keys(file)
+    assert keys.caller(f"Bearer {alice}") == Caller("alice", 2, None)
+    assert keys.caller(f"bearer {bob}") == Caller("bob")
+    assert alice not in file.read_text() and bob not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert alice.startswith("flyserve-") and len(alice) > 50 and alice != bob
+
+
+@pytest.mark.parametrize(
+    "said", ["", "Bearer", "Bearer ", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer " + "x" * 100_000]
+)
+def test_nothing_else_lets_anybody_in(tmp_path: Path, said: str) -> None:
+    token = issue_key(tmp_path / "keys.yaml", "alice", {})
+    with pytest.raises(Unauthenticated) as refused:
+        Keys(tmp_path / "keys.yaml").caller(said.format(token))
+    assert token not in str(refused.value)
+
+
+def test_changes_of_the_file_hold_at_once_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    alice = issue_key(file, "alice", {})
+    keys = Keys(file)
+    bob = issue_key(file, "bob", {})
+    assert keys.caller(f"Bearer {bob}").name == "bob"
+    file.write_text("keys: [")
+    age(file)
+    assert keys.caller(f"Bearer {alice}").name == "alice"
+    file.write_text(yaml.safe_dump({"keys": {}}))
+    age(file)
+    with pytest.raises(Unauthenticated):
+        keys.caller(f"Bearer {alice}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "keys: {alice: {sha256: hunter2-secret}}",
+        "keys: {alice: hunter2-secret}",
+        "keys: hunter2-secret",
+        "hunter2-secret",
+        "keys: {alice: {token: hunter2-secret}}",
+        "keys: {alice: {sha256: 'hunter2-secret}}",
+    ],
+)
+def test_a_token_in_place_of_its_hash_is_refused_and_not_told(tmp_path: Path, content: str) -> None:
+    (file := tmp_path / "keys.yaml").write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        Keys(file)
+    assert "hunter2" not in str(refused.value) and "keys.yaml" in str(refused.value)
+
+
+def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    issue_key(file, "alice", {})
+    before = file.read_text()
+    with pytest.raises(ConfigError, match="is there already"):
+        issue_key(file, "alice", {})
+    with pytest.raises(ConfigError, match=r"keys\."):
+        issue_key(file, "no spaces", {})
+    assert file.read_text() == before
+    entry = yaml.safe_load(before)["keys"]["alice"]
+    file.write_text(yaml.safe_dump({"keys": {"alice": entry, "bob": entry}}))
+    with pytest.raises(ConfigError, match=r"keys\.bob: has the token of alice"):
+        Keys(file)
+
+
+@given(st.text(), st.text(), st.sampled_from(["alice", "bob", "a", "ab"]), st.sampled_from(["alice", "bob"]))
+def test_no_salt_of_one_key_is_another_keys(salt: str, other_salt: str, name: str, other: str) -> None:
+    same = Caller(name).salted(salt) == Caller(other).salted(other_salt)
+    assert same == ((name, salt) == (other, other_salt))
+    assert Caller(name).salted(salt) not in (salt, other_salt)
+    assert Caller().salted(salt) == salt
+
+
+def test_a_key_has_so_many_requests_at_once() -> None:
+    quotas, alice, bob = Quotas(VirtualClock()), Caller("alice", max_concurrent=2), Caller("bob")
+    with quotas.counted(alice), quotas.counted(bob), quotas.counted(bob), quotas.counted(bob):
+        with (
+            quotas.counted(alice),
+            pytest.raises(Overloaded, match="as many as it may"),
+            quotas.counted(alice),
+        ):
+            pass
+        with quotas.counted(alice):
+            pass
+
+
+def test_a_key_has_so_many_requests_a_minute_and_is_told_when_the_next_may_come() -> None:
+    clock = VirtualClock()
+    quotas, alice = Quotas(clock), Caller("alice", requests_per_minute=30)
+
+    def ask() -> None:
+        with quotas.counted(alice):
+            pass
+
+    for _ in range(30):
+        ask()
+    with pytest.raises(Overloaded) as refused:
+        ask()
+    assert refused.value.retry_after_s == pytest.approx(2.0)
+    clock.advance(2.0)
+    ask()
+    with pytest.raises(Overloaded):
+        ask()
+    clock.advance(3600.0)
+    for _ in range(30):
+        ask()
+    with pytest.raises(Overloaded):
+        ask()
