@@ -21,7 +21,7 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
-from services.common.handlers import Coroutine, Generator, around
+from services.common.handlers import Coroutine, Generator, around, decoding_last
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,9 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        return handler if handler is None else around(handler, _guard_coroutine, _guard_generator)
+        if handler is None:
+            return handler
+        return around(decoding_last(handler), _guard_coroutine, _guard_generator)
 
 
 def _guard_coroutine(method: Coroutine) -> Coroutine:
