@@ -1,6 +1,7 @@
 /* The router's HTTP API: what it serves, and one streamed response. */
 
 import { Failure, broken, failureOf, unreachable } from "./failure.js";
+import { askForKey, authorization } from "./key.js";
 import { eventsOf } from "./sse.js";
 
 const END_OF_STREAM = "[DONE]";
@@ -48,14 +49,15 @@ async function getJson(path) {
   return (await send(path)).json();
 }
 
-async function send(path, options) {
+async function send(path, options = {}) {
   let response;
   try {
-    response = await fetch(path, options);
+    response = await fetch(path, { ...options, headers: { ...options.headers, ...authorization() } });
   } catch (error) {
     throw isOurs(error) ? error : unreachable();
   }
   if (response.ok) return response;
+  if (response.status === 401) askForKey();
   const body = await response.json().catch(() => null);
   throw failureOf(body?.error, response.status, response.headers.get("Retry-After"));
 }

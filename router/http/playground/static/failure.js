@@ -13,7 +13,8 @@ export class Failure extends Error {
 export function failureOf(error, status = null, retryAfter = null) {
   const message = error?.message || `the router answered ${status}`;
   const param = error?.param ?? null;
-  return new Failure(message, remedyFor(error?.code, status, param, retryAfter), param && fieldOf(param));
+  const field = error?.code === "invalid_api_key" ? "api_key" : param && fieldOf(param);
+  return new Failure(message, remedyFor(error?.code, status, param, retryAfter), field);
 }
 
 /** The failure of a request that had no answer. */
@@ -27,6 +28,7 @@ export function broken(numTokens) {
 }
 
 function remedyFor(code, status, param, retryAfter) {
+  if (code === "invalid_api_key") return "give one that this deployment knows";
   if (code === "overloaded") return `try again in ${retryAfter ?? "a few"} s`;
   if (code === "not_ready") return "try again in a moment";
   if (code === "deadline_exceeded") return "ask for fewer tokens";

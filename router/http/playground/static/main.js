@@ -7,6 +7,7 @@ import { Controls } from "./controls.js";
 import { byId, enable } from "./dom.js";
 import { Failure } from "./failure.js";
 import { duration, plural } from "./format.js";
+import { hasKey, onKey } from "./key.js";
 import { play } from "./play.js";
 import { buildRequest, toCurl } from "./request.js";
 import { ResponseView } from "./response.js";
@@ -96,7 +97,7 @@ function showRunning(isRunning) {
 function showCurl() {
   try {
     const request = buildRequest(controls.values(), model);
-    byId("curl").textContent = toCurl(request, document.baseURI);
+    byId("curl").textContent = toCurl(request, document.baseURI, hasKey());
   } catch {
     byId("curl").textContent = ""; // a field that holds no number
   }
@@ -117,6 +118,10 @@ controls.form.addEventListener("submit", (event) => {
   attempt(generate, byId("response"));
 });
 controls.form.addEventListener("input", showCurl);
+onKey(() => {
+  byId("error").textContent = "";
+  meet().catch(tellFailure);
+});
 byId("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) controls.form.requestSubmit();
 });

@@ -38,10 +38,11 @@ function said(values, names) {
 }
 
 /** The same request for a shell. */
-export function toCurl(request, base) {
+export function toCurl(request, base, needsKey = false) {
   return [
     `curl -N ${new URL(request.path, base)}`,
     "-H 'Content-Type: application/json'",
+    ...(needsKey ? ['-H "Authorization: Bearer $FLYSERVE_TOKEN"'] : []),
     `-d ${quoted(JSON.stringify(request.body, null, 2))}`,
   ].join(" \\\n  ");
 }
