@@ -109,7 +109,7 @@ class RouterTier(Config):
 
     host: str = "127.0.0.1"
     grpc_port: int = Field(50_051, ge=0, le=65_535)
-    balancing: Literal["least_load", "round_robin"] = "least_load"
+    balancing: Literal["prefix_affinity", "least_load", "power_of_two", "round_robin"] = "prefix_affinity"
     max_concurrent: int = Field(256, ge=1)
     max_queued: int = Field(1024, ge=0)
 

@@ -7,6 +7,7 @@ import typer
 
 from fly.errors import ConfigError
 from router.config import RouterConfig
+from router.policies import POLICIES
 from router.server import create_host
 from services.common.config import load_yaml, parse
 from services.common.launch import fail, run_service
@@ -23,7 +24,7 @@ def main(
     registry: Annotated[str | None, typer.Option(help="host:port of the registry.")] = None,
     host: Annotated[str | None, typer.Option(help="Interface to bind to; default 127.0.0.1.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="Default 50051; 0 takes a free one.")] = None,
-    balancing: Annotated[str | None, typer.Option(help="least_load or round_robin.")] = None,
+    balancing: Annotated[str | None, typer.Option(help=f"{', '.join(POLICIES)}.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(help="Requests that decode at a time.")] = None,
     max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
 ) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fly.types import Coupling, DraftLengthPolicy, FlyRule, Mode, SamplingParams
+from router.policies.key import RequestKey
 from router.seeds import choice_seed
 
 RULE_FIELDS = (
@@ -128,6 +129,7 @@ class PreparedRequest:
         warnings: What the client should know of the request.
         n: Choices.
         logprobs: Most likely tokens told per position; None tells no log-probabilities.
+        key: Of the prompt under its cache salt, for balancing.
     """
 
     request_id: str
@@ -141,6 +143,7 @@ class PreparedRequest:
     warnings: tuple[str, ...] = ()
     n: int = 1
     logprobs: int | None = None
+    key: RequestKey = ()
 
     @property
     def needs_distributions(self) -> bool:

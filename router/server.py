@@ -8,6 +8,7 @@ from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
 from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
+from router.clients import Probing
 from router.config import RouterConfig
 from router.draft_lengths import DraftLengths
 from router.fleet import Fleet
@@ -37,7 +38,8 @@ async def create_host(
     clock = clock or SystemClock()
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
-    fleet = Fleet(_source(config, clock), config.balancing, clock)
+    probing = Probing(config.probe_interval_s, config.probe_timeout_s)
+    fleet = Fleet(_source(config, clock), config.balancing, clock, probing)
     try:
         await fleet.start(config.start_timeout_s)
         _check_tokenizer(tokenizer, fleet, folder)

@@ -11,9 +11,10 @@ from fly.messages import Open, Verification
 from fly.tokens import TokenSequence
 from fly.types import SparseDistribution
 from router.checks import check_verification
-from router.clients import Accepts, Replica, any_replica, still_serves
+from router.clients import Accepts, Replica, any_replica
 from router.fleet import Fleet
 from router.links import Link, Links
+from router.policies.key import RequestKey
 from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class TargetSide:
         timeout_s: float,
         wait_s: float,
         num_logprobs: int | None = None,
+        key: RequestKey = (),
     ) -> None:
         """Opens nothing yet.
 
@@ -44,6 +46,7 @@ class TargetSide:
             timeout_s: A replica that takes longer for one step is taken for broken.
             wait_s: How long to wait for a replica when there is none.
             num_logprobs: As the opening asks for; None where it asks for none.
+            key: Of the prompt, for the policy that picks a replica.
         """
         self.links: Links[TargetStream] = Links()
         self._fleet = fleet
@@ -51,6 +54,7 @@ class TargetSide:
         self._timeout_s = timeout_s
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
+        self._key = key
         self._failed: list[Replica] = []
         self._link: Link[TargetStream]
 
@@ -136,13 +140,13 @@ class TargetSide:
             if isinstance(error, Overloaded) and not self._fleet.targets.ready(accepts):
                 raise error
             replica = await self._pick(accepts)
-            if await still_serves(replica):
+            if await replica.still_serves():
                 return replica
             replica.is_broken.set()
 
     async def _pick(self, accepts: Accepts) -> Replica:
         await self._fleet.targets.wait(accepts, self._wait_s)
-        replica = self._fleet.targets.pick(accepts)
+        replica = self._fleet.targets.pick(accepts, self._key)
         if replica is None:
             raise NotReady("no target replica is available")
         return replica

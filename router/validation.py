@@ -11,6 +11,7 @@ from fly.types import SamplingParams
 from router.advice import advise
 from router.config import LimitsConfig, RouterConfig
 from router.planning import check_speculation, plan_speculation
+from router.policies.key import request_key
 from router.request import GenerateRequest, PreparedRequest
 from router.sampling_limits import check_sampling
 from router.seeds import draw_seed
@@ -118,6 +119,7 @@ def _complete(
         warnings=(*warnings, *advise(request, plan)),
         n=request.n,
         logprobs=request.logprobs,
+        key=request_key(prompt_ids, request.cache_salt),
     )
 
 
