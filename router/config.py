@@ -130,6 +130,7 @@ class RouterConfig(Config):
         draft_timeout_s: A drafter that takes longer for one step is taken for broken.
         probe_interval_s: How often a replica is asked whether it lives, whatever its streams do.
         probe_timeout_s: One that leaves two such questions unanswered, and all streams, is gone.
+        write_timeout_s: A client that takes nothing of its response for so long is given up.
         grace_s: How long running requests may go on when the router is told to stop.
         max_connection_age_s: Clients reconnect after so long, so that new routers get their share.
     """
@@ -149,6 +150,7 @@ class RouterConfig(Config):
     draft_timeout_s: float = Field(30.0, gt=0)
     probe_interval_s: float = Field(2.0, gt=0)
     probe_timeout_s: float = Field(3.0, gt=0)
+    write_timeout_s: float = Field(60.0, gt=0)
     grace_s: float = Field(30.0, ge=0)
     max_connection_age_s: float = Field(600.0, gt=0)
     speculation: SpeculationConfig = SpeculationConfig()

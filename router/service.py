@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from fly.errors import InvalidRequest
 from router.admission import Admission
-from router.choices import EmitOfChoice, generate_choices
+from router.choices import EmitOfChoice, generate_choices, patient
 from router.clients import Replica, any_replica
 from router.deadline import Deadline
 from router.deployment_info import describe
@@ -24,7 +24,7 @@ class GenerationService:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._admission = Admission(means.config.max_concurrent, means.config.max_queued)
+        self._admission = Admission(means.config.max_concurrent, means.config.max_queued, means.clock)
 
     async def describe(self) -> DeploymentInfo:
         """What is served, and its limits.
@@ -53,10 +53,13 @@ class GenerationService:
         """
         clock = self._means.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
+        tenant = request.cache_salt
+        self._admission.check(tenant, deadline)
         prepared = await self._prepare(request)
         header = Header(prepared.request_id, len(prepared.prompt_ids))
-        async with self._admission.place():
-            await generate_choices(self._means, prepared, started, deadline, make_emit(header))
+        async with self._admission.place(tenant, deadline):
+            emit = patient(make_emit(header), self._means.config.write_timeout_s)
+            await generate_choices(self._means, prepared, started, deadline, emit)
         return header
 
     async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
