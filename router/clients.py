@@ -183,6 +183,7 @@ class ReplicaPool:
 
     def add(self, replica: Replica) -> None:
         self._replicas.append(replica)
+        self._policy.joined(replica)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -190,6 +191,7 @@ class ReplicaPool:
         """Takes a replica out, if it is in."""
         if replica in self._replicas:
             self._replicas.remove(replica)
+            self._policy.left(replica)
 
     def ready(self, accepts: Accepts) -> list[Replica]:
         """Those that will do."""
@@ -205,9 +207,7 @@ class ReplicaPool:
         candidates = trusted or (ready if self._is_needed else [])
         if not candidates:
             return None
-        replica = self._policy.choose(candidates, key)
-        self._policy.chosen(replica, key)
-        return replica
+        return self._policy.choose(candidates, key)
 
     async def wait(self, accepts: Accepts, timeout_s: float) -> bool:
         """Waits at most `timeout_s` for a replica that will do; whether there is one."""

@@ -23,14 +23,21 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Policy(ABC):
-    """Picks the replica of a new sequence: one decision, which changes nothing, and hooks that may learn."""
+    """Picks the replica of a new sequence: one decision, and hooks."""
 
     @abstractmethod
     def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
-        """One of `candidates`, of which there is at least one, for a request with this key; must not wait."""
+        """One of `candidates`, of which there is at least one, for a request with this key; must not wait.
 
-    def chosen(self, candidate: Candidate, key: RequestKey) -> None:
-        """Hook: `candidate` gets the sequence."""
+        Replicas of the pool may be missing among the candidates, where they will not do for this request.
+        """
+
+    def joined(self, candidate: Candidate) -> None:
+        """Hook: the replica is in the pool from now on."""
+        return
+
+    def left(self, candidate: Candidate) -> None:
+        """Hook: the replica is in the pool no more."""
         return
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.policies.base import C, Candidate, Policy
+from router.policies.base import C, Policy
 from router.policies.key import RequestKey
 
 
@@ -14,7 +14,6 @@ class RoundRobin(Policy):
 
     def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
         ordered = sorted(candidates, key=lambda candidate: candidate.identity)
-        return next((c for c in ordered if c.identity > self._last), ordered[0])
-
-    def chosen(self, candidate: Candidate, key: RequestKey) -> None:
-        self._last = candidate.identity
+        chosen = next((c for c in ordered if c.identity > self._last), ordered[0])
+        self._last = chosen.identity
+        return chosen
