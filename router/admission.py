@@ -14,6 +14,8 @@ _UNKNOWN_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _NEWEST_SHARE = 0.1
 """Of the latest request in what is known of all."""
+_CAUTION = 1.25
+"""Estimates err, and what is let in and not finished in time costs those who could have been."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +38,8 @@ class Admission:
         self._max_queued = max_queued
         self._clock = clock
         self._queue: FairQueue[_Waiter] = FairQueue()
-        self._mean_s = 0.0
+        self._held_s = _Mean()
+        self._finished_s = _Mean()
 
     @property
     def queued(self) -> int:
@@ -58,9 +61,8 @@ class Admission:
         if self.admitted < self._max_concurrent and not self.queued:
             return
         wait_s, remaining_s = self.estimate_wait_s(tenant), deadline.remaining_s()
-        if wait_s is not None and remaining_s is not None and wait_s + self._mean_s > remaining_s:
-            needed = f"about {wait_s:.1f} s until its turn and {self._mean_s:.1f} s to finish"
-            raise _refusal(f"it cannot be done within {remaining_s:.1f} s: it takes {needed}", wait_s)
+        if wait_s is not None and remaining_s is not None:
+            self._check_time(wait_s, self._finished_s.value or 0.0, remaining_s)
         if self.queued >= self._max_queued and not self._queue.has_right(tenant):
             raise _refusal(f"{self.queued} requests are waiting already", wait_s)
 
@@ -77,16 +79,23 @@ class Admission:
         started = self._clock.now()
         try:
             yield
+            self._finished_s.add(self._clock.now() - started)
         finally:
-            self._note(self._clock.now() - started)
+            self._held_s.add(self._clock.now() - started)
             self._queue.give_back(tenant)
             self._fill()
 
     def estimate_wait_s(self, tenant: str) -> float | None:
         """How long another request of this tenant would wait, as things go; None while nothing is known."""
-        if not self._mean_s:
+        if self._held_s.value is None:
             return None
-        return (self._queue.ahead_of(tenant) + 1) * self._mean_s / self._max_concurrent
+        return (self._queue.ahead_of(tenant) + 1) * self._held_s.value / self._max_concurrent
+
+    @staticmethod
+    def _check_time(wait_s: float, work_s: float, remaining_s: float) -> None:
+        if _CAUTION * (wait_s + work_s) > remaining_s:
+            needed = f"about {wait_s:.1f} s until its turn and {work_s:.1f} s to finish"
+            raise _refusal(f"it cannot be done within {remaining_s:.1f} s: it takes {needed}", wait_s)
 
     async def _acquire(self, tenant: str, deadline: Deadline) -> None:
         """NOTE: whoever leaves a place fills it, so none is free while somebody waits."""
@@ -135,9 +144,19 @@ class Admission:
         waiter.has_place.set_result(None)
         return True
 
-    def _note(self, held_s: float) -> None:
-        """A request had its place for so long."""
-        self._mean_s += (_NEWEST_SHARE if self._mean_s else 1.0) * (held_s - self._mean_s)
+
+class _Mean:
+    """Of requests, the latest ones above all.
+
+    Attributes:
+        value: None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def add(self, value: float) -> None:
+        self.value = value if self.value is None else self.value + _NEWEST_SHARE * (value - self.value)
 
 
 def _refusal(reason: str, wait_s: float | None) -> Overloaded:

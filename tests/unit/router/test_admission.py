@@ -146,13 +146,13 @@ async def test_a_request_that_cannot_make_its_deadline_is_refused_at_once() -> N
     async with office() as made:
         await visit(made, "first", 4.0)
         await made.enter("running")
-        patient = await made.enter("patient", timeout_s=8.5)
-        hasty = await made.enter("hasty", timeout_s=11.0)
+        patient = await made.enter("patient", timeout_s=10.5)
+        hasty = await made.enter("hasty", timeout_s=14.0)
         assert not patient.done()
         assert isinstance(hasty.exception(), Overloaded)
-        assert "within 11.0 s" in str(hasty.exception())
+        assert "within 14.0 s" in str(hasty.exception())
         with pytest.raises(Overloaded):
-            made.admission.check("", Deadline(made.clock, 11.0))
+            made.admission.check("", Deadline(made.clock, 14.0))
 
 
 async def test_nothing_is_refused_for_its_deadline_while_places_are_free() -> None:
