@@ -43,7 +43,7 @@ def _rows(figures: Figures) -> dict[str, str]:
         "requests": outcomes,
         "refused within, ms": f"{figures.refusal_p50_ms:.1f} (median), {figures.refusal_p99_ms:.1f} (99%)",
         "router's memory, MB": f"{figures.memory_before_mb:.0f} before, {figures.memory_most_mb:.0f} at most",
-        "a request as quick as ever after, s": f"{figures.recovery_s:.1f}",
+        "a new request as quick as at the peak after, s": f"{figures.recovery_s:.1f}",
     }
 
 
@@ -52,10 +52,10 @@ def _markdown(plan: Plan, figures: Figures) -> str:
         "# Overload",
         "",
         f"`python -m benchmarks.overload`: a router with {plan.places} places and a queue of {plan.queue}, in"
-        f" front of one simulated target whose forwards take {plan.forward_s * 1e3:g} ms, each a process of its"
-        f" own. The peak is what {plan.places} clients get that ask again as soon as they are answered. Then"
-        f" {plan.factor:g} times as many requests come for {plan.overload_s:g} s, whether or not anybody answers,"
-        f" each with a deadline of {plan.deadline_s:g} s.",
+        f" front of one simulated target whose forwards take {plan.forward_s * 1e3:g} ms, each a process of"
+        f" its own. The peak is what {plan.places} clients get that ask again as soon as they are answered."
+        f" Then {plan.factor:g} times as many requests come for {plan.overload_s:g} s, whether or not anybody"
+        f" answers, each with a deadline of {plan.deadline_s:g} s.",
         "",
         "| | |",
         "|---|---|",

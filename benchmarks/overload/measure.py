@@ -14,9 +14,9 @@ from benchmarks.overload.system import running
 from services.common.channel import open_channel
 
 _SAMPLE_S = 0.5
-_RECOVERED = 1.5
-"""A request that takes no more than so many times what it takes alone."""
-_RECOVERY_S, _PROBES_PER_S = 10.0, 2.0
+_RECOVERED = 1.2
+"""A request that takes no more than so many times what one takes at the peak: it waits for no place."""
+_RECOVERY_S, _PROBES_PER_S = 8.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Figures:
         refusal_p99_ms: The same.
         memory_before_mb: The router's resident memory at the end of the peak.
         memory_most_mb: Under overload.
-        alone_s: What one request takes with nothing else going on.
-        recovery_s: From the end of the overload until a new request took no longer than half as much again.
+        usual_s: What a request takes at the peak, the median.
+        recovery_s: From the end of the overload until a new request took about as long again.
     """
 
     peak_per_s: float
@@ -44,7 +44,7 @@ class Figures:
     refusal_p99_ms: float
     memory_before_mb: float
     memory_most_mb: float
-    alone_s: float
+    usual_s: float
     recovery_s: float
 
     @property
@@ -57,10 +57,8 @@ async def measure(plan: Plan, tell: Callable[[str], None] = lambda words: None) 
     """Runs the plan; `tell` is told what begins."""
     with running(plan) as router:
         async with open_channel(router.address) as channel:
-            tell("one request alone")
-            alone_s = statistics.median([(await Asker(channel, plan).ask()).seconds for _ in range(5)])
             tell(f"the peak, for {plan.peak_s:g} s")
-            peak_per_s = await _peak(Asker(channel, plan), plan)
+            peak_per_s, usual_s = await _peak(Asker(channel, plan), plan)
             before_mb = memory_mb(router.pid)
             tell(f"{plan.factor:g} times the peak, for {plan.overload_s:g} s")
             asker, offered_per_s = Asker(channel, plan), plan.factor * peak_per_s
@@ -69,7 +67,7 @@ async def measure(plan: Plan, tell: Callable[[str], None] = lambda words: None) 
                 overload = asyncio.create_task(asker.ask_regardless(offered_per_s, plan.overload_s))
                 await asyncio.sleep(plan.overload_s)
                 tell("the recovery")
-                recovery_s = await _recovery(Asker(channel, plan), _RECOVERED * alone_s)
+                recovery_s = await _recovery(Asker(channel, plan), _RECOVERED * usual_s)
                 await overload
     window = (started + plan.ramp_s, started + plan.overload_s)
     refusals = sorted(a.seconds * 1e3 for a in asker.attempts if a.outcome is Outcome.REFUSED)
@@ -82,16 +80,17 @@ async def measure(plan: Plan, tell: Callable[[str], None] = lambda words: None) 
         _quantile(refusals, 0.99),
         before_mb,
         max(samples),
-        alone_s,
+        usual_s,
         recovery_s,
     )
 
 
-async def _peak(asker: Asker, plan: Plan) -> float:
-    """Without its first fifth, while the clients fall into step."""
+async def _peak(asker: Asker, plan: Plan) -> tuple[float, float]:
+    """Requests per second, without the first fifth, while the clients fall into step; seconds of one."""
     started = time.monotonic()
     await asker.ask_by_turns(plan.places, plan.peak_s)
-    return _done_per_s(asker.attempts, started + plan.peak_s / 5, started + plan.peak_s)
+    usual_s = statistics.median(attempt.seconds for attempt in asker.attempts)
+    return _done_per_s(asker.attempts, started + plan.peak_s / 5, started + plan.peak_s), usual_s
 
 
 async def _recovery(asker: Asker, limit_s: float) -> float:
