@@ -19,7 +19,7 @@ from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)
 
-_MAX_FAILOVERS = 8
+_MOST_FAILURES_IN_A_ROW = 8
 
 
 class TargetSide:
@@ -56,6 +56,7 @@ class TargetSide:
         self._num_logprobs = num_logprobs
         self._key = key
         self._failed: list[Replica] = []
+        self._failures_in_a_row = 0
         self._link: Link[TargetStream]
 
     @property
@@ -115,6 +116,7 @@ class TargetSide:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None
         check_verification(verification, len(drafts), self.replica.info.vocab_size, self._num_logprobs)
         self.replica.served(verification.load)
+        self._failures_in_a_row = 0
         return verification
 
     async def _fail_over(self, error: FlyServeError) -> None:
@@ -125,8 +127,9 @@ class TargetSide:
         if not isinstance(error, Overloaded):
             failed.is_broken.set()
         self._failed.append(failed)
-        if len(self._failed) > _MAX_FAILOVERS:
-            raise NotReady(f"{len(self._failed)} targets failed one after the other, the last: {error}")
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row > _MOST_FAILURES_IN_A_ROW:
+            raise NotReady(f"{self._failures_in_a_row} targets failed one after the other, the last: {error}")
         await self._open(await self._successor(failed, error))
 
     async def _successor(self, failed: Replica, error: FlyServeError) -> Replica:
