@@ -2,7 +2,7 @@
 
 from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 from flyserve.client import Client
-from flyserve.types import Choice, Chunk, Logprobs, Response, Sampling, Speculation, Statistics, Token
+from flyserve.types import Choice, Chunk, Logprobs, Response, Round, Sampling, Speculation, Statistics, Token
 
 __all__ = [
     "Choice",
@@ -14,6 +14,7 @@ __all__ = [
     "Logprobs",
     "Mode",
     "Response",
+    "Round",
     "Sampling",
     "Speculation",
     "Statistics",

@@ -24,6 +24,7 @@ from flyserve.types import (
     Model,
     RankedToken,
     Response,
+    Round,
     Sampling,
     Speculation,
     Statistics,
@@ -143,6 +144,7 @@ def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:
         statistics=_statistics_from_wire(wire.statistics) if wire.HasField("statistics") else None,
         warnings=tuple(wire.warnings),
         choice_index=wire.choice_index,
+        rounds=_rounds_from_wire(wire.rounds),
     )
 
 
@@ -162,6 +164,7 @@ def _choice_from_wire(wire: generation_pb2.Choice) -> Choice:
         tokens=_tokens_from_wire(wire.tokens),
         finish_reason=_FINISH_REASONS.get(wire.finish_reason),
         statistics=_statistics_from_wire(wire.statistics),
+        rounds=_rounds_from_wire(wire.rounds),
     )
 
 
@@ -178,6 +181,11 @@ def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
         )
         for token in wire
     )
+
+
+def _rounds_from_wire(wire: Any) -> tuple[Round, ...]:
+    names = [field.name for field in fields(Round)]
+    return tuple(Round(**{name: getattr(played, name) for name in names}) for played in wire)
 
 
 def _logprobs_from_wire(wire: generation_pb2.TokenLogprobs) -> Logprobs:

@@ -150,6 +150,25 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a choice; times in seconds, `start_s` and `end_s` since the request came.
+
+    Attributes:
+        drafted: Draft tokens verified.
+        accepted: Draft tokens decided for good, those of an earlier round's open window included.
+    """
+
+    index: int
+    drafted: int
+    accepted: int
+    start_s: float
+    draft_s: float
+    verify_s: float
+    wire_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed response.
 
@@ -162,6 +181,7 @@ class Chunk:
         statistics: In the choice's last chunk, else None.
         warnings: In the choice's last chunk.
         choice_index: The choice that this belongs to, from 0.
+        rounds: Played since the choice's last chunk.
     """
 
     text: str
@@ -172,6 +192,7 @@ class Chunk:
     statistics: Statistics | None
     warnings: tuple[str, ...]
     choice_index: int = 0
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +204,7 @@ class Choice:
     tokens: tuple[Token, ...]
     finish_reason: FinishReason | None
     statistics: Statistics
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from fly.clock import Clock
 from fly.messages import Open
 from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
+from router.chat_template import ChatTemplate
 from router.config import RouterConfig
 from router.deadline import Deadline
 from router.draft_lengths import DraftLengths
@@ -33,6 +34,7 @@ class Means:
 
     fleet: Fleet
     tokenizer: Tokenizer
+    chat_template: ChatTemplate
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
@@ -122,9 +124,10 @@ def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> 
     """What a round gives to the client; None where it has nothing to show."""
     tokens = tuple(_tokens(response, decision, tokenizer))
     if response.speculation.finish_reason is not None:
-        return Piece(response.text.take() + response.text.flush(), tokens, close(response))
+        text = response.text.take() + response.text.flush()
+        return Piece(text, tokens, close(response), response.take_rounds())
     text = response.text.take()
-    return Piece(text, tokens) if tokens or text else None
+    return Piece(text, tokens, rounds=response.take_rounds()) if tokens or text else None
 
 
 def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:

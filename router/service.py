@@ -1,8 +1,8 @@
 """What every public face of the router shares: checks a request, admits it, generates its choices."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
 from router.admission import Admission
@@ -34,6 +34,11 @@ class GenerationService:
         """
         target, drafter = await self._paired()
         return describe(target.info, drafter.info if drafter else None, self._means.config)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a target can take a request at once."""
+        return bool(self._means.fleet.targets.ready(any_replica))
 
     async def serve(
         self,
@@ -74,6 +79,24 @@ class GenerationService:
         tokenizer = self._means.tokenizer
         ids = tuple(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
         return ids, tuple(tokenizer.pieces(ids))
+
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """The token ids of a conversation, up to where the model answers.
+
+        Args:
+            messages: Each with its role and content.
+            variables: Further ones that the chat template may read.
+
+        Raises:
+            InvalidRequest: The messages are too long, or the chat template refuses them or is missing.
+        """
+        limit, texts = self._means.config.limits.prompt_characters, [m["content"] for m in messages]
+        if (length := sum(map(len, texts))) > limit:
+            raise InvalidRequest.of("messages", f"have {length} characters, at most {limit}")
+        template = self._means.chat_template
+        return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
 
     async def close(self) -> None:
         """Lets go of every replica."""

@@ -84,7 +84,8 @@ def _check_prompt(field: str, ids: Sequence[int], target: ModelInfo) -> Iterator
         yield FieldViolation(field, "is empty, must have at least one token")
     if target.context_length and len(ids) + 1 > target.context_length:
         most = target.context_length - 1
-        yield FieldViolation(field, f"has {len(ids)} tokens, at most {most} leave room for an answer")
+        found = f"has {len(ids)} tokens, at most {most} leave room for an answer"
+        yield FieldViolation(field, found, "context_length_exceeded")
     for index, token in enumerate(ids):
         if token >= target.vocab_size:
             allowed = f"must be 0 to {target.vocab_size - 1}"

@@ -706,6 +706,56 @@ class Statistics(_message.Message):
 Global___Statistics: _TypeAlias = Statistics  # noqa: Y015
 
 @_typing.final
+class Round(_message.Message):
+    """One round of a choice: propose, verify, decide."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    DRAFTED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    START_S_FIELD_NUMBER: _builtins.int
+    DRAFT_S_FIELD_NUMBER: _builtins.int
+    VERIFY_S_FIELD_NUMBER: _builtins.int
+    WIRE_S_FIELD_NUMBER: _builtins.int
+    END_S_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """From 0."""
+    drafted: _builtins.int
+    """Draft tokens verified."""
+    accepted: _builtins.int
+    """Draft tokens decided for good, those of an earlier round's open window included."""
+    start_s: _builtins.float
+    """Seconds from the request to the round's start."""
+    draft_s: _builtins.float
+    """Seconds the router waited for the draft, less the wire."""
+    verify_s: _builtins.float
+    """Seconds the router waited for the verification, less the wire."""
+    wire_s: _builtins.float
+    """Seconds on the wire and in the services' queues."""
+    end_s: _builtins.float
+    """Seconds from the request to the round's end."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        drafted: _builtins.int = ...,
+        accepted: _builtins.int = ...,
+        start_s: _builtins.float = ...,
+        draft_s: _builtins.float = ...,
+        verify_s: _builtins.float = ...,
+        wire_s: _builtins.float = ...,
+        end_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "draft_s", b"draft_s", "drafted", b"drafted", "end_s", b"end_s", "index", b"index", "start_s", b"start_s", "verify_s", b"verify_s", "wire_s", b"wire_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
 class GenerateChunk(_message.Message):
     """A piece of a streamed response. The pieces of several choices come interleaved."""
 
@@ -719,6 +769,7 @@ class GenerateChunk(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text to append; whole UTF-8 characters."""
     finish_reason: Global___FinishReason.ValueType
@@ -741,6 +792,10 @@ class GenerateChunk(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set in the last chunk of a choice: what the caller should know of the request and of this choice."""
 
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
+        """Rounds since the choice's last chunk."""
+
     def __init__(
         self,
         *,
@@ -752,10 +807,11 @@ class GenerateChunk(_message.Message):
         prompt_tokens: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         choice_index: _builtins.int = ...,
+        rounds: _abc.Iterable[Global___Round] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -772,6 +828,7 @@ class Choice(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """From 0."""
     text: _builtins.str
@@ -786,6 +843,10 @@ class Choice(_message.Message):
     def statistics(self) -> Global___Statistics:
         """How it was made."""
 
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
+        """Round by round."""
+
     def __init__(
         self,
         *,
@@ -794,10 +855,11 @@ class Choice(_message.Message):
         tokens: _abc.Iterable[Global___Token] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         statistics: Global___Statistics | None = ...,
+        rounds: _abc.Iterable[Global___Round] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "statistics", b"statistics", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

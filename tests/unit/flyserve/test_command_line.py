@@ -141,6 +141,8 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         path.write_text(f"target: {{model: .}}\nrouter: {{grpc_port: {port}}}\n", encoding="utf-8")
         fails_with(run("up", str(path)), f"router.grpc_port: 127.0.0.1:{port} cannot be bound")
+        ports = ("--port", "0", "--http-port", str(port))
+        fails_with(run("up", str(path), *ports), f"router.http_port: 127.0.0.1:{port} cannot be bound")
 
 
 def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) -> None:
