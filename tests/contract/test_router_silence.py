@@ -35,7 +35,7 @@ async def routed(model: Path, targets: Sequence[str], drafters: Sequence[str] = 
         model=model, grpc_port=0, targets=tuple(targets), drafters=tuple(drafters), **PROBING
     )
     async with asyncio.timeout(PATIENCE_S), connected(await create_host(config)) as channel:
-        yield Rig(channel, ())
+        yield Rig(channel)
 
 
 @asynccontextmanager
