@@ -72,7 +72,7 @@ class Admission:
 
         Raises:
             Overloaded: As `check`; or it waited, and had to give way to a tenant that has less waiting.
-            DeadlineExceeded: It passed before its turn came.
+            DeadlineExceeded: When its turn came, it had passed, or was too near for the work.
         """
         self.check(tenant, deadline)
         await self._acquire(tenant, deadline)
@@ -131,18 +131,27 @@ class Admission:
             if not self._offer(waiter):
                 self._queue.give_back(waiter.tenant)
 
-    @staticmethod
-    def _offer(waiter: _Waiter) -> bool:
-        """Gives a place to a request that still has a use for it; False where it has none."""
+    def _offer(self, waiter: _Waiter) -> bool:
+        """Gives a place to a request that still has a use for it; False where it has none.
+
+        NOTE: work that will not be done in time is not begun. Else, once the system is slower than it was when
+        the queue was filled, every place would go to a request that is about to be given up.
+        """
         if waiter.has_place.done():
             return False
         try:
-            waiter.deadline.remaining_s()
+            self._check_turn(waiter.deadline.remaining_s())
         except DeadlineExceeded as error:
             waiter.has_place.set_exception(error)
             return False
         waiter.has_place.set_result(None)
         return True
+
+    def _check_turn(self, remaining_s: float | None) -> None:
+        work_s = self._finished_s.value or 0.0
+        if remaining_s is not None and work_s > remaining_s:
+            found = f"its turn came {remaining_s:.1f} s before its deadline"
+            raise DeadlineExceeded(f"{found}, the work takes about {work_s:.1f} s")
 
 
 class _Mean:

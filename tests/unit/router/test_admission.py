@@ -171,6 +171,17 @@ async def test_a_deadline_that_passes_in_the_queue_costs_no_place() -> None:
         assert made.served == ["running", "after"]
 
 
+async def test_work_that_will_not_be_done_in_time_is_not_begun() -> None:
+    async with office() as made:
+        await visit(made, "first", 2.0)
+        await made.enter("slower than it was")
+        hopeful, after = await made.enter("hopeful", timeout_s=9.0), await made.enter("after")
+        made.clock.advance(8.0)
+        await made.leave("slower than it was")
+        assert isinstance(hopeful.exception(), DeadlineExceeded) and not after.done()
+        assert "hopeful" not in made.served
+
+
 @pytest.mark.parametrize("moment", ["waiting", "just admitted"])
 async def test_who_leaves_the_queue_leaves_no_place_behind(moment: str) -> None:
     async with office() as made:
