@@ -134,8 +134,8 @@ class Admission:
     def _offer(self, waiter: _Waiter) -> bool:
         """Gives a place to a request that still has a use for it; False where it has none.
 
-        NOTE: work that will not be done in time is not begun. Else, once the system is slower than it was when
-        the queue was filled, every place would go to a request that is about to be given up.
+        NOTE: work that will not be done in time is not begun. Else, once the system is slower than when the
+        queue was filled, every place would go to a request that is about to be given up.
         """
         if waiter.has_place.done():
             return False
