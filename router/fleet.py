@@ -8,7 +8,7 @@ from fly.clock import Clock
 from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
 from router.breaker import Breaker
-from router.clients import Probing, Replica, ReplicaPool, any_replica, shake_hands
+from router.clients import Accepts, Probing, Replica, ReplicaPool, any_replica, shake_hands
 from router.pairing import mismatch
 from router.policies import create_policy
 from router.policies.key import RequestKey
@@ -70,16 +70,21 @@ class Fleet:
         """The drafter of the next sequence at this target; None where none speaks its tokens."""
         return self.drafters.pick(lambda drafter: mismatch(target.info, drafter.info) is None, key)
 
-    def paired(self) -> tuple[Replica, Replica | None]:
-        """A target and a drafter for it, to say what is served; picks nothing.
+    def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
+        """A target that will do and a drafter for it, to say what is served; picks nothing.
 
         Raises:
             NotReady: There is no target at present.
         """
-        if not (targets := self.targets.ready(any_replica)):
+        if not (targets := self.targets.ready(accepts)):
             raise NotReady("no target replica is available")
         drafters = self.drafters.ready(lambda drafter: mismatch(targets[0].info, drafter.info) is None)
         return targets[0], drafters[0] if drafters else None
+
+    def num_ready(self) -> dict[Role, int]:
+        """Replicas that may get new sequences, by tier."""
+        pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
+        return {role: len(pool.ready(any_replica)) for role, pool in pools.items()}
 
     def misfits(self, target: Replica) -> tuple[str, ...]:
         """Why the drafters that are up cannot draft for `target`."""

@@ -1,10 +1,12 @@
 """One choice's life: open, then rounds of propose, verify, decide and emit, then close."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from fly.clock import Clock
+from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
@@ -21,7 +23,11 @@ from router.round import Response, play_round
 from router.target_side import TargetSide
 from router.text import ResponseText
 from router.tokenizer import Tokenizer
+from services.common.telemetry.observers import RouterObserver
+from services.common.telemetry.tracing import Tracer, current_span
 
+_MANY_RECEIVED = 256
+"""Tokens of a resumed response whose detokenizing would hold up other requests."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that the first text of a response is decoded with."""
 
@@ -38,6 +44,8 @@ class Means:
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
+    tracer: Tracer
+    observer: RouterObserver
 
 
 async def generate(
@@ -90,6 +98,7 @@ async def open_response(
             config.replica_wait_s,
             request.logprobs,
             request.key,
+            request.weight_fingerprint,
         )
         await sides.enter_async_context(target)
         drafter = None
@@ -97,7 +106,7 @@ async def open_response(
             drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock, request.key)
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = _begin(request, text), LogprobLedger(means.tokenizer)
+        speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
         draft_length = means.draft_lengths.of_response(request.plan, target.replica)
         yield Response(
             request,
@@ -110,14 +119,20 @@ async def open_response(
             means.clock,
             deadline,
             started,
+            means.observer.response(request.plan.mode),
+            current_span(),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
 
 
-def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
+async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
+    """The speculation of a new response, or of one that goes on behind what its client has received."""
+    received, is_long = request.received_ids, len(request.received_ids) > _MANY_RECEIVED
+    if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
+        raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
     limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
-    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop)
+    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, received)
 
 
 def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
@@ -149,6 +164,7 @@ def close(response: Response) -> Ending:
         statistics.replays += links.replays
     statistics.seed = response.request.sampling.seed
     statistics.total_s = response.clock.now() - response.started
+    response.observer.finished(finish_reason, statistics)
     return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
 
 

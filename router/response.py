@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fly.messages import ModelInfo
 from fly.statistics import Statistics
-from fly.types import Decided, FinishReason
+from fly.types import Decided, FinishReason, Mode
 from router.request import SpeculationParams
 
 
@@ -98,11 +98,22 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a response comes of, beside its request."""
+
+    mode: Mode
+    seed: int
+    weight_fingerprint: str
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What is known of a response before its first token."""
 
     request_id: str
     prompt_tokens: int
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

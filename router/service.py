@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 from fly.errors import InvalidRequest
 from router.admission import Admission
 from router.choices import EmitOfChoice, generate_choices, patient
-from router.clients import Replica, any_replica
+from router.clients import Accepts, Replica, any_replica, with_weights
 from router.deadline import Deadline
 from router.deployment_info import describe
 from router.generation import Means
+from router.observed import ObservedRequest
 from router.request import GenerateRequest, PreparedRequest
-from router.response import DeploymentInfo, Header
+from router.response import DeploymentInfo, Header, Origin
 from router.tokenizer import is_slow_to_encode
 from router.validation import prepare
 
@@ -25,6 +26,7 @@ class GenerationService:
     def __init__(self, means: Means) -> None:
         self._means = means
         self._admission = Admission(means.config.max_concurrent, means.config.max_queued, means.clock)
+        means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
 
     async def describe(self) -> DeploymentInfo:
         """What is served, and its limits.
@@ -45,6 +47,7 @@ class GenerationService:
         request: GenerateRequest,
         time_remaining_s: float | None,
         make_emit: Callable[[Header], EmitOfChoice],
+        traceparent: str = "",
     ) -> Header:
         """Checks, admits and generates one request; all its work ends with this call, however it ends.
 
@@ -52,19 +55,23 @@ class GenerationService:
             request: As the client gave it.
             time_remaining_s: Until nobody wants the response any more; None is for ever.
             make_emit: Told the header once the request is accepted; gives what takes each piece.
+            traceparent: Of the client's trace (W3C), where it has one.
 
         Raises:
             FlyServeError: The request breaks a limit, finds no place, or cannot be finished.
         """
-        clock = self._means.clock
+        means, clock = self._means, self._means.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
         tenant = request.cache_salt
-        self._admission.check(tenant, deadline)
-        prepared = await self._prepare(request)
-        header = Header(prepared.request_id, len(prepared.prompt_ids))
-        async with self._admission.place(tenant, deadline):
-            emit = patient(make_emit(header), self._means.config.write_timeout_s)
-            await generate_choices(self._means, prepared, started, deadline, emit)
+        with ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed:
+            self._admission.check(tenant, deadline)
+            prepared = await self._prepare(request)
+            header = _header(prepared)
+            observed.accepted(prepared)
+            async with self._admission.place(tenant, deadline):
+                observed.admitted()
+                emit = patient(make_emit(header), means.config.write_timeout_s)
+                await generate_choices(means, prepared, started, deadline, emit)
         return header
 
     async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -98,12 +105,20 @@ class GenerationService:
         template = self._means.chat_template
         return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
 
+    async def tokenize_chat(
+        self, messages: Sequence[Mapping[str, str]]
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The token ids of a conversation, and each one's own text; raises what `render_chat` does."""
+        ids = await self.render_chat(messages, {})
+        return ids, tuple(self._means.tokenizer.pieces(ids))
+
     async def close(self) -> None:
         """Lets go of every replica."""
         await self._means.fleet.close()
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
-        means, (target, _) = self._means, await self._paired()
+        weights = request.resume.weight_fingerprint if request.resume else ""
+        means, (target, _) = self._means, await self._paired(with_weights(weights))
 
         def prepared() -> PreparedRequest:
             tokenizer = means.tokenizer
@@ -111,11 +126,18 @@ class GenerationService:
 
         return await _off_loop_if_long(request.prompt, prepared)
 
-    async def _paired(self) -> tuple[Replica, Replica | None]:
+    async def _paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """A target and a drafter for what they serve; waits for a target for a while."""
         fleet = self._means.fleet
-        await fleet.targets.wait(any_replica, self._means.config.replica_wait_s)
-        return fleet.paired()
+        await fleet.targets.wait(accepts, self._means.config.replica_wait_s)
+        return fleet.paired(accepts)
+
+
+def _header(request: PreparedRequest) -> Header:
+    origin = Origin(
+        request.plan.mode, request.sampling.seed, request.weight_fingerprint, request.max_new_tokens
+    )
+    return Header(request.request_id, len(request.prompt_ids), origin)
 
 
 async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from fly.messages import Open, Verification
 from fly.tokens import TokenSequence
 from fly.types import SparseDistribution
 from router.checks import check_verification
-from router.clients import Accepts, Replica, any_replica
+from router.clients import Accepts, Replica, with_weights
 from router.fleet import Fleet
 from router.links import Link, Links
 from router.policies.key import RequestKey
@@ -37,6 +37,7 @@ class TargetSide:
         wait_s: float,
         num_logprobs: int | None = None,
         key: RequestKey = (),
+        weight_fingerprint: str = "",
     ) -> None:
         """Opens nothing yet.
 
@@ -47,6 +48,7 @@ class TargetSide:
             wait_s: How long to wait for a replica when there is none.
             num_logprobs: As the opening asks for; None where it asks for none.
             key: Of the prompt, for the policy that picks a replica.
+            weight_fingerprint: Of the replicas that will do; all, where it is empty.
         """
         self.links: Links[TargetStream] = Links()
         self._fleet = fleet
@@ -55,6 +57,7 @@ class TargetSide:
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
         self._key = key
+        self._weight_fingerprint = weight_fingerprint
         self._failed: list[Replica] = []
         self._failures_in_a_row = 0
         self._link: Link[TargetStream]
@@ -65,7 +68,7 @@ class TargetSide:
         return self._link.replica
 
     async def __aenter__(self) -> Self:
-        await self._open(await self._pick(any_replica))
+        await self._open(await self._pick(with_weights(self._weight_fingerprint)))
         return self
 
     async def __aexit__(

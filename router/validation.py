@@ -13,6 +13,7 @@ from router.config import LimitsConfig, RouterConfig
 from router.planning import check_speculation, plan_speculation
 from router.policies.key import request_key
 from router.request import GenerateRequest, PreparedRequest
+from router.resumption import check_resumption
 from router.sampling_limits import check_sampling
 from router.seeds import draw_seed
 
@@ -43,6 +44,7 @@ def prepare(
     if not any(violation.field == request.prompt_field for violation in violations):
         prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
         violations += _check_prompt(request.prompt_field, prompt_ids, target)
+        violations += check_resumption(request, len(prompt_ids), target, config.limits)
     if violations:
         raise InvalidRequest(*violations)
     return _complete(request, prompt_ids, eos_ids, target, config)
@@ -120,6 +122,8 @@ def _complete(
         warnings=(*warnings, *advise(request, plan)),
         n=request.n,
         logprobs=request.logprobs,
+        weight_fingerprint=target.weight_fingerprint,
+        resumed=request.resume.choices if request.resume else (),
         key=request_key(prompt_ids, request.cache_salt),
     )
 

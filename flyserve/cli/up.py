@@ -1,20 +1,26 @@
 """`flyserve up`: a whole deployment on this machine until Ctrl-C."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flyserve.cli.starting import start_progress
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
     from orchestration.local import LocalDeployment
-    from orchestration.reconciler import ReplicaStatus
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
+
+
+EXAMPLES = """Examples:
+
+flyserve up
+
+flyserve up deployment.yaml --port 50051 --verbose"""
 
 
 def up(
@@ -66,21 +72,12 @@ def running(
     router = deployment.router.model_copy(update=dict(ports))
     deployment = deployment.model_copy(update={"router": router})
     options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose)
-    with messages().status("starting Ray and the controller") as progress:
-
-        def show(replicas: "Sequence[ReplicaStatus]") -> None:
-            progress.update(_summary(replicas))
-
-        with local_deployment(deployment, show, options) as deployed:
-            progress.stop()
-            yield deployed
-
-
-def _summary(replicas: "Sequence[ReplicaStatus]") -> str:
-    """How many replicas of each tier are ready, such as `target 1/2, drafter 0/1`."""
-    desired = Counter(replica.role.value for replica in replicas)
-    ready = Counter(replica.role.value for replica in replicas if replica.state.value == "ready")
-    return "starting " + ", ".join(f"{role} {ready[role]}/{count}" for role, count in sorted(desired.items()))
+    with (
+        start_progress(messages(), startup_timeout_s) as (show, end),
+        local_deployment(deployment, show, options) as deployed,
+    ):
+        end()
+        yield deployed
 
 
 def _print_addresses(deployed: "LocalDeployment") -> None:
@@ -91,3 +88,4 @@ def _print_addresses(deployed: "LocalDeployment") -> None:
     aside.print(f"{'router':<16} {deployed.address}", markup=False)
     if deployed.http_url is not None:
         aside.print(f"{'OpenAI API':<16} {deployed.http_url}/v1", markup=False)
+        aside.print(f"{'playground':<16} {deployed.http_url}/", markup=False)

@@ -6,8 +6,17 @@ from typing import Any
 from fly.statistics import Statistics
 from fly.types import FinishReason, Refusal, Verdict
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.codec.generation import speculation_to_wire
-from router.response import DeploymentInfo, Ending, Header, Piece, ResponseToken, Round, TokenLogprobs
+from router.codec.generation import mode_to_wire, speculation_to_wire
+from router.response import (
+    DeploymentInfo,
+    Ending,
+    Header,
+    Origin,
+    Piece,
+    ResponseToken,
+    Round,
+    TokenLogprobs,
+)
 from services.common.codec.shared import model_to_wire
 
 _VERDICTS = {
@@ -47,11 +56,22 @@ def piece_to_wire(index: int, piece: Piece, header: Header | None) -> pb.Generat
     )
     if header is not None:
         chunk.request_id, chunk.prompt_tokens = header.request_id, header.prompt_tokens
+        if (origin := header.origin) is not None:
+            chunk.origin.CopyFrom(_origin_to_wire(origin))
     if piece.ending is not None:
         chunk.finish_reason = _FINISH_REASONS[piece.ending.finish_reason]
         chunk.statistics.CopyFrom(statistics_to_wire(piece.ending.statistics))
         chunk.warnings.extend(piece.ending.warnings)
     return chunk
+
+
+def _origin_to_wire(origin: Origin) -> pb.Origin:
+    return pb.Origin(
+        mode=mode_to_wire(origin.mode.value),
+        seed=origin.seed,
+        weight_fingerprint=origin.weight_fingerprint,
+        max_new_tokens=origin.max_new_tokens,
+    )
 
 
 def response_to_wire(header: Header, choices: Sequence[Sequence[Piece]]) -> pb.GenerateResponse:

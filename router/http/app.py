@@ -16,6 +16,7 @@ from router.http.endpoints import Facts, Generate
 from router.http.errors import reply_to
 from router.http.middleware import REQUEST_ID, Guard, RequestIds
 from router.http.openapi import openapi_document
+from router.http.playground.routes import playground_routes
 from router.service import GenerationService
 
 
@@ -39,6 +40,7 @@ def create_app(service: GenerationService, config: RouterConfig, defaults: Sampl
         Route("/v1/chat/completions", chat, methods=["POST"]),
         *Facts(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),
+        *playground_routes(config),
     ]
     handlers = {HTTPException: _refuse}
     return Starlette(routes=routes, middleware=_middleware(config), exception_handlers=handlers)

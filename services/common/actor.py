@@ -4,8 +4,11 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from services.common.config import parse
 from services.common.host import Host
 from services.common.host_thread import HostThread
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.logs import configure_logging
 
 
 class ServiceActor:
@@ -38,6 +41,7 @@ class ServiceActor:
             FlyServeError: The configuration or the model cannot be served.
         """
         self.followers = followers
+        configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)
         self._thread = HostThread(lambda: self.build(config), _end_process)
         if registry is not None:
             registry.report.remote(self.role, replica, self.address())
