@@ -83,7 +83,8 @@ async def test_a_service_ends_its_streams_and_takes_no_more(module: str, flags: 
             async with told_to_stop(served, channel):
                 with pytest.raises(NotReady):
                     while True:
-                        await step(open_stream(late))
+                        async with open_stream(late) as another:
+                            await step(another)
                 await step(stream, 24)
                 await step(stream, 24, 25)
                 async with stream:
