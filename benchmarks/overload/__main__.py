@@ -43,6 +43,7 @@ def _rows(figures: Figures) -> dict[str, str]:
         "requests": outcomes,
         "refused within, ms": f"{figures.refusal_p50_ms:.1f} (median), {figures.refusal_p99_ms:.1f} (99%)",
         "router's memory, MB": f"{figures.memory_before_mb:.0f} before, {figures.memory_most_mb:.0f} at most",
+        "machine's load average": " before, ".join(f"{load:.1f}" for load in figures.machine_load) + " after",
         "a new request as quick as at the peak after, s": f"{figures.recovery_s:.1f}",
     }
 

@@ -1,6 +1,7 @@
 """Peak, overload, recovery: one run, and its figures."""
 
 import asyncio
+import os
 import statistics
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ class Figures:
         memory_most_mb: Under overload.
         usual_s: What a request takes at the peak, the median.
         recovery_s: From the end of the overload until a new request took about as long again.
+        machine_load: Processes that wanted a core of this machine, the mean of a minute, before and after.
     """
 
     peak_per_s: float
@@ -46,6 +48,7 @@ class Figures:
     memory_most_mb: float
     usual_s: float
     recovery_s: float
+    machine_load: tuple[float, float]
 
     @property
     def kept(self) -> float:
@@ -55,6 +58,7 @@ class Figures:
 
 async def measure(plan: Plan, tell: Callable[[str], None] = lambda words: None) -> Figures:
     """Runs the plan; `tell` is told what begins."""
+    load_before = os.getloadavg()[0]
     with running(plan) as router:
         async with open_channel(router.address) as channel:
             tell(f"the peak, for {plan.peak_s:g} s")
@@ -82,6 +86,7 @@ async def measure(plan: Plan, tell: Callable[[str], None] = lambda words: None) 
         max(samples),
         usual_s,
         recovery_s,
+        (load_before, os.getloadavg()[0]),
     )
 
 

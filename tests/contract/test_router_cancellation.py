@@ -79,7 +79,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         helpers = SubDrafters(StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}))
         for part in (target, drafter, helpers):
             await part.start()
-        hosts = [host_target(target), host_drafter(drafter, helpers, DraftingLimits(drafts_ahead=True))]
+        hosts = [host_target(target), host_drafter(drafter, helpers, DraftingLimits(ahead_sequences=8))]
         one, two = [await stack.enter_async_context(serving(host)) for host in hosts]
         model = save_tokenizer(tmp_path)
         router = await create_host(RouterConfig(model=model, grpc_port=0, targets=(one,), drafters=(two,)))
