@@ -9,7 +9,7 @@ from fly.messages import Role
 from services.common.config import Config
 from services.common.security.config import SecurityConfig
 from services.common.telemetry.config import TelemetryConfig
-from services.engine.factory import EngineConfig
+from services.engine.config import EngineConfig
 from services.engine.simulation.runner import SimulatedConfig
 
 
