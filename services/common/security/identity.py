@@ -84,7 +84,9 @@ class Identity:
             served = self._files.version
             return self._configuration()
 
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, client_certificates)
+        configuration = self._configuration()
+        # gRPC takes None for no change; its stubs do not know.
+        return grpc.dynamic_ssl_server_credentials(configuration, fetch, client_certificates)  # type: ignore[arg-type]
 
     def server_context(self) -> ssl.SSLContext:
         """Of any other server; every handshake takes the files as they are then."""

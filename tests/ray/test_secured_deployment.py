@@ -1,0 +1,44 @@
+"""A whole deployment with certificates and API keys, from its file, with the shipped pair."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fly.errors import NotReady, Unauthenticated
+from flyserve import Client, Tls
+from orchestration.config import load_deployment
+from orchestration.local import LocalOptions, local_deployment
+from router.security.issuing import issue_key
+from tests.support.certificates import Authority
+
+pytestmark = pytest.mark.slow
+
+ROLES = ("target", "drafter", "sub-drafter", "router", "controller")
+
+
+def test_a_deployment_with_certificates_and_keys_serves_those_who_have_them(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    for role in ROLES:
+        authority.issue(f"{role}.flyserve", *(["localhost"] if role == "router" else []))
+    token = issue_key(tmp_path / "keys.yaml", "alice", {})
+    tls = {"certificate": "{role}.pem", "key": "{role}.key", "ca": "ca.pem"}
+    file = tmp_path / "deployment.yaml"
+    said = {
+        "target": {"model": "demo/models/target"},
+        "drafter": {"model": "demo/models/drafter"},
+        "sub_drafter": {"engine": "ngram"},
+        "router": {"grpc_port": 0},
+        "security": {"tls": tls, "auth_tokens_file": "keys.yaml"},
+    }
+    file.write_text(yaml.safe_dump(said), encoding="utf-8")
+    with local_deployment(load_deployment(file), lambda status: None, LocalOptions(grace_s=1.0)) as running:
+        address = running.address.replace("127.0.0.1", "localhost")
+        trust = Tls(root=tmp_path / "ca.pem")
+        with Client(address, tls=trust, token=token) as alice:
+            response = alice.generate("Ada has 3 books", 24)
+            assert len(response.tokens) > 0 and response.statistics.drafted > 0
+        with Client(address, tls=trust, retries=0) as nobody, pytest.raises(Unauthenticated):
+            nobody.info()
+        with Client(address, retries=0) as plain, pytest.raises(NotReady):
+            plain.info(5.0)
