@@ -80,6 +80,37 @@ def test_an_error_in_the_midst_of_a_stream_is_told_with_its_remedy(page: Page) -
     }
 
 
+_KEYED = """async (key) => {
+  document.body.innerHTML = '<div id="key" hidden><input id="api_key"></div>';
+  const { served } = await import("./api.js");
+  const sent = [];
+  window.fetch = async (path, { headers }) => {
+    sent.push(headers.Authorization ?? null);
+    const error = { message: "the API key is not known", code: "invalid_api_key" };
+    return new Response(JSON.stringify({ error }), { status: 401 });
+  };
+  document.getElementById("api_key").value = key;
+  const told = await served().catch(({ message, remedy, field }) => ({ message, remedy, field }));
+  return { sent, told, asks: !document.getElementById("key").hidden };
+}"""
+
+
+@pytest.mark.parametrize(("key", "header"), [("", None), ("secret", "Bearer secret")])
+def test_a_router_that_wants_a_key_is_given_it_or_has_it_asked_for(
+    page: Page, key: str, header: str | None
+) -> None:
+    found = page.evaluate(_KEYED, key)
+    assert set(found["sent"]) == {header}
+    assert found["asks"] and found["told"]["field"] == "api_key"
+    assert "one that this deployment knows" in found["told"]["remedy"]
+
+
+def test_a_command_for_a_shell_names_the_key_and_does_not_tell_it(call: Call) -> None:
+    request = call("request.buildRequest", FORM, "m")
+    assert "FLYSERVE_TOKEN" not in call("request.toCurl", request, "http://x")
+    assert '"Authorization: Bearer $FLYSERVE_TOKEN"' in call("request.toCurl", request, "http://x", True)
+
+
 def test_a_request_leaves_out_what_is_blank_or_without_effect(call: Call) -> None:
     request = call("request.buildRequest", FORM, "m")
     assert request == {

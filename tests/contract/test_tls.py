@@ -29,6 +29,7 @@ from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host
 from services.common.registry import WatchedRegistry
+from services.common.security.guard import Check, Guard
 from services.common.security.identity import PeerTls
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
@@ -211,6 +212,7 @@ async def test_a_router_calls_and_serves_with_new_files(authority: Authority, tm
 async def test_the_http_face_takes_new_files(authority: Authority, tmp_path: Path) -> None:
     async with secured_system(authority, tmp_path) as router:
         before = await served_certificate(router.addresses[1])
+        assert await answer_in_plaintext(router.addresses[1]) == b""
         authority.issue(ROUTER, PUBLIC)
         assert await served_certificate(router.addresses[1]) != before
 
@@ -245,6 +247,25 @@ async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: A
     assert await becomes_true(lambda: not is_open(host.health_port), 2)
 
 
+@pytest.mark.parametrize(
+    ("interface", "check", "said"),
+    [
+        ("0.0.0.0", None, "whoever reaches"),
+        ("0.0.0.0", lambda context: None, "API keys travel to"),
+        ("127.0.0.1", None, ""),
+        ("[::1]", None, ""),
+        ("localhost", None, ""),
+    ],
+)
+def test_what_others_can_reach_in_plaintext_is_told(
+    interface: str, check: Check | None, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Guard(check=check).tell_exposure(f"{interface}:50051")
+    assert said in caplog.text and bool(said) == bool(caplog.text)
+    Guard(grpc.ssl_server_credentials([(b"", b"")]), check).tell_exposure(f"{interface}:50051")
+    assert len(caplog.records) == bool(said)
+
+
 @pytest.mark.parametrize("broken", ["certificate", "key", "ca"])
 async def test_files_that_make_no_sense_are_refused_by_name(authority: Authority, broken: str) -> None:
     files = authority.issue(TARGET)
@@ -269,6 +290,19 @@ async def served_certificate(url: str) -> bytes:
     finally:
         writer.close()
         await writer.wait_closed()
+
+
+async def answer_in_plaintext(url: str) -> bytes:
+    """What an HTTPS server says to somebody who speaks HTTP."""
+    host, port = url.removeprefix("https://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
 
 
 def is_open(port: int) -> bool:

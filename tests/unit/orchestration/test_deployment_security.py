@@ -1,0 +1,78 @@
+"""What each process of a deployment is told of its security."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fly.errors import ConfigError
+from orchestration.config import Deployment, load_deployment
+from orchestration.local import LocalOptions, router_config
+from orchestration.security import controller_security
+from orchestration.topology import plan
+from router.config import RouterConfig
+from services.common.config import parse
+from services.drafter.config import DrafterConfig
+from services.sub_drafter.config import SubDrafterConfig
+from services.target.config import TargetConfig
+
+SECURITY = """
+target: {model: big}
+drafter: {model: big}
+sub_drafter: {}
+security:
+  tls: {certificate: "certs/{role}.pem", key: "/secret/{role}.key", ca: ca.pem, client_certificates: true}
+  auth_tokens_file: keys.yaml
+  health_port: 0
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    (tmp_path / "big").mkdir()
+    (file := tmp_path / "deployment.yaml").write_text(SECURITY)
+    return load_deployment(file)
+
+
+def test_every_replica_has_a_certificate_of_its_role_and_nothing_else(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    specs = {spec.replica: spec for spec in plan(deployment, "here:1")}
+    for name, role, model in (
+        ("target-0", "target", TargetConfig),
+        ("drafter-0", "drafter", DrafterConfig),
+        ("sub_drafter-0", "sub-drafter", SubDrafterConfig),
+    ):
+        security = parse(model, dict(specs[name].config), name).security
+        assert security.tls is not None and security.health_port is None
+        assert security.tls.certificate == tmp_path / f"certs/{role}.pem"
+        assert security.tls.key == Path(f"/secret/{role}.key")
+        assert security.tls.ca == tmp_path / "ca.pem"
+        assert "keys.yaml" not in str(specs[name].config)
+
+
+def test_only_the_router_is_told_of_keys_clients_and_probes(deployment: Deployment, tmp_path: Path) -> None:
+    config = parse(RouterConfig, router_config(deployment, "here:1", LocalOptions()), "router").security
+    assert config.auth_tokens_file == tmp_path / "keys.yaml"
+    assert config.tls is not None and config.tls.client_certificates and config.health_port == 0
+    assert config.tls.certificate == tmp_path / "certs/router.pem"
+    assert controller_security(deployment.security)["tls"]["certificate"].endswith("certs/controller.pem")
+
+
+def test_without_a_section_nobody_is_told_anything() -> None:
+    plain = parse(Deployment, {"target": {"model": "/m/big"}}, "test")
+    assert all("security" not in spec.config for spec in plan(plain, "here:1"))
+    assert router_config(plain, "here:1", LocalOptions())["security"] == {}
+
+
+@pytest.mark.parametrize(
+    ("security", "message"),
+    [
+        ({"tls": {"certificate": "c", "key": "k"}}, r"security\.tls\.ca"),
+        ({"health_port": 1}, "is for TLS"),
+        ({"auth_token_file": "k"}, "did you mean 'auth_tokens_file'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(security: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(Deployment, {"target": {"model": "/m/big"}, "security": security}, "test")
