@@ -1,7 +1,7 @@
 """The plan: which replicas a deployment consists of. Pure; nothing is started here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fly.messages import Role
@@ -19,7 +19,6 @@ MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
 
 _LIGHT_CPUS = 0.5
 _ROUTER_CPUS = 1.0
-_ADDRESS = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,7 @@ class ReplicaSpec:
         num_cpus: Logical CPUs that each of its actors asks for; never 0, or its node could be scaled away.
         config: What its actor is constructed with.
         shards: Actors that share it, all on one node: a leader, which serves, and its followers.
+        hints: What its actor is told besides; another value is no reason to replace a running one.
     """
 
     role: Role
@@ -41,6 +41,12 @@ class ReplicaSpec:
     num_cpus: float
     config: Mapping[str, Any]
     shards: int = 1
+    hints: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def total_cpus(self) -> float:
+        """Logical CPUs of all its actors."""
+        return self.num_cpus * self.shards
 
 
 def plan(
@@ -62,7 +68,7 @@ def plan(
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     """Logical CPUs that the replicas ask for together."""
-    return sum(spec.num_cpus * spec.shards for spec in specs)
+    return sum(spec.total_cpus for spec in specs)
 
 
 def _targets(tier: TargetTier, actor: str) -> tuple[ReplicaSpec, ...]:
@@ -81,7 +87,7 @@ def _sub_drafters(deployment: Deployment, actor: str) -> tuple[ReplicaSpec, ...]
         return ()
     if tier.engine == "model":
         return _model_sub_drafters(tier)
-    config: dict[str, Any] = {"engine": tier.engine, "address": _ADDRESS}
+    config: dict[str, Any] = {"engine": tier.engine}
     if tier.engine == "suffix":
         config["memory_tokens"] = tier.memory_tokens
     return tuple(
@@ -105,13 +111,11 @@ def _drafters(
     tier = deployment.drafter
     if tier is None:
         return ()
-    more: dict[str, Any] = {
-        "draft_ahead": tier.draft_ahead,
-        "declared_cpus": other_cpus + tier.replicas * tier.threads,
-    }
+    more: dict[str, Any] = {"draft_ahead": tier.draft_ahead}
     if registry is not None:
         more["registry"] = registry
-    return _replicas(Role.DRAFTER, tier, actor, more)
+    hints = {"declared_cpus": other_cpus + tier.replicas * tier.threads}
+    return tuple(replace(spec, hints=hints) for spec in _replicas(Role.DRAFTER, tier, actor, more))
 
 
 def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) -> tuple[ReplicaSpec, ...]:
@@ -121,7 +125,6 @@ def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) 
         "max_sequences": tier.max_sequences,
         "kv_tokens": tier.kv_tokens,
         "threads": tier.threads,
-        "address": _ADDRESS,
         **more,
     }
     return tuple(

@@ -12,7 +12,7 @@ from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
     from orchestration.local import LocalDeployment
-    from orchestration.reconciler import ReplicaStatus
+    from orchestration.status import ReplicaStatus
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
 
@@ -66,7 +66,7 @@ def running(
         def show(replicas: "Sequence[ReplicaStatus]") -> None:
             progress.update(_summary(replicas))
 
-        with local_deployment(deployment, show, options) as deployed:
+        with local_deployment(deployment, show, options, str(path.resolve())) as deployed:
             progress.stop()
             yield deployed
 

@@ -6,7 +6,7 @@ import pytest
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.config import Deployment
-from orchestration.topology import MODEL_SUB_DRAFTER, plan, total_cpus
+from orchestration.topology import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
 
@@ -62,14 +62,13 @@ def test_actors_are_configured_with_plain_values() -> None:
         "max_sequences": 64,
         "kv_tokens": 65_536,
         "threads": 3,
-        "address": "127.0.0.1:0",
     }
     assert all(type(value) in (str, int) for value in target.config.values())
 
 
 def test_a_suffix_sub_drafter_is_told_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    assert helper.config == {"engine": "suffix", "address": "127.0.0.1:0", "memory_tokens": 10_000_000}
+    assert helper.config == {"engine": "suffix", "memory_tokens": 10_000_000}
 
 
 def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
@@ -84,7 +83,16 @@ def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
 def test_a_drafter_is_told_what_everything_asks_for() -> None:
     _, drafter, *_ = plan(deployment(drafter={"model": "/m/small"}, sub_drafter={}), "here:1")
     # The sub-drafter, the drafter, two targets of 3 threads, and the router.
-    assert drafter.config["declared_cpus"] == 0.5 + 1 + 2 * 3 + 1
+    assert drafter.hints["declared_cpus"] == 0.5 + 1 + 2 * 3 + 1
+
+
+def test_more_targets_are_no_reason_to_replace_a_drafter() -> None:
+    def drafter(num_targets: int) -> ReplicaSpec:
+        target = {"model": "/m/big", "replicas": num_targets}
+        return plan(deployment(target=target, drafter={"model": "/m/small"}), "here:1")[0]
+
+    assert drafter(1) == drafter(2)
+    assert drafter(1).hints != drafter(2).hints
 
 
 @pytest.mark.parametrize(
