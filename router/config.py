@@ -119,8 +119,9 @@ class RouterConfig(Config):
         host: Interface that the public server binds to.
         grpc_port: Its port; 0 takes a free one.
         registry: host:port of the registry; excludes `targets` and `drafters`.
-        targets: host:port of every target replica, where there is no registry.
-        drafters: host:port of every drafter replica, where there is no registry.
+        targets: host:port of every target replica, where there is no registry; or `dns:host:port` with a name
+            that stands for all of them, which is looked up again and again.
+        drafters: The same of the drafters.
         balancing: Policy that picks a replica.
         max_concurrent: Requests that decode at a time.
         max_queued: Requests that may wait for a place; more are refused.

@@ -17,7 +17,7 @@ from router.servicer import SERVICE_NAME, GenerationServicer
 from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
-from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.token_map import token_map_hash
 
 _SIMULATED = "simulated"
@@ -57,7 +57,7 @@ async def create_host(
 def _source(config: RouterConfig, clock: Clock) -> EndpointSource:
     if config.registry is not None:
         return WatchedRegistry(config.registry, clock)
-    return StaticEndpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters})
+    return listed_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, folder: Path) -> None:

@@ -52,6 +52,7 @@ class TargetSide:
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
         self._failed: list[Replica] = []
+        self._has_verified = False
         self._link: Link[TargetStream]
 
     @property
@@ -111,6 +112,7 @@ class TargetSide:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None
         check_verification(verification, len(drafts), self.replica.info.vocab_size, self._num_logprobs)
         self.replica.served(verification.load)
+        self._has_verified = True
         return verification
 
     async def _fail_over(self, error: FlyServeError) -> None:
@@ -126,11 +128,14 @@ class TargetSide:
         await self._open(await self._successor(failed, error))
 
     async def _successor(self, failed: Replica, error: FlyServeError) -> Replica:
-        """A replica of the same weights that has not failed this response."""
+        """A replica that has not failed this response: of the same weights, once some have said anything.
+
+        So a response that comes just as the last replica of its weights drains begins with the new ones.
+        """
 
         def accepts(replica: Replica) -> bool:
             same_weights = replica.info.weight_fingerprint == failed.info.weight_fingerprint
-            return same_weights and replica not in self._failed
+            return (same_weights or not self._has_verified) and replica not in self._failed
 
         while True:
             if isinstance(error, Overloaded) and not self._fleet.targets.ready(accepts):
