@@ -5,13 +5,17 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import grpc
 
 from fly.errors import ConfigError, NotReady, Unauthenticated, describe
 from orchestration.local_ray import TOKEN, set_import_path
 from orchestration.sessions import find_session
 
-_TOKEN_SOURCES = (TOKEN, "RAY_AUTH_TOKEN_PATH")
-_TOKEN_FILE = Path("~/.ray/auth_token")
+_TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
+_GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+_ANSWER_S = 5.0
 
 
 @contextlib.contextmanager
@@ -32,36 +36,64 @@ def connected(name: str, ray_address: str | None) -> Iterator[None]:
     if address is None and (session := find_session(name)) is not None:
         address, os.environ[TOKEN] = session.ray_address, session.token
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    _require_token()
     set_import_path()
     try:
         import ray
+        from ray._private.services import get_ray_address_from_environment
     except ImportError:
         raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray") from None
     try:
-        ray.init(
-            address or "auto",
-            namespace=f"flyserve-{name}",
-            logging_level=logging.CRITICAL,
-            log_to_driver=False,
-            configure_logging=False,
-        )
+        address = get_ray_address_from_environment(address or "auto", None)
+    except ConnectionError:
+        raise NotReady("no Ray runs on this machine: start a node here, or give --ray-address") from None
+    _require_answer(address)
+    try:
+        ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
     except Exception as error:
-        raise _connection_error(address, error) from None
+        raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _require_token() -> None:
-    is_known = any(os.environ.get(source) for source in _TOKEN_SOURCES) or _TOKEN_FILE.expanduser().is_file()
-    if os.environ["RAY_AUTH_MODE"] == "token" and not is_known:
+def _require_answer(address: str) -> None:
+    """Asks Ray's GCS for its id: Ray itself would try for minutes, and not say why.
+
+    Raises:
+        NotReady: Nobody answers there.
+        Unauthenticated: There is no token, or it is another Ray's.
+    """
+    token = _token()
+    if not token and os.environ["RAY_AUTH_MODE"] == "token":
         raise Unauthenticated(
-            f"{TOKEN} is not set: the Ray cluster's token, also as a file by RAY_AUTH_TOKEN_PATH or in"
-            f" {_TOKEN_FILE}"
+            f"{TOKEN}: is not set; it is the Ray cluster's token, which may also be in the file"
+            f" {_TOKEN_PATH} or in {_TOKEN_FILE}"
         )
+    with grpc.insecure_channel(address) as channel:
+        ask: Any = channel.unary_unary(_GET_ID)
+        try:
+            ask(
+                b"", timeout=_ANSWER_S, metadata=(("authorization", f"Bearer {token}"),), wait_for_ready=False
+            )
+        except grpc.RpcError as error:
+            _judge(address, error)
 
 
-def _connection_error(address: str | None, error: Exception) -> Exception:
-    return NotReady(describe(error))
+def _judge(address: str, error: grpc.RpcError) -> None:
+    match error.code():
+        case grpc.StatusCode.UNAUTHENTICATED:
+            raise Unauthenticated(f"{TOKEN}: is not the token of the Ray cluster at {address}") from None
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise NotReady(f"no Ray answers at {address}") from None
+
+
+def _token() -> str:
+    """Where Ray looks for it."""
+    if token := os.environ.get(TOKEN):
+        return token
+    file = Path(os.environ.get(_TOKEN_PATH, _TOKEN_FILE)).expanduser()
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

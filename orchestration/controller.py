@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fly.clock import SystemClock
+from fly.errors import FlyServeError
 from fly.messages import Role
 from orchestration.changes import Change
 from orchestration.config import ControllerConfig, Deployment
@@ -48,10 +50,14 @@ class Controller:
         self._host = host or own_address()
         self._config = config
         self._manager = Manager(name, RayFleet(name), RayStore(name), SystemClock(), actors)
-        self._thread = HostThread(self._build)
-        port = self._thread.host.address.rpartition(":")[2]
-        self._registry = f"{config.advertised_host or self._host}:{port}"
-        self._call(self._manager.start(self._registry))
+        try:
+            self._begin()
+        except FlyServeError:
+            raise
+        except Exception:
+            # NOTE: Ray gives an actor up whose constructor raises, but restarts one whose process ends.
+            logger.exception("the controller cannot start; it is started again")
+            os._exit(1)
 
     def address(self) -> str:
         """host:port of the registry."""
@@ -77,6 +83,12 @@ class Controller:
         """Drains and ends every replica, then the registry; the caller ends the controller itself."""
         self._call(self._manager.down(grace_s))
         self._thread.stop(0.0)
+
+    def _begin(self) -> None:
+        self._thread = HostThread(self._build)
+        port = self._thread.host.address.rpartition(":")[2]
+        self._registry = f"{self._config.advertised_host or self._host}:{port}"
+        self._call(self._manager.start(self._registry))
 
     async def _build(self) -> Host:
         record = await self._manager.recall()

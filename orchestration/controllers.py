@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fly.errors import NotReady
+from fly.errors import FlyServeError, NotReady
 from fly.messages import Role
 from orchestration.config import ControllerConfig
 
@@ -80,7 +80,7 @@ def ask(reference: Any, timeout_s: float, name: str = "the controller") -> Any:
     """
     import ray
 
-    from orchestration.ray_calls import reason
+    from orchestration.ray_calls import cause, reason
 
     try:
         return ray.get(reference, timeout=timeout_s)
@@ -89,6 +89,8 @@ def ask(reference: Any, timeout_s: float, name: str = "the controller") -> Any:
     except ray.exceptions.ActorUnavailableError:
         raise NotReady(f"{name} is being restarted: ask again") from None
     except ray.exceptions.RayActorError as error:
+        if isinstance(why := cause(error), FlyServeError):
+            raise why from None
         raise NotReady(f"{name} died: {reason(error)}") from None
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None

@@ -52,7 +52,7 @@ class RayFleet:
         placement = placement_group(
             [{"CPU": spec.num_cpus}] * spec.shards,
             strategy="STRICT_PACK",
-            name=name,
+            name=self._placement_name(name),
             lifetime="detached",
             _soft_target_node_id=instance.node or None,
         )
@@ -67,7 +67,7 @@ class RayFleet:
     def _adopt(self, instance: Instance) -> Replica | None:
         name, shards = str(instance.key), instance.spec.shards
         try:
-            placement = get_placement_group(name)
+            placement = get_placement_group(self._placement_name(name))
             handles = [self._actor(_actor_name(name, rank)) for rank in range(shards)]
         except ValueError:
             # NOTE: what is left of it would be in the way of what is started under this name.
@@ -95,7 +95,11 @@ class RayFleet:
 
     def _remove_placement(self, name: str) -> None:
         with contextlib.suppress(ValueError):
-            remove_placement_group(get_placement_group(name))
+            remove_placement_group(get_placement_group(self._placement_name(name)))
+
+    def _placement_name(self, instance: str) -> str:
+        """Ray's names of placement groups go by the job that created the controller, not by a namespace."""
+        return f"{self._namespace}/{instance}"
 
     def _actor(self, name: str) -> Any:
         return ray.get_actor(name, namespace=self._namespace)

@@ -13,12 +13,14 @@ from orchestration import status
 from orchestration.actuator import Actuator, Fleet
 from orchestration.changes import Change, changes, require_possible
 from orchestration.config import Deployment, RolloutConfig, with_replicas
+from orchestration.journal import Journal
 from orchestration.ledger import Ledger
 from orchestration.placement import choose_node
 from orchestration.reconciler import Start, apply, decide
 from orchestration.registry import Registry
 from orchestration.replicas import Instance, Node, Phase
 from orchestration.store import Record, Store, from_document, to_document
+from orchestration.token_maps import require_same_tokens
 from orchestration.topology import ReplicaSpec, plan
 
 logger = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.25
 _NODES_S = 2.0
 """How often the nodes are looked for while nothing is started."""
-_SAVE_S = 2.0
+_LOOK_S = 2.0
 _AWAY = "Ray's GCS does not answer: what runs goes on, nothing is started or ended until it is back"
 
 
@@ -64,14 +66,14 @@ class Manager:
         """
         self.name = name
         self.registry = Registry()
-        self._fleet, self._store, self._clock, self._actors = fleet, store, clock, actors
+        self._fleet, self._clock, self._actors = fleet, clock, actors
+        self._journal = Journal(store)
         self._record = Record()
         self._ledger = Ledger()
         self._nodes: tuple[Node, ...] = ()
         self._looked_at = -_NODES_S
+        self._look: asyncio.Task[tuple[Node, ...]] | None = None
         self._notes: dict[str, str] = {}
-        self._saved = b""
-        self._write: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_gone = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
@@ -79,7 +81,7 @@ class Manager:
 
     async def recall(self) -> Record:
         """What an earlier controller has left; routers are told the same as before."""
-        document = await asyncio.to_thread(self._store.read)
+        document = await self._journal.read()
         record = from_document(document) if document is not None else Record()
         now = self._clock.now()
         instances = [replace(instance, since=now) for instance in record.instances]
@@ -133,6 +135,7 @@ class Manager:
             )
         found = changes(before, deployment)
         require_possible(found)
+        await asyncio.to_thread(require_same_tokens, before, deployment)
         self._desire(deployment, source)
         return Report(False, found)
 
@@ -172,7 +175,7 @@ class Manager:
             self._wake.set()
             await self._is_gone.wait()
         await self.stop()
-        await asyncio.to_thread(self._store.delete)
+        await self._journal.delete()
 
     async def status(self) -> status.DeploymentStatus:
         """Everything there is to know of it; the loads are what a scaling policy goes by."""
@@ -214,7 +217,7 @@ class Manager:
             if isinstance(action, Start) and instance is not None:
                 self._place(instance)
         self.registry.show(self._ledger.endpoints())
-        if await self._is_saved():
+        if await self._is_written_down():
             self._actuator.follow(self._rollout.drain_s)
             if self._record.is_ending and not self._ledger.instances and self._actuator.is_idle:
                 self._is_gone.set()
@@ -227,35 +230,19 @@ class Manager:
 
     async def _look_for_nodes(self) -> None:
         self._looked_at = self._clock.now()
-        try:
-            async with asyncio.timeout(_SAVE_S):
-                self._nodes = await self._fleet.nodes()
-        except TimeoutError:
-            logger.warning("the nodes are as they were known: Ray does not answer")
+        if self._look is None:
+            self._look = asyncio.create_task(self._fleet.nodes(), name="nodes")
+        await asyncio.wait({self._look}, timeout=_LOOK_S)
+        if self._look.done():
+            look, self._look = self._look, None
+            self._nodes = look.result()
 
-    async def _is_saved(self) -> bool:
-        """Writes down what has changed; False while that cannot be done."""
-        if self._write is not None and not await self._is_written(self._write):
-            return False
-        if (document := self._document()) == self._saved:
+    async def _is_written_down(self) -> bool:
+        if await self._journal.holds(self._document()):
+            self._notes.pop("gcs", None)
             return True
-        self._write = asyncio.create_task(self._save(document), name="write")
-        return await self._is_written(self._write)
-
-    async def _is_written(self, write: "asyncio.Task[None]") -> bool:
-        """Whether a write succeeds in good time; one that does not goes on."""
-        await asyncio.wait({write}, timeout=_SAVE_S)
-        if not write.done():
-            self._notes["gcs"] = _AWAY
-            return False
-        self._write = None
-        self._notes.pop("gcs", None)
-        write.result()
-        return True
-
-    async def _save(self, document: bytes) -> None:
-        await asyncio.to_thread(self._store.write, document)
-        self._saved = document
+        self._notes["gcs"] = _AWAY
+        return False
 
     def _document(self) -> bytes:
         instances = self._ledger.instances.values()

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from fly.errors import ConfigError
 from orchestration.config import Deployment
 from orchestration.replicas import Instance, Slot
 
@@ -56,7 +57,20 @@ def to_document(record: Record) -> bytes:
 
 
 def from_document(document: bytes) -> Record:
-    return _FORM.validate_json(document)
+    """What `to_document` has written.
+
+    Raises:
+        ConfigError: Another version has written it, which knew other fields.
+    """
+    try:
+        return _FORM.validate_json(document)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(str(part) for part in fault["loc"])
+        raise ConfigError(
+            f"the deployment's state was written by another version ({key}: {fault['msg']}):"
+            " end the deployment with that version, then apply it with this one"
+        ) from None
 
 
 class RayStore:

@@ -3,6 +3,7 @@
 import typer
 
 from flyserve.cli import bench, generate, up
+from flyserve.cli.cluster import apply, router, scaling, status
 
 app = typer.Typer(
     name="flyserve",
@@ -16,6 +17,12 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
+app.command("apply")(apply.apply)
+app.command("status")(status.status)
+app.command("scale")(scaling.scale)
+app.command("drain")(scaling.drain)
+app.command("down")(scaling.down)
+app.command("router")(router.router)
 
 
 def main() -> None:

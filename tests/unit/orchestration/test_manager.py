@@ -1,7 +1,9 @@
 """A manager over a fake fleet whose servers are real: it adopts, replaces, drains, and writes down first."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,6 +270,20 @@ async def test_what_cannot_be_applied_in_place_is_refused(
     await scene.manager.apply(deployment(), FILE)
     with pytest.raises(ConfigError, match=message):
         await scene.manager.apply(deployment(**more), source)
+
+
+async def test_a_target_of_other_tokens_is_refused(scene: Scene, tmp_path: Path) -> None:
+    for name, vocab in (("one", {"a": 0}), ("two", {"a": 1}), ("same", {"a": 0})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+
+    def of(name: str) -> Deployment:
+        return deployment(target={"model": str(tmp_path / name)})
+
+    await scene.manager.apply(of("one"), FILE)
+    with pytest.raises(ConfigError, match=r"target.model: .*two maps tokens to other ids than .*one"):
+        await scene.manager.apply(of("two"), FILE)
+    assert (await scene.manager.apply(of("same"), FILE)).changes
 
 
 @pytest.mark.parametrize(

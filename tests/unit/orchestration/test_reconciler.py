@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fly.errors import ConfigError
 from fly.messages import Endpoint, Load, Role
 from orchestration.config import RolloutConfig
 from orchestration.ledger import Ledger
@@ -178,6 +180,8 @@ def test_a_ledger_comes_back_from_its_document() -> None:
     scene.ledger.lost(Key("target-1", 1), "crashed", scene.now)
     record = Record(instances=tuple(scene.ledger.instances.values()), slots=scene.ledger.slots, snapshot=3)
     assert from_document(to_document(record)) == record
+    with pytest.raises(ConfigError, match=r"another version .deployment.target: Field required"):
+        from_document(b'{"deployment": {}}')
 
 
 EVENTS = ("ready", "lost", "refused", "unreachable", "drained", "condemned")
