@@ -28,11 +28,12 @@ lint: $(READY) ## Check format, lint, types and the direction of imports.
 	$(BIN)/lint-imports
 
 verify: lint protos ## Lint, and prove that generated files are up to date.
-	git diff --exit-code -- protos
+	git diff --exit-code -- protos docs/protocol.md
 
-protos: $(READY) ## Generate the stubs from the protos.
+protos: $(READY) ## Generate the stubs and docs/protocol.md from the protos.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
 		--mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
+	$(BIN)/python -m docs.protocol_reference
 
 train: $(READY) ## Train the demo pair anew (about two hours on two cores).
 	$(BIN)/python -m demo.train

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 from rich.console import Console
 
+from benchmarks.interleaving import rotated
 from benchmarks.progress import Advance, progress_bar
-from benchmarks.settings import BASELINE, SETTINGS, rotated
+from benchmarks.settings import BASELINE, SETTINGS
 from benchmarks.summary import Measurement, Summary, summarize_all
 from demo.tasks import Task
 from demo.tokenizer import render
@@ -42,7 +43,7 @@ def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str
             advance()
     runs: dict[str, list[Measurement]] = {setting: [] for setting in SETTINGS}
     for index, task in enumerate(tasks):
-        for setting in rotated(index):
+        for setting in rotated(tuple(SETTINGS), index):
             runs[setting].append(measure(client, task, setting, f"{salt}/{setting}"))
             advance()
     return runs

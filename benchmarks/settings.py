@@ -11,10 +11,3 @@ SETTINGS = {
     "FLy + sub-drafter": Speculation(mode=Mode.FLY, sub_drafter=True),
 }
 """By name, in the order of the table."""
-
-
-def rotated(problem: int) -> list[str]:
-    """The order for one problem: it begins one setting later each time, so that drift hits all alike."""
-    names = list(SETTINGS)
-    start = problem % len(names)
-    return names[start:] + names[:start]

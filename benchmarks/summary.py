@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from flyserve.types import Statistics
 
@@ -31,6 +31,18 @@ class Measurement:
     statistics: Statistics
 
 
+class Timed(Protocol):
+    """A response, how long it took, and how it was made."""
+
+    @property
+    def seconds(self) -> float:
+        """From the call to the whole response, as the client sees it."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """As the server reports them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value and its 95% confidence interval (bootstrap over problems)."""
@@ -38,6 +50,20 @@ class Interval:
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with the least and the greatest."""
+
+    value: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of at least one value."""
+    return Spread(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +107,7 @@ def summarize(setting: str, runs: Sequence[Measurement], baseline: Sequence[Meas
         runs: One measurement per problem, at least one.
         baseline: Of the same problems in the same order.
     """
-    emitted = _total(runs, lambda s: s.emitted)
+    emitted = total(runs, lambda s: s.emitted)
     pairs = list(zip(runs, baseline, strict=True))
     return Summary(
         setting=setting,
@@ -89,10 +115,10 @@ def summarize(setting: str, runs: Sequence[Measurement], baseline: Sequence[Meas
         tokens_per_s=speed(runs),
         median_tokens_per_s=median(speed([run]) for run in runs),
         speed_up=bootstrap(pairs, _speed_up),
-        tau=share(_total(runs, lambda s: s.tau * s.draft_rounds), _total(runs, lambda s: s.draft_rounds)),
-        rescued_share=share(_total(runs, lambda s: s.rescued), emitted),
-        supplied_share=share(_total(runs, lambda s: s.sub_drafter_tokens), _total(runs, lambda s: s.drafted)),
-        forwards_per_token=share(_total(runs, lambda s: s.drafter_forwards), emitted),
+        tau=tau(runs),
+        rescued_share=share(total(runs, lambda s: s.rescued), emitted),
+        supplied_share=share(total(runs, lambda s: s.sub_drafter_tokens), total(runs, lambda s: s.drafted)),
+        forwards_per_token=share(total(runs, lambda s: s.drafter_forwards), emitted),
         accuracy=share(sum(run.is_solved for run in runs), len(runs)),
         lost=sum(base.is_solved and not run.is_solved for run, base in pairs),
         gained=sum(run.is_solved and not base.is_solved for run, base in pairs),
@@ -104,9 +130,19 @@ def summarize_all(runs: Mapping[str, Sequence[Measurement]], baseline: str) -> l
     return [summarize(setting, measured, runs[baseline]) for setting, measured in runs.items()]
 
 
-def speed(runs: Sequence[Measurement]) -> float:
+def speed(runs: Sequence[Timed]) -> float:
     """Tokens per second: all tokens by all seconds."""
-    return share(_total(runs, lambda s: s.emitted), sum(run.seconds for run in runs))
+    return share(total(runs, lambda s: s.emitted), sum(run.seconds for run in runs))
+
+
+def tau(runs: Sequence[Timed]) -> float:
+    """Tokens emitted in rounds with a draft, by such rounds."""
+    return share(total(runs, lambda s: s.tau * s.draft_rounds), total(runs, lambda s: s.draft_rounds))
+
+
+def total(runs: Sequence[Timed], figure: Callable[[Statistics], float]) -> float:
+    """The sum of a figure over all responses."""
+    return sum(figure(run.statistics) for run in runs)
 
 
 def share(part: float, whole: float) -> float:
@@ -124,7 +160,3 @@ def bootstrap(units: Sequence[T], figure: Callable[[Sequence[T]], float]) -> Int
 
 def _speed_up(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
     return share(speed([run for run, _ in pairs]), speed([base for _, base in pairs]))
-
-
-def _total(runs: Sequence[Measurement], figure: Callable[[Statistics], float]) -> float:
-    return sum(figure(run.statistics) for run in runs)

@@ -1,5 +1,6 @@
 """Charts as plain SVG, without a library."""
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -12,25 +13,30 @@ _MARKS = 5
 _BAR_LEFT, _BAR_ROOM, _BAR_STEP, _BAR_HEIGHT = 190, 60, 24, 16
 
 
-def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Points]) -> str:
-    """Every line through its points, on linear axes that hold them all.
+def line_chart(
+    title: str, x_label: str, y_label: str, lines: Mapping[str, Points], is_logarithmic: bool = False
+) -> str:
+    """Every line through its points, on axes that hold them all.
 
     Args:
         title: Above the chart.
         x_label: Below the horizontal axis.
         y_label: Above the vertical axis.
         lines: Points by name, at least one in all, in ascending order of x.
+        is_logarithmic: Of the horizontal axis; every x is then above 0.
     """
     points = [point for line in lines.values() for point in line]
-    xs, ys = _Axis([x for x, _ in points], 0.0), _Axis([y for _, y in points], 0.08)
+    scale = math.log if is_logarithmic else float
+    xs, ys = _Axis([scale(x) for x, _ in points], 0.0), _Axis([y for _, y in points], 0.08)
     parts = [_text(_LEFT, 16, title, "start", "#222", 13), _text(_LEFT, 30, y_label, "start")]
     parts += [_horizontal(value, ys) for value in ys.marks()]
     parts += [
-        _text(_x(x, xs), _HEIGHT - _BOTTOM + 16, f"{x:g}", "middle") for x in sorted({x for x, _ in points})
+        _text(_x(scale(x), xs), _HEIGHT - _BOTTOM + 16, f"{x:g}", "middle")
+        for x in sorted({x for x, _ in points})
     ]
     parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x_label, "middle"))
     for number, (name, line) in enumerate(lines.items()):
-        parts.append(_line(name, [(_x(x, xs), _y(y, ys)) for x, y in line], number))
+        parts.append(_line(name, [(_x(scale(x), xs), _y(y, ys)) for x, y in line], number))
     return _document(_HEIGHT, parts)
 
 

@@ -7,7 +7,8 @@ yet the two models agree as a trained pair does. Both share one bigram map.
 hidden space by an isometry, so that the two models have different weights of the same meaning.
 
 *Permutation head.* Every token has one successor: a permutation that is one cycle through the whole
-vocabulary, so that text never repeats and looking it up is useless. Head row `successor(t)` is e(t), scaled
+vocabulary, so that text never repeats and looking it up is useless; or, with a `period`, many short cycles,
+each of which text never leaves, so that everything comes again. Head row `successor(t)` is e(t), scaled
 so that with silent layers the logit of the successor of t is `peak`, and all others lie near 0.
 
 *Branch mixing.* A second successor gets a share of e(t) that is uniform in 0 to `branch`. At a branch of 1
@@ -20,4 +21,7 @@ their output projections is calibrated until this noise is `noise * sqrt(hidden)
 embedding. The final norm shrinks the signal by `sqrt(1 + noise^2 * hidden)`, which the head makes up for: so
 the noise of a logit is `noise * peak` in standard deviations, whatever the hidden size. Agreement falls
 smoothly with it, from all to chance.
+
+*Sub-drafter.* A third model of the same kind may be narrower than the token code. It sees a random projection
+of the code, which keeps angles but for noise of its own: another reason to disagree.
 """

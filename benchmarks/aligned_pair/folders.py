@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaForCausalLM
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
-from benchmarks.aligned_pair.models import build_pair
+from benchmarks.aligned_pair.models import build_pair, build_sub_drafter
 from benchmarks.aligned_pair.recipe import PairRecipe
 
 _RECIPE = "recipe.json"
@@ -16,15 +16,17 @@ _RECIPE = "recipe.json"
 
 @dataclass(frozen=True, slots=True)
 class PairFolders:
-    """Where a pair's models are."""
+    """Where a pair's models are; the sub-drafter where the recipe has one."""
 
     target: Path
     drafter: Path
+    sub_drafter: Path | None = None
 
 
 def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
     """The pair's folders under `folder`; made in bf16 unless this very pair is there already."""
-    folders = PairFolders(folder / "target", folder / "drafter")
+    sub_drafter = folder / "sub_drafter" if recipe.sub_drafter else None
+    folders = PairFolders(folder / "target", folder / "drafter", sub_drafter)
     made = json.dumps(asdict(recipe))
     record = folder / _RECIPE
     if record.is_file() and record.read_text(encoding="utf-8") == made:
@@ -33,6 +35,8 @@ def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
     tokenizer = make_tokenizer(recipe)
     for model, place in zip(build_pair(recipe), (folders.target, folders.drafter), strict=True):
         _save(model, tokenizer, place)
+    if sub_drafter is not None:
+        _save(build_sub_drafter(recipe), tokenizer, sub_drafter)
     record.write_text(made, encoding="utf-8")
     return folders
 

@@ -39,6 +39,13 @@ def build_pair(recipe: PairRecipe) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
     )
 
 
+@torch.no_grad()
+def build_sub_drafter(recipe: PairRecipe) -> LlamaForCausalLM:
+    """The third model in float32, of a recipe that has one."""
+    assert recipe.sub_drafter is not None
+    return _build(recipe, recipe.sub_drafter, draw_bigrams(recipe), recipe.seed + 3)
+
+
 def draw_bigrams(recipe: PairRecipe) -> BigramMap:
     """The map of a recipe; its code is as wide as the smaller model."""
     generator, vocab = _generator(recipe.seed), recipe.vocab_size
@@ -46,8 +53,11 @@ def draw_bigrams(recipe: PairRecipe) -> BigramMap:
     code = F.normalize(torch.randn(vocab, width, generator=generator), dim=-1)
     order = torch.randperm(vocab, generator=generator)
     successor = torch.empty(vocab, dtype=torch.long)
-    successor[order] = order.roll(-1)
-    second = successor[torch.randint(0, vocab, (vocab,), generator=generator)]
+    period = recipe.period or vocab
+    successor[order] = order.view(-1, period).roll(-1, dims=1).flatten()
+    drawn, place = torch.randint(0, vocab, (vocab,), generator=generator), order.argsort()
+    # The second successor is of the same cycle: what was drawn at its place there.
+    second = successor[order[place // period * period + place[drawn] % period]]
     share = torch.rand(vocab, 1, generator=generator) * recipe.branch
     head = torch.zeros_like(code).index_add_(0, successor, code).index_add_(0, second, code * share)
     return BigramMap(code, head)
@@ -63,7 +73,7 @@ def _build(recipe: PairRecipe, shape: Shape, bigrams: BigramMap, seed: int) -> L
     generator = _generator(seed)
     model: Any = LlamaForCausalLM(_config(recipe, shape))
     width = bigrams.code.shape[1]
-    isometry = torch.linalg.qr(torch.randn(shape.hidden, width, generator=generator))[0].T
+    isometry = _code_map(width, shape.hidden, generator)
     noise_by_signal = recipe.noise * math.sqrt(shape.hidden)
     gain = recipe.peak / math.sqrt(shape.hidden) * math.hypot(1.0, noise_by_signal)
     model.model.embed_tokens.weight.copy_(bigrams.code @ isometry * math.sqrt(shape.hidden))
@@ -75,6 +85,16 @@ def _build(recipe: PairRecipe, shape: Shape, bigrams: BigramMap, seed: int) -> L
     _calibrate(model, noise_by_signal, ids)
     built: LlamaForCausalLM = model.eval()
     return built
+
+
+def _code_map(width: int, hidden: int, generator: Generator) -> Tensor:
+    """From the token code into a model's hidden space, (code, hidden), lengths kept.
+
+    An isometry where there is room for one; else a projection, which keeps lengths on average.
+    """
+    most, least = max(width, hidden), min(width, hidden)
+    orthogonal: Tensor = torch.linalg.qr(torch.randn(most, least, generator=generator))[0]
+    return orthogonal.T if hidden >= width else orthogonal * math.sqrt(width / hidden)
 
 
 def _config(recipe: PairRecipe, shape: Shape) -> LlamaConfig:

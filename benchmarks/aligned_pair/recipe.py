@@ -34,6 +34,9 @@ class PairRecipe:
         peak: The successor's logit: the larger, the surer both are.
         branch: Largest share of the second successor, 0 to 1.
         seed: Another one gives other weights.
+        period: Tokens of each cycle that text goes round in, a divisor of the vocabulary's size; None is one
+            cycle through all of it.
+        sub_drafter: A still smaller model, where one is wanted.
     """
 
     target: Shape = Shape(768, 2816, 12, 12, 4)
@@ -44,3 +47,5 @@ class PairRecipe:
     peak: float = 12.0
     branch: float = 1.0
     seed: int = 0
+    period: int | None = None
+    sub_drafter: Shape | None = None

@@ -9,7 +9,8 @@ from typing import Annotated
 import torch
 import typer
 
-from benchmarks.peers.machine import this_machine
+from benchmarks.machine import this_machine
+from benchmarks.paths import report_folder
 from benchmarks.peers.pairs import PAIRS
 from benchmarks.peers.plan import Plan
 from benchmarks.peers.report import write_report
@@ -17,8 +18,6 @@ from benchmarks.peers.results import Results
 from benchmarks.peers.runner import run_engine, run_pair
 from benchmarks.peers.tables import make_tables
 from flyserve.cli.terminal import messages, output, reported_errors
-
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Dtype(StrEnum):
@@ -46,8 +45,7 @@ def peers(
     torch.set_num_threads(1)
     plan = Plan(dtype.value, repetitions, prompts, new_tokens)
     plan = plan.quick() if quick else plan
-    # A quick run must not replace the figures of a real one.
-    place = folder or _ROOT / ("build" if quick else "docs") / "benchmarks"
+    place = report_folder(folder, quick)
     with reported_errors():
         for results in _measure(plan, pair or PAIRS, engine, verbose):
             path = write_report(results, place, _stem(dtype))

@@ -6,16 +6,7 @@ from statistics import median
 
 from benchmarks.peers.measure import Run, StreamsRun
 from benchmarks.peers.settings import BASELINE, SETTINGS, STREAM_METHODS, Setting
-from benchmarks.summary import Interval, bootstrap
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A median with the least and the greatest."""
-
-    value: float
-    least: float
-    most: float
+from benchmarks.summary import Interval, Spread, bootstrap, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +52,6 @@ class EngineFigures:
     way: str
     seconds: Spread
     batched_gain: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value."""
-    return Spread(median(values), min(values), max(values))
 
 
 def summarize_alone(

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
+from benchmarks.interleaving import rotated
 from benchmarks.peers.settings import Answer, Decode
 from benchmarks.progress import Advance
 
 _WARM_UP_TOKENS = 32
 
 Prompts = Sequence[Sequence[int]]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,6 @@ class StreamsRun:
     method: str
     streams: int
     tokens_per_s: float
-
-
-def rotated(names: Sequence[T], turn: int) -> list[T]:
-    """The order of one turn: it begins one later each time, so that drift hits all alike."""
-    start = turn % len(names)
-    return [*names[start:], *names[:start]]
 
 
 def measure_alone(

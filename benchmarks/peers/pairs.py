@@ -1,23 +1,16 @@
 """The pairs that are measured, each with its prompts."""
 
-import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe
-from demo.tasks import load_tasks
-from demo.tokenizer import render
+from benchmarks.paths import BUILD, DEMO_MODELS
+from benchmarks.prompts import Prompts, demo_prompts, random_prompts
 from fly.errors import ConfigError
-from router.tokenizer import Tokenizer
 
 PAIRS = ("demo", "aligned")
-_ROOT = Path(__file__).resolve().parent.parent.parent
-_DEMO = _ROOT / "demo" / "models"
-_ALIGNED = _ROOT / "build" / "aligned"
-_PROMPT_TOKENS = 64
-_PROMPT_SEED = 7
+_ALIGNED = BUILD / "aligned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +25,7 @@ class Pair:
     note: str
     target: Path
     drafter: Path
-    prompts: tuple[tuple[int, ...], ...]
+    prompts: Prompts
 
 
 def load_pair(name: str, num_prompts: int) -> Pair:
@@ -49,10 +42,8 @@ def load_pair(name: str, num_prompts: int) -> Pair:
 
 
 def _demo_pair(num_prompts: int) -> Pair:
-    tokenizer = Tokenizer.load(_DEMO / "target")
-    prompts = tuple(tokenizer.encode(render(task.prompt)) for task in load_tasks(num_prompts))
     note = "the shipped, trained pair on held-out problems; responses end by themselves"
-    return Pair("demo", note, _DEMO / "target", _DEMO / "drafter", prompts)
+    return Pair("demo", note, DEMO_MODELS / "target", DEMO_MODELS / "drafter", demo_prompts(num_prompts))
 
 
 def _aligned_pair(num_prompts: int) -> Pair:
@@ -64,11 +55,5 @@ def _aligned_pair(num_prompts: int) -> Pair:
         f" {recipe.vocab_size}, noise {recipe.noise:g}, peak {recipe.peak:g}, branch {recipe.branch:g};"
         " its text never repeats, so that looking it up finds nothing"
     )
-    prompts = tuple(_random_prompts(recipe.vocab_size, num_prompts))
+    prompts = random_prompts(recipe.vocab_size, num_prompts)
     return Pair("aligned", note, folders.target, folders.drafter, prompts)
-
-
-def _random_prompts(vocab_size: int, count: int) -> Iterator[tuple[int, ...]]:
-    rng = random.Random(_PROMPT_SEED)
-    for _ in range(count):
-        yield tuple(rng.choices(range(vocab_size), k=_PROMPT_TOKENS))

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.machine import Machine
 from benchmarks.peers.figures import EngineFigures, SettingFigures, StreamsFigures
-from benchmarks.peers.machine import Machine
 from benchmarks.peers.plan import Plan
 
 

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from uuid import uuid4
 
+from benchmarks.deployed import deployed
 from benchmarks.peers.pairs import Pair
 from benchmarks.peers.settings import DRAFT_LENGTH, STACK_SPECULATIONS, Answer, Decode
-from flyserve.cli.terminal import messages
 from flyserve.client import Client
 from orchestration.config import (
     Deployment,
@@ -18,7 +18,6 @@ from orchestration.config import (
     SubDrafterTier,
     TargetTier,
 )
-from orchestration.local import LocalOptions, local_deployment
 from router.config import DraftLengthConfig, SpeculationConfig
 
 MOST_STREAMS = 16
@@ -33,14 +32,8 @@ def running_stack(pair: Pair, dtype: str, verbose: bool = False) -> Iterator[Cli
     Raises:
         FlyServeError: It cannot be started.
     """
-    options = LocalOptions(startup_timeout_s=_TIMEOUT_S, verbose=verbose)
-    deployment = make_deployment(pair, dtype)
-    with (
-        messages().status(f"starting the {pair.name} pair's services") as progress,
-        local_deployment(deployment, lambda _: None, options) as deployed,
-        Client(deployed.address) as client,
-    ):
-        progress.stop()
+    what = f"the {pair.name} pair's services"
+    with deployed(make_deployment(pair, dtype), what, verbose) as address, Client(address) as client:
         yield client
 
 

@@ -1,39 +1,12 @@
 """The figures as rows of text: once for the terminal, once for Markdown."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from rich import box
-from rich.table import Table
-
-from benchmarks.peers.figures import EngineFigures, SettingFigures, Spread, StreamsFigures
+from benchmarks.peers.figures import EngineFigures, SettingFigures, StreamsFigures
 from benchmarks.peers.results import PairResult, Results
 from benchmarks.peers.settings import BASELINE
-
-
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table of text; its first column names the rows."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def markdown(self) -> Iterator[str]:
-        """Its lines."""
-        yield f"| {' | '.join(self.heads)} |"
-        yield f"|{'---|' * len(self.heads)}"
-        for row in self.rows:
-            yield f"| {' | '.join(row)} |"
-
-    def rich(self) -> Table:
-        """For the terminal."""
-        table = Table(title=self.title, title_justify="left", box=box.SIMPLE)
-        for index, head in enumerate(self.heads):
-            table.add_column(head, justify="right" if index else "left")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
+from benchmarks.summary import Spread
+from benchmarks.text_table import TextTable
 
 
 def make_tables(results: Results) -> Iterator[TextTable]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
 from services.engine.forward.fused_attention import FusedAttention, Rotary, Shape
-from services.engine.forward.packed import BiasedLinear, Linear
+from services.engine.forward.linears import BiasedLinear, Linear
 from services.engine.forward.plan import Plan
 from services.engine.memory.arena import KvArena
 
@@ -57,7 +57,21 @@ class FusedForward:
         arena: KV memory; may be exchanged between forwards.
     """
 
-    def __init__(self, model: Any, arena: KvArena, make_linear: Callable[[Tensor], Linear]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        arena: KvArena,
+        make_linear: Callable[[Tensor], Linear],
+        rows_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Takes the weights over.
+
+        Args:
+            model: One that `can_fuse`.
+            arena: KV memory.
+            make_linear: Of linears for rows of the type below.
+            rows_dtype: Of what is between the linears; None is the weights'.
+        """
         config = model.config
         shape = Shape(
             config.num_attention_heads, config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
@@ -65,15 +79,19 @@ class FusedForward:
         self.arena = arena
         self._shape = shape
         self._embedding = model.model.embed_tokens.weight
-        self._norm = RmsNorm(model.model.norm.weight, config.rms_norm_eps)
-        self._layers = [_fuse(layer, shape, make_linear, config.rms_norm_eps) for layer in model.model.layers]
+        self._rows_dtype = rows_dtype or self._embedding.dtype
+        self._norm = RmsNorm(model.model.norm.weight.to(self._rows_dtype), config.rms_norm_eps)
+        self._layers = [
+            _fuse(layer, shape, make_linear, config.rms_norm_eps, self._rows_dtype)
+            for layer in model.model.layers
+        ]
         self._head = make_linear(model.lm_head.weight)
-        self._dtype = arena.dtype or self._embedding.dtype
+        self._dtype = arena.dtype or self._rows_dtype
         self._rotary = _rotary_tables(model, shape, config.max_position_embeddings, self._dtype)
 
     def __call__(self, plan: Plan) -> Tensor:
         """Logits of the plan's output rows, (outputs, embedding rows)."""
-        hidden = F.embedding(plan.ids, self._embedding)
+        hidden = F.embedding(plan.ids, self._embedding).to(self._rows_dtype)
         attend = FusedAttention(plan, self.arena, self._shape, self._rotary, self._dtype)
         for index, layer in enumerate(self._layers):
             hidden = hidden + layer.output(attend(index, layer.project(layer.attention_norm(hidden))))
@@ -109,24 +127,29 @@ class RmsNorm:
         return F.layer_norm(doubled, self._doubled_width, self._doubled, None, self._eps)[:, : self._width[0]]
 
 
-def _fuse(layer: Any, shape: Shape, make_linear: Callable[[Tensor], Linear], eps: float) -> Layer:
+def _fuse(
+    layer: Any, shape: Shape, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype
+) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
-        attention_norm=RmsNorm(layer.input_layernorm.weight, eps),
-        project=_fuse_projection(attention, shape.dim, make_linear),
+        attention_norm=RmsNorm(layer.input_layernorm.weight.to(dtype), eps),
+        project=_fuse_projection(attention, shape.dim, make_linear, dtype),
         output=make_linear(attention.o_proj.weight),
-        mlp_norm=RmsNorm(layer.post_attention_layernorm.weight, eps),
+        mlp_norm=RmsNorm(layer.post_attention_layernorm.weight.to(dtype), eps),
         gate_up=make_linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
         down=make_linear(mlp.down_proj.weight),
     )
 
 
-def _fuse_projection(attention: Any, dim: int, make_linear: Callable[[Tensor], Linear]) -> Linear:
+def _fuse_projection(
+    attention: Any, dim: int, make_linear: Callable[[Tensor], Linear], dtype: torch.dtype
+) -> Linear:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     linear = make_linear(_with_rotated([part.weight for part in parts], dim))
     if attention.q_proj.bias is None:
         return linear
-    return BiasedLinear(linear, _with_rotated([part.bias[:, None] for part in parts], dim).flatten())
+    bias = _with_rotated([part.bias[:, None] for part in parts], dim).flatten()
+    return BiasedLinear(linear, bias.to(dtype))
 
 
 def _with_rotated(weights: Sequence[Tensor], dim: int) -> Tensor:

@@ -1,99 +1,74 @@
-"""Linear layers with pre-packed weights: faster on CPUs for some shapes, which a measurement finds out."""
+"""The fastest linear for each weight on this CPU, which a measurement finds out."""
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from services.engine.forward.linears import (
+    MANY_ROWS,
+    CastLinear,
+    HalfLinear,
+    Linear,
+    Maker,
+    PackedLinear,
+    PlainLinear,
+    TwinLinear,
+)
 
 logger = logging.getLogger(__name__)
 
-MANY_ROWS = 16
-"""A verification of 15 drafts."""
 _GAIN = 0.95
-"""Another linear must take less than this share of the plain one's time to be chosen."""
+"""Another linear must take less than this share of the present one's time to be chosen."""
 _LOSS = 1.05
 """One that stands for the plain one everywhere may take no more than this."""
 _MAX_TWIN_ELEMENTS = 1 << 23
-"""Larger weights are not kept both packed and unpacked."""
+"""Larger weights are not kept twice, nor in a wider type."""
+_WORKING_SET_BYTES = 1 << 26
+"""Of so many bytes at the most a measurement makes copies: more are in no cache either."""
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-Linear = Callable[[Tensor], Tensor]
-Maker = Callable[[Tensor], Linear]
-"""From a weight, (out, in)."""
 
 
-class PlainLinear:
-    """`F.linear` without a module around it."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to keep a weight.
 
-    __slots__ = ("weight",)
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight)
-
-
-class PackedLinear:
-    """A weight in oneDNN's own layout; the unpacked one is not kept."""
-
-    __slots__ = ("_packed", "_run")
-
-    def __init__(self, weight: Tensor) -> None:
-        # Private operators: whoever makes one of these compares its answers with those of F.linear.
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, MANY_ROWS)
-        self._run = torch.ops.mkldnn._linear_pointwise.default
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        num_rows = len(rows)
-        if num_rows > MANY_ROWS and num_rows % MANY_ROWS:
-            # NOTE: oneDNN compiles code for every number of rows and keeps it: by and by 150 MB.
-            return self(F.pad(rows, (0, 0, 0, -num_rows % MANY_ROWS)))[:num_rows]
-        result: Tensor = self._run(rows, self._packed, None, "none", [], "")
-        return result
-
-
-class WidenedLinear:
-    """bfloat16 rows through a packed float32 weight: for CPUs without instructions for bfloat16.
-
-    There bfloat16 saves memory traffic, which a single row is bound by, but no arithmetic, which many are.
+    Attributes:
+        make: From the weight.
+        takes: Type of the rows that it computes with; None is the weight's.
+        is_wider: It takes more memory than the weight.
     """
 
-    __slots__ = ("_packed",)
+    make: Maker
+    takes: torch.dtype | None = None
+    is_wider: bool = False
 
-    def __init__(self, weight: Tensor) -> None:
-        self._packed = PackedLinear(weight.float())
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return self._packed(rows.float()).to(rows.dtype)
-
-
-class TwinLinear:
-    """One linear for a single row, another for more, of the same weight."""
-
-    __slots__ = ("_many", "_one")
-
-    def __init__(self, one: Linear, many: Linear) -> None:
-        self._one = one
-        self._many = many
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return self._one(rows) if len(rows) == 1 else self._many(rows)
+    def __call__(self, weight: Tensor, rows_dtype: torch.dtype) -> Linear:
+        """A linear without bias, for rows of this type."""
+        linear, takes = self.make(weight), self.takes or weight.dtype
+        return linear if takes is rows_dtype else CastLinear(linear, takes)
 
 
-class BiasedLinear:
-    """A linear without bias, and its bias."""
+PLAIN, PACKED = Kind(PlainLinear), Kind(PackedLinear)
+HALF = Kind(HalfLinear, torch.float32)
+# bfloat16 saves memory traffic, which a single row is bound by, but on CPUs without instructions for it no
+# arithmetic, which many rows are.
+WIDENED = Kind(lambda weight: PackedLinear(weight.float()), torch.float32, is_wider=True)
 
-    __slots__ = ("_bias", "_linear")
 
-    def __init__(self, linear: Linear, bias: Tensor) -> None:
-        self._linear = linear
-        self._bias = bias
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The kind for one row, and the kind for more."""
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        return self._linear(rows).add_(self._bias)
+    one: Kind
+    many: Kind
+
+    def __call__(self, weight: Tensor, rows_dtype: torch.dtype) -> Linear:
+        one = self.one(weight, rows_dtype)
+        return one if self.many is self.one else TwinLinear(one, self.many(weight, rows_dtype))
 
 
 class LinearMaker:
@@ -103,24 +78,30 @@ class LinearMaker:
         chosen: Shape (out, in) to what was chosen for it.
     """
 
-    def __init__(self) -> None:
-        self.chosen: dict[tuple[int, ...], Maker] = {}
+    def __init__(self, rows_dtype: torch.dtype | None = None, num_layers: int = 1) -> None:
+        """For a model of so many layers, and rows of this type; None is the weight's."""
+        self.chosen: dict[tuple[int, ...], Choice] = {}
+        self._rows_dtype = rows_dtype
+        self._num_layers = num_layers
 
     def __call__(self, weight: Tensor) -> Linear:
         """A linear without bias."""
         weight = weight.detach().contiguous()
-        shape = tuple(weight.shape)
+        shape, rows_dtype = tuple(weight.shape), self._rows_dtype or weight.dtype
         if shape not in self.chosen:
-            self.chosen[shape] = _fastest(weight)
-        linear = self.chosen[shape](weight)
-        if isinstance(linear, PlainLinear) or _agrees(linear, weight):
+            self.chosen[shape] = _fastest(weight, rows_dtype, self._num_layers)
+        choice, plain = self.chosen[shape], PLAIN(weight, rows_dtype)
+        if choice == Choice(PLAIN, PLAIN):
+            return plain
+        linear = choice(weight, rows_dtype)
+        if _agrees(linear, plain, weight, rows_dtype):
             return linear
         logger.warning("packed linear %s disagrees with the plain one: not used", shape)
-        return PlainLinear(weight)
+        return plain
 
     def describe(self) -> str:
         """How many shapes are packed."""
-        packed = sum(kind is not PlainLinear for kind in self.chosen.values())
+        packed = sum(choice != Choice(PLAIN, PLAIN) for choice in self.chosen.values())
         return f"{packed} of {len(self.chosen)} shapes packed"
 
 
@@ -159,50 +140,74 @@ def can_pack(dtype: torch.dtype, device: str) -> bool:
     return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(has_bf16))
 
 
-def _fastest(weight: Tensor) -> Maker:
+def _kinds(weight: Tensor) -> Sequence[Kind]:
+    """What may be tried, the most modest first."""
+    if weight.dtype is not torch.bfloat16:
+        return (PLAIN, PACKED)
+    has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
+    kinds = (PLAIN, PACKED, *((HALF,) if has_fbgemm else ()), WIDENED)
+    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= _MAX_TWIN_ELEMENTS]
+
+
+def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> Choice:
     """The fastest kind for one row beside the fastest for many; one kind for both where two are too large."""
-    kinds: tuple[Maker, ...] = (PlainLinear, PackedLinear)
-    if weight.dtype is torch.bfloat16 and weight.numel() <= _MAX_TWIN_ELEMENTS:
-        kinds = (*kinds, WidenedLinear)
     try:
-        one, many = ({kind: _seconds(kind(weight), weight, n) for kind in kinds} for n in (1, MANY_ROWS))
+        seconds = {kind: _seconds(kind, weight, rows_dtype, num_layers) for kind in _kinds(weight)}
     except (RuntimeError, AttributeError) as error:
         logger.warning("packed linears are not available: %s", error)
-        return PlainLinear
-    for_one, for_many = _least(one), _least(many)
-    if for_one is for_many:
-        return for_one
+        return Choice(PLAIN, PLAIN)
+    one, many = ({kind: pair[index] for kind, pair in seconds.items()} for index in (0, 1))
     if weight.numel() <= _MAX_TWIN_ELEMENTS:
-        return lambda weight: TwinLinear(for_one(weight), for_many(weight))
-    is_loss = one[PackedLinear] > _LOSS * one[PlainLinear] or many[PackedLinear] > _LOSS * many[PlainLinear]
-    return PlainLinear if is_loss else PackedLinear
+        for_one = _least(one, PLAIN)
+        return Choice(for_one, _least(many, for_one))
+    return _single(one, many)
 
 
-def _least(seconds: Mapping[Maker, float]) -> Maker:
-    """The plain one unless another is clearly faster."""
+def _single(one: Mapping[Kind, float], many: Mapping[Kind, float]) -> Choice:
+    """The kind that gains most for many rows, of those that do not lose for one."""
+    fair = {kind: many[kind] for kind in many if one[kind] <= _LOSS * one[PLAIN]}
+    kind = _least(fair, PLAIN)
+    return Choice(kind, kind)
+
+
+def _least(seconds: Mapping[Kind, float], present: Kind) -> Kind:
+    """The present kind unless another is clearly faster."""
     best = min(seconds, key=seconds.__getitem__)
-    return best if seconds[best] < _GAIN * seconds[PlainLinear] else PlainLinear
+    return best if seconds[best] < _GAIN * seconds[present] else present
 
 
-def _seconds(linear: Linear, weight: Tensor, num_rows: int) -> float:
-    """Of one run, the least of several."""
-    rows = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
-    repetitions = max(2, min(20, (1 << 22) // weight.numel()))
+def _seconds(kind: Kind, weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> tuple[float, float]:
+    """Of one row and of many, the least of several runs.
+
+    A forward comes back to a weight when it has read all the others: as many copies stand for them.
+    """
+    num_copies = min(num_layers, 1 + _WORKING_SET_BYTES // weight.nbytes)
+    linears = [kind(weight.clone(), rows_dtype) for _ in range(num_copies)]
+    repetitions = max(2, min(20, (1 << 22) // (weight.numel() * num_copies)))
+    return _least_s(linears, weight, rows_dtype, 1, repetitions), _least_s(
+        linears, weight, rows_dtype, MANY_ROWS, repetitions
+    )
+
+
+def _least_s(
+    linears: Sequence[Linear], weight: Tensor, rows_dtype: torch.dtype, num_rows: int, repetitions: int
+) -> float:
+    rows = torch.ones(num_rows, weight.shape[1], dtype=rows_dtype)
     best = float("inf")
     for _ in range(repetitions):
         start = time.perf_counter()
-        linear(rows)
-        linear(rows)
+        for linear in linears:
+            linear(rows)
         best = min(best, time.perf_counter() - start)
-    return best
+    return best / len(linears)
 
 
-def _agrees(linear: Linear, weight: Tensor) -> bool:
-    """Whether it computes what `F.linear` does, for one row and for many."""
+def _agrees(linear: Linear, plain: Linear, weight: Tensor, rows_dtype: torch.dtype) -> bool:
+    """Whether it computes what the plain one does, for one row and for many."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(weight.dtype)
+    rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(rows_dtype)
     for some in (rows[:1], rows):
-        expected = F.linear(some, weight)
+        expected = plain(some)
         scale = expected.abs().max().clamp(min=1e-6)
         if not bool((linear(some) - expected).abs().max() <= _TOLERANCE[weight.dtype] * scale):
             return False

@@ -14,7 +14,8 @@ from fly.version import VERSION
 from services.engine.base import Scores, Slot, Work
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.fused import FusedForward, can_fuse
-from services.engine.forward.packed import LinearMaker, PlainLinear, can_pack, pack_model
+from services.engine.forward.linears import PlainLinear
+from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.plan import Plan
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.head.head import Head
@@ -137,8 +138,8 @@ def load_runner(
     loaded = load_model(folder, dtype, device, shards)
     when_loaded()
     # NOTE: measured, so that every rank would find its own.
-    kv_dtype = attention_dtype(DTYPES[dtype], device) if shards == 1 else None
-    arena = make_arena(kv_tokens, max_sequences, kv_dtype, device)
+    wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
+    arena = make_arena(kv_tokens, max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, arena, device)
     logger.info("%s: %s", folder, description)
@@ -171,22 +172,28 @@ def choose_forward(loaded: LoadedModel, arena: KvArena, device: str) -> tuple[Fo
     reference = Reference(model, loaded.vocab_size)
     # NOTE: the parts of a shared model belong to transformers' own linears.
     is_whole = loaded.shards == 1
-    make_linear = LinearMaker() if is_whole and can_pack(model.dtype, device) else None
-    attention = str(arena.dtype or model.dtype).removeprefix("torch.")
+    packs = is_whole and can_pack(model.dtype, device)
+    num_layers = model.config.get_text_config().num_hidden_layers
+    computing = str(arena.dtype or model.dtype).removeprefix("torch.")
     if is_whole and can_fuse(model):
-        fused = FusedForward(model, arena, make_linear or PlainLinear)
+        make_linear = LinearMaker(arena.dtype, num_layers) if packs else None
+        fused = FusedForward(model, arena, make_linear or PlainLinear, arena.dtype if packs else None)
         if agrees(fused, reference):
-            return fused, _describe("fused", make_linear, attention)
+            return fused, _describe("fused", make_linear, f"computing in {computing}")
         logger.warning("%s: the fused forward disagrees with transformers: not used", loaded.architecture)
-    ragged = RaggedForward(model, arena)
-    if make_linear is not None and model.dtype is torch.bfloat16:
+    ragged, make_linear = RaggedForward(model, arena), None
+    if packs and model.dtype is torch.bfloat16:
+        make_linear = LinearMaker(num_layers=num_layers)
         pack_model(model, make_linear)
     check_forward(ragged, reference, loaded.architecture)
-    return ragged, _describe("ragged", make_linear, attention)
+    return ragged, _describe("ragged", make_linear, f"attention in {computing}")
 
 
-def attention_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
-    """float32 where this CPU attends faster in it than in `dtype`, as for few rows without matrix units."""
+def wider_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
+    """float32 where this CPU computes faster in it than in `dtype`, as for few rows without matrix units.
+
+    The weights stay in `dtype`; it is what is between them that is wider.
+    """
     if device != "cpu" or dtype is torch.float32:
         return None
     return torch.float32 if _attention_s(torch.float32) < _attention_s(dtype) else None
@@ -204,6 +211,6 @@ def _attention_s(dtype: torch.dtype) -> float:
     return best
 
 
-def _describe(kind: str, make_linear: LinearMaker | None, attention: str) -> str:
+def _describe(kind: str, make_linear: LinearMaker | None, types: str) -> str:
     packing = make_linear.describe() if make_linear is not None else "nothing packed"
-    return f"{kind} forward, {packing}, attention in {attention}"
+    return f"{kind} forward, {packing}, {types}"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.models import agreement, build_pair, draw_bigrams
+from benchmarks.aligned_pair.models import agreement, build_pair, build_sub_drafter, draw_bigrams
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from fly.messages import Role
 from router.tokenizer import Tokenizer
@@ -39,15 +39,30 @@ def test_silent_layers_leave_the_bigram_map() -> None:
         assert logits.gather(-1, successors[..., None]).mean().item() == pytest.approx(recipe.peak, rel=0.01)
 
 
-def test_text_runs_through_the_whole_vocabulary_before_it_repeats() -> None:
-    recipe = replace(TINY, branch=0.0)
+@pytest.mark.parametrize(("period", "length"), [(None, 256), (16, 16)])
+def test_text_runs_through_its_cycle_before_it_repeats(period: int | None, length: int) -> None:
+    recipe = replace(TINY, branch=0.0, period=period)
     bigrams = draw_bigrams(recipe)
     successors = (bigrams.code @ bigrams.head.T).argmax(-1).tolist()
-    token, seen = 0, set()
-    while token not in seen:
-        seen.add(token)
-        token = successors[token]
-    assert len(seen) == recipe.vocab_size
+    for token in (0, 7, 200):
+        seen = set()
+        while token not in seen:
+            seen.add(token)
+            token = successors[token]
+        assert len(seen) == length
+
+
+def test_text_stays_in_its_cycle_whatever_it_branches_to() -> None:
+    shape = Shape(128, 128, 1, 4, 2)
+    recipe = replace(TINY, target=shape, drafter=shape, period=16, noise=0.05)
+    unbranched = draw_bigrams(replace(recipe, branch=0.0))
+    successors = (unbranched.code @ unbranched.head.T).argmax(-1)
+    target, _ = build_pair(recipe)
+    ids = IDS[:, :1]
+    for _ in range(40):
+        ids = torch.cat([ids, target(ids).logits[:, -1:].argmax(-1)], dim=1)
+    assert all(len(set(row)) <= 16 for row in ids.tolist())
+    assert not torch.equal(successors[ids[:, :-1]], ids[:, 1:]), "it does branch"
 
 
 def test_a_seed_gives_one_pair() -> None:
@@ -87,3 +102,22 @@ def test_the_folders_serve_and_are_made_once(tmp_path: Path) -> None:
     assert folders.target.joinpath("model.safetensors").stat().st_mtime_ns == before
     ensure_pair(replace(TINY, seed=1), tmp_path)
     assert folders.target.joinpath("model.safetensors").stat().st_mtime_ns > before
+
+
+def test_a_narrower_third_model_speaks_the_same(tmp_path: Path) -> None:
+    recipe = replace(TINY, sub_drafter=Shape(16, 32, 1, 2, 1), noise=0.02)
+    target, drafter = build_pair(recipe)
+    third = build_sub_drafter(recipe)
+    assert 0.3 < agreement(drafter, third, IDS) < agreement(drafter, target, IDS)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            target.state_dict().values(),
+            build_pair(replace(recipe, sub_drafter=None))[0].state_dict().values(),
+            strict=True,
+        )
+    )
+    folder = ensure_pair(recipe, tmp_path).sub_drafter
+    assert folder is not None
+    assert load_runner(folder, role=Role.SUB_DRAFTER, dtype="float32").info.vocab_size == TINY.vocab_size
+    assert ensure_pair(TINY, tmp_path).sub_drafter is None

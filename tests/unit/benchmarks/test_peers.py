@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.peers.figures import Spread, summarize_alone, summarize_engine, summarize_streams
-from benchmarks.peers.machine import this_machine
+from benchmarks.interleaving import rotated
+from benchmarks.machine import this_machine
+from benchmarks.peers.figures import summarize_alone, summarize_engine, summarize_streams
 from benchmarks.peers.measure import (
     Run,
     StreamsRun,
@@ -15,13 +16,13 @@ from benchmarks.peers.measure import (
     measure_streams,
     measure_ways,
     num_alone,
-    rotated,
 )
 from benchmarks.peers.plan import Plan
 from benchmarks.peers.report import write_report
 from benchmarks.peers.results import PairResult, Results
 from benchmarks.peers.settings import BASELINE, SETTINGS, STACK_SPECULATIONS, Answer, Decode, Place
 from benchmarks.peers.tables import make_tables
+from benchmarks.summary import Spread
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 

@@ -16,7 +16,7 @@ from fly.types import SamplingParams
 from services.engine.base import Work
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.fused import FusedForward
-from services.engine.forward.packed import PlainLinear
+from services.engine.forward.linears import PlainLinear
 from services.engine.forward.plan import Plan
 from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_arena
 from services.engine.loading.model import load_model

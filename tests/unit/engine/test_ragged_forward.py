@@ -16,12 +16,21 @@ from services.engine.base import Work
 from services.engine.forward import self_check, torch_runner
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.fused import FusedForward, can_fuse
-from services.engine.forward.packed import (
-    LinearMaker,
-    PackedLinear,
+from services.engine.forward.linears import (
+    CastLinear,
+    HalfLinear,
+    Linear,
     PlainLinear,
     TwinLinear,
-    WidenedLinear,
+)
+from services.engine.forward.packed import (
+    HALF,
+    PACKED,
+    PLAIN,
+    WIDENED,
+    Choice,
+    Kind,
+    LinearMaker,
     can_pack,
     pack_model,
 )
@@ -90,11 +99,15 @@ def test_fused_equals_transformers(model_folder: FolderMaker, kind: str, make: A
     assert max(random_session(forward, arena, model, seed) for seed in range(2)) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [None, torch.float32])
-def test_fused_bfloat16_is_as_close_as_rounding_allows(model_folder: FolderMaker, dtype: Any) -> None:
+@pytest.mark.parametrize("rows_dtype", [None, torch.float32])
+@pytest.mark.parametrize("kv_dtype", [None, torch.float32])
+def test_fused_bfloat16_is_as_close_as_rounding_allows(
+    model_folder: FolderMaker, kv_dtype: Any, rows_dtype: Any
+) -> None:
     model = load_model(model_folder("llama"), "bfloat16").model
-    arena = ContiguousArena(512, 4, dtype)
-    assert random_session(FusedForward(model, arena, PlainLinear), arena, model, 0) < 0.06
+    arena = ContiguousArena(512, 4, kv_dtype)
+    forward = FusedForward(model, arena, LinearMaker(rows_dtype), rows_dtype)
+    assert random_session(forward, arena, model, 0) < 0.06
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -150,36 +163,60 @@ def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
     assert rollbacks >= 2
 
 
-def _twin(weight: torch.Tensor) -> TwinLinear:
-    return TwinLinear(PlainLinear(weight), PackedLinear(weight))
-
-
+@pytest.mark.parametrize("rows_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", [PackedLinear, WidenedLinear, _twin])
-def test_packed_linears_agree_with_plain_ones(dtype: torch.dtype, kind: Any) -> None:
+@pytest.mark.parametrize(
+    "choice", [Choice(kind, PLAIN) for kind in (PACKED, HALF, WIDENED)], ids=["packed", "half", "widened"]
+)
+def test_linears_of_every_kind_agree_with_plain_ones(
+    dtype: torch.dtype, rows_dtype: torch.dtype, choice: Choice
+) -> None:
     if not can_pack(dtype, "cpu"):
         pytest.skip("no packed kernels here")
     weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
-    rows = torch.randn(37, 64).to(dtype)
+    rows = torch.randn(37, 64).to(rows_dtype)
     for some in (rows[:1], rows[:5], rows[:16], rows):
-        torch.testing.assert_close(kind(weight)(some), PlainLinear(weight)(some), rtol=2e-2, atol=2e-2)
+        for kind in (choice.one, choice):
+            computed = kind(weight, rows_dtype)(some)
+            assert computed.dtype is rows_dtype
+            torch.testing.assert_close(computed, PLAIN(weight, rows_dtype)(some), rtol=2e-2, atol=8e-2)
 
 
-def test_a_packed_linear_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PackedLinear, "__call__", lambda self, rows: rows.new_zeros(len(rows), 8))
+def test_half_a_weight_is_closer_than_bfloat16() -> None:
+    weight = torch.randn(96, 512, generator=torch.Generator().manual_seed(0)).bfloat16()
+    rows = torch.randn(16, 512)
+    exact = torch.nn.functional.linear(rows.double(), weight.double())
+    half = (HALF(weight, torch.float32)(rows) - exact).abs().max()
+    assert half < 1e-3 < (PLAIN(weight, torch.float32)(rows) - exact).abs().max()
+
+
+def test_a_weight_that_half_a_float_cannot_hold_stays_plain() -> None:
+    make = LinearMaker(torch.float32)
+    make.chosen[(8, 8)] = Choice(HALF, HALF)
+    plain = make(torch.full((8, 8), 1e6).bfloat16())
+    assert isinstance(plain, CastLinear) and plain(torch.ones(1, 8))[0, 0] == pytest.approx(8e6, rel=1e-2)
+    assert isinstance(make(torch.ones(8, 8).bfloat16()), HalfLinear)
+
+
+def test_a_linear_that_disagrees_is_not_used() -> None:
+    def wrong(weight: torch.Tensor) -> Linear:
+        return lambda rows: rows.new_zeros(len(rows), 8)
+
     make = LinearMaker()
-    make.chosen[(8, 8)] = PackedLinear
+    make.chosen[(8, 8)] = Choice(PLAIN, Kind(wrong))
     assert isinstance(make(torch.ones(8, 8)), PlainLinear)
+    make.chosen[(8, 8)] = Choice(PLAIN, PACKED)
+    assert isinstance(make(torch.ones(8, 8)), TwinLinear)
 
 
 def test_packing_a_model_leaves_shared_weights_alone(model_folder: FolderMaker) -> None:
     model = load_model(model_folder("llama"), "bfloat16").model
     make = LinearMaker()
     make.chosen = {
-        (32, 32): PackedLinear,
-        (48, 32): PackedLinear,
-        (16, 32): PlainLinear,
-        (32, 48): PlainLinear,
+        (32, 32): Choice(PACKED, PACKED),
+        (48, 32): Choice(PACKED, PACKED),
+        (16, 32): Choice(PLAIN, PLAIN),
+        (32, 48): Choice(PLAIN, PLAIN),
     }
     if not can_pack(torch.bfloat16, "cpu"):
         pytest.skip("no packed kernels here")

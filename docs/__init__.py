@@ -1,0 +1,1 @@
+"""Documents, and what writes those of them that are written from code."""

@@ -1,0 +1,55 @@
+"""The benchmarks as people run them, as short as they get: a report is written, no process is left."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.load.plan import SETTINGS
+from tests.support.leftovers import MarkedCommand
+from tests.support.processes import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def run_benchmark(module: str, output: Path, *flags: str) -> Any:
+    """Its report as data; nothing that it started may be left."""
+    command = MarkedCommand()
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--quick", "--output", str(output), *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=command.environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "what was promised" in done.stdout
+    assert not command.leftovers()
+    name = module.rpartition(".")[2]
+    assert list(output.glob(f"{name}-*.svg")) and (output / f"{name}.md").is_file()
+    return json.loads((output / f"{name}.json").read_text())
+
+
+def test_load_is_measured_up_to_the_highest_level(tmp_path: Path) -> None:
+    found = run_benchmark("benchmarks.load", tmp_path)
+    measured = {(each["concurrency"], each["setting"]): each for each in found["figures"]}
+    assert set(measured) == {(level, setting) for level in (1, 64) for setting in SETTINGS}
+    assert all(each["tokens_per_s"]["value"] > 0 for each in measured.values())
+    assert len(found["bars"]) == 2
+
+
+def test_drafting_ahead_is_measured_with_engines_that_wait(tmp_path: Path) -> None:
+    found = run_benchmark("benchmarks.acceleration", tmp_path, "--only", "draft-ahead")
+    without, ahead = found["figures"]["draft-ahead"]
+    assert without["ahead_share"] is None and ahead["ahead_share"] > 0.1
+    assert without["verify_ms"] >= 24 and len(found["bars"]) == 1
+
+
+def test_a_second_pass_is_measured_beside_the_next_first(tmp_path: Path) -> None:
+    found = run_benchmark("benchmarks.acceleration", tmp_path, "--only", "second-pass")
+    first, second, *_ = found["figures"]["second-pass"]
+    assert second["forwards_per_token"] < first["forwards_per_token"]

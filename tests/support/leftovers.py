@@ -1,0 +1,31 @@
+"""Finds processes that a command has left behind, by a mark in its environment."""
+
+import os
+import uuid
+from collections.abc import Mapping
+
+import psutil
+
+_MARK = "FLYSERVE_TEST_MARK"
+
+
+class MarkedCommand:
+    """A command whose processes, and theirs in turn, are known by their environment.
+
+    Attributes:
+        environment: To run it with.
+    """
+
+    def __init__(self) -> None:
+        self._value = uuid.uuid4().hex
+        self.environment: Mapping[str, str] = {**os.environ, _MARK: self._value}
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Those of its processes that still run."""
+        return [process for process in psutil.process_iter() if self._is_marked(process)]
+
+    def _is_marked(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(_MARK) == self._value
+        except psutil.Error:
+            return False

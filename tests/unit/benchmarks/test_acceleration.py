@@ -1,0 +1,211 @@
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks.acceleration.figures import compare, ratios_by_repetition, summarize
+from benchmarks.acceleration.measure import (
+    FIRST,
+    FIRST_ALONE,
+    SECOND,
+    SECOND_ALONE,
+    measure_passes,
+    measure_settings,
+    num_pass_prompts,
+    num_requests,
+)
+from benchmarks.acceleration.plan import Plan
+from benchmarks.acceleration.report import make_tables, write_report
+from benchmarks.acceleration.results import Results
+from benchmarks.acceleration.runner import PARTS
+from benchmarks.acceleration.runs import Run, runs_as_data, runs_from_data
+from benchmarks.acceleration.settings import (
+    AHEAD,
+    BASELINE,
+    DEMO,
+    NON_REPEATING,
+    PASSES,
+    SETTINGS,
+    SUFFIX,
+    SubDrafting,
+)
+from benchmarks.acceleration.simulation import ahead_name
+from benchmarks.bigram_model import bigram_model, count_bigrams
+from benchmarks.machine import this_machine
+from demo.tokenizer import load_tokenizer
+from flyserve.types import Statistics
+
+PROMPTS = ((1, 2), (3,), (4, 5))
+
+
+def run(prompt: int, seconds: float, repetition: int = 0, **figures: float) -> Run:
+    made = {"emitted": 100, "rounds": 10, "draft_rounds": 10, "drafted": 150, "tau": 10.0, **figures}
+    return Run(prompt, repetition, seconds, Statistics(**made))  # type: ignore[arg-type]
+
+
+class Remembering:
+    """A deployment that remembers what was asked under which salt, in one order for all."""
+
+    def __init__(self, name: str, asked: list[tuple[str, int, int, str]]) -> None:
+        self._name = name
+        self._asked = asked
+
+    def run(self, prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
+        assert PROMPTS[number] == tuple(prompt)
+        self._asked.append((self._name, number, repetition, cache_salt))
+        return run(number, 1.0, repetition)
+
+
+def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> None:
+    asked: list[tuple[str, int, int, str]] = []
+    steps: list[None] = []
+    asks = {name: Remembering(name, asked) for name in "abc"}
+    runs = measure_settings({**asks}, PROMPTS[:1], 3, "s", True, lambda: steps.append(None))
+    assert len(asked) == len(steps) == num_requests(3, 1, 3)
+    assert ["".join(name for name, *_ in asked[at : at + 3]) for at in (3, 6, 9)] == ["abc", "bca", "cab"]
+    assert {name: [(r.prompt, r.repetition) for r in found] for name, found in runs.items()} == {
+        name: [(0, 0), (0, 1), (0, 2)] for name in "abc"
+    }
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_no_setting_profits_from_what_another_was_asked(is_remembered: bool) -> None:
+    asked: list[tuple[str, int, int, str]] = []
+    asks = {name: Remembering(name, asked) for name in "ab"}
+    measure_settings({**asks}, PROMPTS, 2, "s", is_remembered, lambda: None)
+    measured = asked[2 * 2 :]
+    salts = {name: [salt for who, _, _, salt in measured if who == name] for name in "ab"}
+    assert not set(salts["a"]) & set(salts["b"]) and not {salt for *_, salt in asked[:4]} & {*salts["a"]}
+    assert len(set(salts["a"])) == (1 if is_remembered else 2 * len(PROMPTS))
+
+
+def test_a_second_pass_follows_all_of_its_first_and_is_measured_beside_the_next_first() -> None:
+    asked: list[tuple[str, int, int, str]] = []
+    steps: list[None] = []
+    helped, alone = Remembering("helped", asked), Remembering("alone", asked)
+    runs = measure_passes(helped, alone, PROMPTS, 1, 2, "s", lambda: steps.append(None))
+    assert len(steps) == num_pass_prompts(3, 2) == 9
+    pairs = [(r.prompt, r.repetition) for r in runs[FIRST]]
+    assert pairs == [(prompt, turn) for turn in (0, 1) for prompt in range(3)]
+    assert [(r.prompt, r.repetition) for r in runs[SECOND]] == pairs
+    assert [(r.prompt, r.repetition) for r in runs[FIRST_ALONE]] == [(0, 0), (0, 1)]
+    assert len(runs[SECOND_ALONE]) == 2
+    for salt in ("s/0", "s/1"):
+        of_salt = [number for who, number, _, own in asked if who == "helped" and own == salt]
+        assert of_salt == [0, 1, 2, 0, 1, 2], "every second pass has a memory that was empty before the first"
+    beside = [own for who, number, repetition, own in asked if (who, number, repetition) == ("helped", 1, 0)]
+    assert set(beside) == {"s/1", "s/0"}
+
+
+def test_ratios_are_of_the_same_prompts_and_intervals_over_them() -> None:
+    base = [run(p, 4.0, r) for r in range(2) for p in range(3)]
+    varied = [run(p, 4.0 / (p + 1), r) for r in range(2) for p in range(3)]
+    ratio = compare(varied, base)
+    assert ratio.value == pytest.approx(18 / 11)
+    assert 1.0 <= ratio.low < ratio.value < ratio.high <= 3.01
+    slow = [run(p, 10.0 * (r + 1), r) for r in range(2) for p in range(3)]
+    fast = [run(p, 5.0 * (r + 1), r) for r in range(2) for p in range(3)]
+    spread = ratios_by_repetition(fast, slow)
+    assert (spread.value, spread.least, spread.most) == (2.0, 2.0, 2.0)
+
+
+def test_figures_are_of_totals() -> None:
+    helped = [
+        run(0, 1.0, drafter_forwards=50, sub_drafter_tokens=75, guesses_asked=6, guesses_late=2, draft_s=0.2),
+        run(1, 3.0, drafter_forwards=30, guesses_weak=2, drafted_ahead=30, dropped_ahead=10, verify_s=0.4),
+    ]
+    off, found = summarize({"off": [run(0, 2.0), run(1, 6.0)], "on": helped}, "off")
+    assert (off.ratio.value, found.ratio.value, found.median_ratio) == (1.0, 2.0, 2.0)
+    assert (found.tokens_per_s, found.forwards_per_token, found.supplied_share) == (50.0, 0.4, 0.25)
+    assert (found.asked, found.late, found.refused, found.weak) == (3.0, 1.0, 0.0, 1.0)
+    assert off.ahead_share is None and found.ahead_share == 0.75
+    assert (found.tau, found.draft_length) == (10.0, 15.0)
+    assert (found.draft_ms, found.verify_ms) == (pytest.approx(10.0), pytest.approx(20.0))
+
+
+def test_runs_survive_being_kept() -> None:
+    runs = {"a": [run(0, 1.0), run(1, 2.0, 3, tau=4.5)]}
+    assert runs_from_data(json.loads(json.dumps(runs_as_data(runs)))) == runs
+
+
+def test_the_settings_are_every_combination() -> None:
+    assert len({setting.name for setting in SETTINGS}) == 4 * 2 * 2 == len(SETTINGS)
+    assert SETTINGS[0] == BASELINE and BASELINE.name == "off" and SUFFIX.name == "suffix"
+    assert {setting.drafting.sub_drafting for setting in SETTINGS} == set(SubDrafting)
+
+
+def results(suffix_s: float = 0.5) -> Results:
+    def of(seconds: float, **figures: float) -> list[Run]:
+        return [run(p, seconds, drafter_forwards=100, **figures) for p in range(3)]
+
+    grid = {s.name: of(1.0) for s in SETTINGS} | {
+        SUFFIX.name: [run(p, suffix_s, drafter_forwards=40) for p in range(3)]
+    }
+    passes = {FIRST: of(1.0), SECOND: of(0.5), FIRST_ALONE: of(1.0), SECOND_ALONE: of(0.8)}
+    speeds = {4: (1.5, 1.4), 6: (1.1, 0.9), 8: (1.0, 0.8), 10: (1.2, 0.85)}
+    ahead = {ahead_name(k, on): of(times[on]) for k, times in speeds.items() for on in (False, True)}
+    parts = {DEMO: grid, PASSES: passes, NON_REPEATING: grid, AHEAD: ahead}
+    return Results(this_machine(), Plan(), parts)
+
+
+def test_what_was_promised_is_measured() -> None:
+    forwards, demo, endless, passes, ahead = results().bars()
+    assert forwards.measured.value == 0.4 and forwards.is_met and not forwards.is_least
+    assert demo.measured.value == endless.measured.value == passes.measured.value == 2.0
+    assert ahead.measured.value == pytest.approx(1.25), "the best of each side: 8 in 1.0 s, 8 in 0.8 s"
+    assert [bar.limit for bar in results().bars()] == [0.5, 1.15, 0.97, 1.3, 1.15]
+    missed = [bar.verdict for bar in results(suffix_s=1.05).bars()]
+    assert missed == ["met", "missed", "missed", "met", "met"]
+
+
+def test_only_measured_parts_are_judged() -> None:
+    whole = results()
+    part = Results(whole.machine, whole.plan, {AHEAD: whole.runs[AHEAD]})
+    assert len(part.bars()) == 1 and len(list(make_tables(part))) == 2
+
+
+def test_the_report_holds_every_figure(tmp_path: Path) -> None:
+    found = results()
+    text = write_report(found, tmp_path).read_text(encoding="utf-8")
+    assert "| suffix by off, demo pair: tokens per second | >= 1.15x | 2.00x | 2.00 to 2.00 | met |" in text
+    assert "| suffix | 200 | 2.00x | 2.00 to 2.00 | 2.00x | 10.00 | 15.0 | 0.40 |" in text
+    assert "| second pass, off | 125 | 1.25x |" in text
+    assert (
+        "on 20 of the problems, 1.25x" in text
+        and "Fastest without: drafts of 8; with: drafts of 8, ahead." in text
+    )
+    assert found.machine.cpu in text
+    data = json.loads((tmp_path / "acceleration.json").read_text())
+    assert len(data["figures"][DEMO]) == len(SETTINGS) and len(data["runs"][PASSES][FIRST]) == 3
+    for part in found.runs:
+        chart = (tmp_path / f"acceleration-{part}.svg").read_text()
+        assert f"(acceleration-{part}.svg)" in text and ElementTree.fromstring(chart).tag.endswith("svg")
+    stream = io.StringIO()
+    for table in make_tables(found):
+        Console(file=stream, width=80).print(table.rich())
+    assert "goodput" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
+
+
+def test_a_quick_run_is_smaller_in_everything() -> None:
+    whole, quick = Plan(), Plan().quick()
+    assert all(
+        getattr(quick, name) < getattr(whole, name) for name in Plan.__dataclass_fields__ if "len" not in name
+    )
+    assert len(quick.ahead_lengths) < len(whole.ahead_lengths) and len(PARTS) == 5
+
+
+def test_a_bigram_model_says_what_followed() -> None:
+    torch.set_num_threads(1)
+    tokenizer = load_tokenizer(Path("demo/models/target"))
+    counts = count_bigrams(len(tokenizer))
+    model = bigram_model(counts)
+    often = counts.sum(1).topk(20).indices
+    logits = model(often[None]).logits[0]
+    assert torch.equal(logits.argmax(-1), counts[often].argmax(-1))
+    shares = (counts[often] / counts[often].sum(1, keepdim=True)).amax(-1)
+    assert torch.allclose(logits.softmax(-1).amax(-1), shares, atol=0.01)

@@ -1,0 +1,173 @@
+import asyncio
+import io
+import json
+from collections.abc import AsyncGenerator, Sequence
+from itertools import cycle
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from benchmarks.load.closed_loop import Ask, run_window
+from benchmarks.load.figures import Percentiles, make_bars, percentiles, summarize_load
+from benchmarks.load.plan import BASELINE, GOODPUT, SETTINGS, Level, Plan
+from benchmarks.load.report import LoadReport, make_tables, write_report
+from benchmarks.load.runner import make_room, measure_level
+from benchmarks.load.window import Stream, Window, cut_window
+from benchmarks.machine import this_machine
+from fly.errors import Overloaded
+from fly.types import FinishReason, Verdict
+from flyserve.cli.up import DEMO
+from flyserve.types import Chunk, Statistics, Token
+from orchestration.config import load_deployment
+
+PROMPTS = ((1,), (2,), (3,))
+TOKEN = Token(7, Verdict.PLAIN, 7, 0.0)
+
+
+def test_a_window_counts_what_came_between_its_ends() -> None:
+    done = Statistics(rounds=4, drafted=20, emitted=9)
+    streams = [
+        Stream(0.5, [(0.9, 2), (1.0, 3), (1.5, 4)], done),
+        Stream(1.2, [(1.7, 1), (2.0, 8)]),
+        Stream(1.9),
+    ]
+    window = cut_window("plain", 2, 0, streams, 1.0, 2.0)
+    assert (window.tokens, window.seconds, window.tokens_per_s) == (8, 1.0, 8.0)
+    assert window.firsts_s == (0.5,), "a first token before the window does not count"
+    assert window.gaps == ((0.1, 3), (0.5, 4))
+    assert (window.completed, window.drafted, window.rounds) == (1, 20, 4)
+
+
+def test_tokens_that_come_together_share_the_wait() -> None:
+    assert percentiles([(1.0, 1)] * 98 + [(3.0, 1)] * 2) == Percentiles(1.0, 1.0, 3.0)
+    assert percentiles([(0.1, 90), (2.0, 10)]) == Percentiles(0.1, 2.0, 2.0)
+    assert percentiles([]) is None
+
+
+def window(setting: str, level: int, repetition: int, tokens: int) -> Window:
+    return Window(setting, level, repetition, tokens, 2.0, (0.25,), ((0.04, 4), (0.5, 1)), 1, 30, 4)
+
+
+def windows(goodput: float = 1.5) -> list[Window]:
+    """The machine slows down by half in every repetition: no ratio sees it."""
+    gains = {BASELINE: 1.0, "exact": 0.5, "FLy, fixed 15": 2.0, GOODPUT: goodput}
+    return [
+        window(setting, level, repetition, round(gain * level * 1024 / 2**repetition))
+        for level in (1, 16)
+        for repetition in range(3)
+        for setting, gain in gains.items()
+    ]
+
+
+def test_ratios_are_to_plain_decoding_at_the_same_time() -> None:
+    figures = {(each.concurrency, each.setting): each for each in summarize_load(windows())}
+    assert list(figures) == [(level, setting) for level in (1, 16) for setting in SETTINGS]
+    fixed = figures[16, "FLy, fixed 15"]
+    assert (fixed.ratio.value, fixed.ratio.low, fixed.ratio.high) == (2.0, 2.0, 2.0)
+    assert fixed.tokens_per_s.value == 2 * 16 * 512 / 2 and fixed.completed == 3
+    assert fixed.draft_length == 7.5 and fixed.first == Percentiles(0.25, 0.25, 0.25)
+    assert fixed.inter_token == Percentiles(0.01, 0.5, 0.5) and fixed.pause == Percentiles(0.04, 0.5, 0.5)
+
+
+def test_goodput_is_promised_at_every_level() -> None:
+    bars = make_bars(summarize_load(windows(goodput=0.9)))
+    assert [(bar.limit, bar.verdict) for bar in bars] == [(0.97, "missed")] * 2
+    assert all(bar.is_met for bar in make_bars(summarize_load(windows())))
+
+
+class Server:
+    """Answers three tokens in two pieces, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Sequence[int], int]] = []
+        self.at_once = self.most_at_once = 0
+        self.broken_off = 0
+
+    async def ask(self, prompt: Sequence[int], max_new_tokens: int) -> AsyncGenerator[Chunk, None]:
+        self.asked.append((prompt, max_new_tokens))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        ended = False
+        try:
+            await asyncio.sleep(0.001)
+            yield Chunk("ab", (TOKEN, TOKEN), "r", 1, None, None, ())
+            await asyncio.sleep(0.001)
+            yield Chunk("c", (TOKEN,), "", 0, FinishReason.LENGTH, Statistics(rounds=2, drafted=5), ())
+            ended = True
+        finally:
+            self.at_once -= 1
+            self.broken_off += not ended
+
+
+async def test_every_client_asks_one_thing_after_the_other_until_the_window_ends() -> None:
+    server = Server()
+    streams, begin_s, end_s = await run_window(server.ask, cycle(PROMPTS), Level(4, 0.02, 0.05))
+    assert end_s - begin_s == pytest.approx(0.05)
+    assert server.most_at_once == 4 and server.at_once == 0 and server.broken_off <= 4
+    assert len(server.asked) == len(streams) > 8
+    assert [limit for _, limit in server.asked[:4]] == [30, 60, 90, 120], "out of step from the start"
+    assert {limit for _, limit in server.asked[4:]} == {512}
+    assert [prompt for prompt, _ in server.asked[:4]] == [(1,), (2,), (3,), (1,)]
+    found = cut_window("plain", 4, 0, streams, begin_s, end_s)
+    assert (
+        found.completed
+        and found.tokens >= 3 * found.completed - 8 * 3
+        and found.drafted == 5 * found.completed
+    )
+
+
+async def test_a_refusal_ends_the_window() -> None:
+    async def refuse(prompt: Sequence[int], max_new_tokens: int) -> AsyncGenerator[Chunk, None]:
+        raise Overloaded("full", 1.0)
+        yield
+
+    with pytest.raises(Overloaded):
+        await run_window(refuse, cycle(PROMPTS), Level(2, 5.0, 5.0))
+
+
+async def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
+    order: list[str] = []
+    server, steps = Server(), []
+
+    def ask_by(setting: str) -> Ask:
+        order.append(setting)
+        return server.ask
+
+    measured = await measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, lambda: steps.append(1))
+    assert len(order) == len(steps) == 3 * len(SETTINGS) == Plan(repetitions=2).windows_per_level
+    firsts = order[:: len(SETTINGS)]
+    assert len(set(firsts)) == 3 and all(
+        set(order[at : at + 4]) == set(SETTINGS) for at in range(0, len(order), 4)
+    )
+    assert sorted((w.repetition, w.setting) for w in measured) == sorted(
+        (repetition, setting) for repetition in range(2) for setting in SETTINGS
+    )
+
+
+def test_the_demo_gets_room_for_every_level() -> None:
+    deployment = make_room(load_deployment(DEMO), Plan().most_at_once)
+    assert deployment.drafter is not None and deployment.target.replicas == 2
+    for tier in (deployment.target, deployment.drafter):
+        assert (tier.max_sequences, tier.kv_tokens) == (64, 65_536)
+    assert (deployment.router.max_concurrent, deployment.router.grpc_port) == (64, 0)
+
+
+def test_the_report_holds_every_figure(tmp_path: Path) -> None:
+    report = LoadReport(this_machine(), Plan(), windows())
+    text = write_report(report, tmp_path).read_text(encoding="utf-8")
+    assert "| FLy, goodput, 16 at once, by plain decoding | >= 0.97x | 1.50x | 1.50 to 1.50 | met |" in text
+    assert "| FLy, fixed 15 | 512 | 256 to 1024 | 2.00x | 2.00 to 2.00 | 250.0 / 250.0 / 250.0 |" in text
+    assert "## 16 requests at once" in text and report.machine.cpu in text
+    data = json.loads((tmp_path / "load.json").read_text())
+    assert len(data["windows"]) == len(windows()) and data["bars"][0]["verdict"] == "met"
+    for name in ("load-ratio.svg", "load-inter-token.svg"):
+        assert f"({name})" in text
+        assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
+    stream = io.StringIO()
+    for table in make_tables(report):
+        Console(file=stream, width=80).print(table.rich())
+    assert "goodput" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
+    titles = [table.title for table in make_tables(report)]
+    assert titles == ["One request at a time", "16 requests at once", "what was promised"]
