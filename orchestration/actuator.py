@@ -167,8 +167,10 @@ class _Observer:
         self._ledger.waits(self._key, reason)
 
     def ready(self, address: str) -> None:
+        before = self._ledger.instances.get(self._key)
         self._ledger.ready(self._key, address, self._clock.now())
-        self._wake()
+        if before is not None and before.phase is not Phase.READY:
+            self._wake()
 
     def loaded(self, load: Load) -> None:
         self._ledger.loaded(self._key, load)

@@ -1,6 +1,5 @@
 """Desired against actual, replica by replica: what to start, to drain and to end now. Pure."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,13 +83,16 @@ class _Tier:
             spec.replica: spec for spec in desired if spec.role is role
         }
         self._instances = [i for _, i in sorted(ledger.instances.items()) if i.role is role]
+        self._by_replica: dict[str, list[Instance]] = {}
+        for instance in self._instances:
+            self._by_replica.setdefault(instance.key.replica, []).append(instance)
         self._ledger, self._now, self._rollout = ledger, now, rollout
         self._has_gap = False
         self._room = rollout.surge - self._num_extra()
 
     def actions(self) -> Iterator[Action]:
         yield from self._clear_away()
-        for replica in sorted({i.key.replica for i in self._instances} - self._wanted.keys()):
+        for replica in sorted(self._by_replica.keys() - self._wanted.keys()):
             yield from map(self._let_go, self._alive(replica))
         for replica, spec in self._wanted.items():
             yield from self._keep(replica, spec)
@@ -132,8 +134,8 @@ class _Tier:
 
     def _num_extra(self) -> int:
         """Instances beside another one of their replica, or of a replica that is desired no more."""
-        numbers = Counter(i.key.replica for i in self._instances if i.phase is not Phase.LOST)
-        return sum(number - (replica in self._wanted) for replica, number in numbers.items())
+        numbers = ((replica, len(self._present(replica))) for replica in self._by_replica)
+        return sum(number - (replica in self._wanted) for replica, number in numbers if number)
 
     def _is_replaced_in_place(self, replica: str) -> bool:
         """Without a surge: one at a time, while all other replicas serve."""
@@ -151,4 +153,4 @@ class _Tier:
 
     def _present(self, replica: str) -> list[Instance]:
         """Instances of a replica that take room."""
-        return [i for i in self._instances if i.key.replica == replica and i.phase is not Phase.LOST]
+        return [i for i in self._by_replica.get(replica, ()) if i.phase is not Phase.LOST]

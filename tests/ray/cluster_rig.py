@@ -51,6 +51,16 @@ class Nodes:
         (node,) = [node for node in self._cluster.worker_nodes if node.unique_id == id or node.node_id == id]
         self._cluster.remove_node(node, allow_graceful=False)
 
+    @contextmanager
+    def gcs_away(self) -> Iterator[None]:
+        """Ray's GCS answers nothing during the block."""
+        (gcs,) = (p for p in psutil.Process().children(recursive=True) if p.name() == "gcs_server")
+        gcs.suspend()
+        try:
+            yield
+        finally:
+            gcs.resume()
+
     def add(self) -> str:
         return str(self._cluster.add_node(num_cpus=4).node_id)
 

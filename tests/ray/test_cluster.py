@@ -87,6 +87,20 @@ def test_the_controller_is_killed_under_load(running: Running, load: Load) -> No
     assert took_s < 10
 
 
+def test_rays_gcs_is_away_under_load(running: Running, load: Load, nodes: Nodes) -> None:
+    expected = load.answers()
+    before = running.rows()
+    with load.running() as answered, nodes.gcs_away():
+        begin = time.monotonic()
+        while time.monotonic() < begin + 4 or len(answered) < 32:
+            time.sleep(0.01)
+    running.until_complete()
+    assert all(answer == expected[prompt] for prompt, answer in answered)
+    assert {name: row.address for name, row in running.rows().items()} == {
+        name: row.address for name, row in before.items()
+    }
+
+
 def test_a_node_is_killed_under_load_and_comes_back(running: Running, load: Load, nodes: Nodes) -> None:
     expected = load.answers()
     before = running.rows()
