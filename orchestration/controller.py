@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fly.clock import SystemClock
-from fly.errors import FlyServeError
+from fly.errors import ConfigError, FlyServeError
 from fly.messages import Role
 from orchestration.changes import Change
 from orchestration.config import ControllerConfig, Deployment
@@ -95,6 +95,9 @@ class Controller:
         port = self._config.port
         if record.registry:
             port = await self._kept(int(record.registry.rpartition(":")[2]))
+        elif port and not _is_free(self._host, port):
+            taken = f"controller.port: {self._host}:{port} is in use"
+            raise ConfigError(f"{taken}: choose another port, 0 takes a free one")
         return Host(registry_service(self._manager.registry), f"{self._host}:{port}")
 
     async def _kept(self, port: int) -> int:

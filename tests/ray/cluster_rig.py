@@ -101,9 +101,10 @@ def model(folder: Path, name: str, **parameters: Any) -> str:
 class Running:
     """A deployment and its controller."""
 
-    def __init__(self, name: str, actors: dict[Role, str]) -> None:
-        self.name, self.actors = name, actors
-        self.handle = create_controller(name, "127.0.0.1", ControllerConfig(), {**ACTORS, **actors})
+    def __init__(self, name: str, actors: dict[Role, str], port: int = 0) -> None:
+        self.name = name
+        config = ControllerConfig(port=port)
+        self.handle = create_controller(name, "127.0.0.1", config, {**ACTORS, **actors})
 
     @property
     def registry(self) -> str:

@@ -1,6 +1,7 @@
 """Three nodes, a deployment on them, 16 exact streams through a router, and everything that may go wrong."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -181,6 +182,15 @@ def test_shards_share_a_node_and_a_model_that_is_missing_is_told(nodes: Nodes, t
     assert "no such model on this node" in failed.detail
     assert "every node" in failed.remedy
     missing.down()
+
+
+def test_a_registrys_port_that_is_taken_is_refused_with_its_key(nodes: Nodes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"controller.port: 127.0.0.1:{port} is in use: choose another"
+        ):
+            _ = Running("taken", {}, port).registry
 
 
 @pytest.mark.parametrize(
