@@ -22,6 +22,7 @@ from fly.types import Mode
 from flyserve import Client, Speculation
 from orchestration.config import Deployment
 from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from orchestration.status import State
 from orchestration.topology import ACTORS, ReplicaSpec
 from services.common.config import parse
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
@@ -89,7 +90,9 @@ def actors(name: str) -> list[psutil.Process]:
 
 
 def generation(running: LocalDeployment) -> int:
-    return next(status.generation for status in running.status() if status.replica == "target-0")
+    """Which start of the target serves; 0 while none does."""
+    ready = {row.replica: row.generation for row in running.status() if row.state is State.READY}
+    return ready.get("target-0", 0)
 
 
 @pytest.mark.timeout(900)
