@@ -24,5 +24,5 @@ RUN pip install --no-cache-dir --constraint constraints.txt --editable '.[engine
     && useradd --create-home --uid 10001 flyserve
 
 USER 10001
-EXPOSE 50051
+EXPOSE 50051 8000
 CMD ["flyserve", "--help"]

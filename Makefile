@@ -7,7 +7,7 @@ PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint verify protos train quality clean
+.PHONY: help demo test test-fast chromium lint verify protos train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,11 +15,14 @@ help: ## Show this help.
 demo: $(READY) ## Start the whole system, send it held-out problems, print the comparison, stop it.
 	$(BIN)/flyserve bench
 
-test: $(READY) ## Run all tests.
+test: $(READY) chromium ## Run all tests.
 	$(BIN)/python -m pytest
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
 	$(BIN)/python -m pytest -m "not slow"
+
+chromium:
+	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh
 
 lint: $(READY) ## Check format, lint, types and the direction of imports.
 	$(BIN)/ruff format --check .

@@ -10,10 +10,12 @@ class FieldViolation:
     Attributes:
         field: Dotted path of the field, such as `sampling.temperature`.
         description: The value found and the limit, such as `is -1.0, must be at least 0`.
+        reason: The kind of fault, for programs.
     """
 
     field: str
     description: str
+    reason: str = "invalid_value"
 
 
 class FlyServeError(Exception):

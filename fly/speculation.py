@@ -25,15 +25,17 @@ class Speculation:
         rule: FlyRule,
         limits: ResponseLimits,
         find_stop: StopFinder = lambda ids: None,
+        received: Sequence[int] = (),
     ) -> None:
-        self.sequence = TokenSequence(prompt)
+        """Begins a response, or goes on with one behind the decided tokens that it has `received`."""
+        self.sequence = TokenSequence((*prompt, *received))
         self.prompt_length = len(prompt)
         self.statistics = Statistics()
         self.finish_reason: FinishReason | None = None
         self._rule = rule
         self._limits = limits
         self._find_stop = find_stop
-        self._state = RuleState()
+        self._state = RuleState(len(received))
 
     @property
     def decided_length(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
 from fly.types import (
@@ -20,10 +20,14 @@ from flyserve.types import (
     Choice,
     Chunk,
     Deployment,
+    Limits,
     Logprobs,
+    Message,
     Model,
+    Piece,
     RankedToken,
     Response,
+    Round,
     Sampling,
     Speculation,
     Statistics,
@@ -64,19 +68,29 @@ _FINISH_REASONS = {
     generation_pb2.FINISH_REASON_STOP_TOKEN: FinishReason.STOP_TOKEN,
     generation_pb2.FINISH_REASON_STOP_STRING: FinishReason.STOP_STRING,
 }
+_OPTIONAL_OF_SPECULATION = (
+    "draft_length",
+    "window",
+    "threshold",
+    "sub_drafter",
+    "carry_after",
+    "guard_stops",
+    "guard_excluded",
+    "strict_prefix_tokens",
+)
+E = TypeVar("E", bound=Enum)
 
 
 def request_to_wire(
-    prompt: str | Sequence[int],
-    max_new_tokens: int | None,
-    sampling: Sampling,
-    speculation: Speculation,
-    stop: Sequence[str],
-    n: int | None = None,
-    logprobs: int | None = None,
-    cache_salt: str = "",
+    prompt: str | Sequence[int], sampling: Sampling, speculation: Speculation, others: Mapping[str, Any]
 ) -> generation_pb2.GenerateRequest:
     """What the wire can carry; the server judges it.
+
+    Args:
+        prompt: Text, or token ids.
+        sampling: How tokens are drawn.
+        speculation: How to speculate.
+        others: Further fields, by their names on the wire.
 
     Raises:
         InvalidRequest: A value that the wire cannot carry.
@@ -87,8 +101,7 @@ def request_to_wire(
     else:
         fill(request.prompt_token_ids, "prompt_token_ids.", {"ids": tuple(prompt)})
         request.prompt_token_ids.SetInParent()
-    numbers = {"max_new_tokens": max_new_tokens, "n": n, "logprobs": logprobs}
-    fill(request, "", {**numbers, "stop": stop, "cache_salt": cache_salt})
+    fill(request, "", others)
     fill(request.sampling, "sampling.", _sampling_fields(sampling))
     fill(request.speculation, "speculation.", _speculation_fields(speculation))
     return request
@@ -119,6 +132,11 @@ def _number(known: Mapping[Any, int], name: Enum | None, field: str) -> int | No
     return known[name]
 
 
+def _name(known: Mapping[E, int], number: int) -> E | None:
+    """The name of a wire's number; None where it says nothing, or something unknown."""
+    return next((name for name, known_number in known.items() if known_number == number), None)
+
+
 def deployment_from_wire(wire: generation_pb2.GenerationInfo) -> Deployment:
     return Deployment(
         target=_model_from_wire(wire.target),
@@ -126,11 +144,47 @@ def deployment_from_wire(wire: generation_pb2.GenerationInfo) -> Deployment:
         presets=tuple(wire.presets),
         default_preset=wire.default_speculation.preset,
         version=wire.target.version,
+        default=_speculation_from_wire(wire.default_speculation),
+        limits=Limits(
+            wire.max_new_tokens_limit, wire.draft_length_limit, wire.choices_limit, wire.logprobs_limit
+        ),
+    )
+
+
+def _speculation_from_wire(wire: generation_pb2.SpeculationParams) -> Speculation:
+    """What is absent is None."""
+    given: Any = {field.name: value for field, value in wire.ListFields()}
+    return Speculation(
+        **{name: given.get(name) for name in _OPTIONAL_OF_SPECULATION},
+        preset=wire.preset or None,
+        mode=_name(_MODES, wire.mode),
+        tail=_name(_TAILS, wire.tail),
+        entropy=_name(_ENTROPIES, wire.entropy),
+        draft_length_policy=_name(_POLICIES, wire.draft_length_policy),
     )
 
 
 def _model_from_wire(wire: common_pb2.ModelInfo) -> Model:
     return Model(**{field.name: getattr(wire, field.name) for field in fields(Model)})
+
+
+def tokenize_to_wire(text: str | Sequence[Message]) -> generation_pb2.TokenizeRequest:
+    """A text or a conversation.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    request = generation_pb2.TokenizeRequest()
+    if isinstance(text, str):
+        fill(request, "", {"text": text})
+        return request
+    for index, message in enumerate(text):
+        fill(request.messages.add(), f"messages[{index}].", asdict(message))
+    return request
+
+
+def pieces_from_wire(wire: generation_pb2.TokenizeResponse) -> tuple[Piece, ...]:
+    return tuple(Piece(token, piece) for token, piece in zip(wire.ids, wire.pieces, strict=True))
 
 
 def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:
@@ -143,6 +197,7 @@ def chunk_from_wire(wire: generation_pb2.GenerateChunk) -> Chunk:
         statistics=_statistics_from_wire(wire.statistics) if wire.HasField("statistics") else None,
         warnings=tuple(wire.warnings),
         choice_index=wire.choice_index,
+        rounds=_rounds_from_wire(wire.rounds),
     )
 
 
@@ -162,6 +217,7 @@ def _choice_from_wire(wire: generation_pb2.Choice) -> Choice:
         tokens=_tokens_from_wire(wire.tokens),
         finish_reason=_FINISH_REASONS.get(wire.finish_reason),
         statistics=_statistics_from_wire(wire.statistics),
+        rounds=_rounds_from_wire(wire.rounds),
     )
 
 
@@ -178,6 +234,11 @@ def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
         )
         for token in wire
     )
+
+
+def _rounds_from_wire(wire: Any) -> tuple[Round, ...]:
+    names = [field.name for field in fields(Round)]
+    return tuple(Round(**{name: getattr(played, name) for name in names}) for played in wire)
 
 
 def _logprobs_from_wire(wire: generation_pb2.TokenLogprobs) -> Logprobs:

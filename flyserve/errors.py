@@ -1,11 +1,10 @@
-"""A call's status to the error that the server meant."""
+"""A call's status to the error that the server meant; and what a broken stream leaves."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from google.rpc import error_details_pb2, status_pb2
 
 from fly.errors import (
     ConfigError,
@@ -17,12 +16,33 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
+from flyserve.types import Response
 
 D = TypeVar("D", bound=Message)
 
 
-def from_rpc_error(error: grpc.RpcError, address: str) -> FlyServeError:
-    """The error that the server at `address` meant; NotReady where it does not answer."""
+class StreamBroken(FlyServeError):
+    """A stream broke in mid-response, and the rest cannot be had as it would have been.
+
+    Attributes:
+        received: What came before; a choice that was cut short has no finish reason.
+    """
+
+    def __init__(self, message: str, received: Response) -> None:
+        self.received = received
+        super().__init__(message, received)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def from_rpc_error(error: Any, address: str) -> FlyServeError:
+    """The error that the server at `address` meant; NotReady where it does not answer.
+
+    Args:
+        error: Of a call of grpc or of grpc.aio.
+        address: For messages.
+    """
     code, message = error.code(), error.details() or error.code().name
     match code:
         case grpc.StatusCode.INVALID_ARGUMENT:
@@ -42,12 +62,14 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> FlyServeError:
             return NotReady(f"nothing answers at {address}")
         case grpc.StatusCode.UNAVAILABLE:
             return NotReady(message)
+        case grpc.StatusCode.CANCELLED:
+            return NotReady(f"{address} gave the call up")
     return FlyServeError(f"{code.name}: {message}")
 
 
-def _detail(error: grpc.RpcError, detail: D) -> D:
+def _detail(error: Any, detail: D) -> D:
     """The detail of this type that the status carries, or an empty one."""
-    status = rpc_status.from_call(error)
-    if status is not None:
-        any(packed.Unpack(detail) for packed in status.details)
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            any(packed.Unpack(detail) for packed in status_pb2.Status.FromString(value).details)
     return detail

@@ -15,6 +15,7 @@ from services.common.model_source import is_hub_id
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_NAME = "default"
+_LOOKED = f"looked beside the deployment file and under {APPLICATION_ROOT}"
 
 
 class Dtype(StrEnum):
@@ -105,6 +106,10 @@ class RouterTier(Config):
     Attributes:
         host: Interface that the public service listens on; loopback unless told otherwise.
         grpc_port: Of the public service; 0 takes a free one.
+        http_port: Of its OpenAI-compatible face; 0 takes a free one, without it there is no such face.
+        model_name: What HTTP requests call the model; the name of the target's folder where it is absent.
+        chat_template: Jinja file that takes the place of the target's own chat template, looked up as models.
+        cors_origins: Pages of these origins may call the HTTP face from a browser; `*` is any.
         balancing: How replicas are picked.
         max_concurrent: Requests in work at once.
         max_queued: Requests that may wait; further ones are refused.
@@ -112,6 +117,10 @@ class RouterTier(Config):
 
     host: str = "127.0.0.1"
     grpc_port: int = Field(50_051, ge=0, le=65_535)
+    http_port: int | None = Field(None, ge=0, le=65_535)
+    model_name: str | None = Field(None, min_length=1, max_length=256)
+    chat_template: Path | None = None
+    cors_origins: tuple[str, ...] = ()
     balancing: Literal["least_load", "round_robin"] = "least_load"
     max_concurrent: int = Field(256, ge=1)
     max_queued: int = Field(1024, ge=0)
@@ -164,10 +173,10 @@ class Deployment(Config):
 
 
 def load_deployment(path: Path) -> Deployment:
-    """Reads a deployment file; its model folders become absolute.
+    """Reads a deployment file; its model folders and its chat template become absolute.
 
     Raises:
-        ConfigError: The file is missing, breaks a limit, or names a model folder that does not exist.
+        ConfigError: The file is missing, breaks a limit, or names a folder or file that does not exist.
     """
     deployment = load_yaml(Deployment, path)
     tiers = {
@@ -175,11 +184,14 @@ def load_deployment(path: Path) -> Deployment:
         "drafter": deployment.drafter,
         "sub_drafter": deployment.sub_drafter,
     }
-    located = {
+    located: dict[str, Config] = {
         name: tier.model_copy(update={"model": _located(tier.model, name, path)})
         for name, tier in tiers.items()
         if tier is not None and tier.model is not None
     }
+    if (template := deployment.router.chat_template) is not None:
+        found = {"chat_template": _located_template(template, path)}
+        located["router"] = deployment.router.model_copy(update=found)
     return deployment.model_copy(update=located)
 
 
@@ -198,13 +210,23 @@ def with_replicas(deployment: Deployment, replicas: Mapping[Role, int]) -> Deplo
 
 
 def _located(model: Path, name: str, path: Path) -> Path:
-    for base in (path.resolve().parent, APPLICATION_ROOT):
-        if (folder := base / model.expanduser()).is_dir():
+    for folder in _candidates(model, path):
+        if folder.is_dir():
             return folder.resolve()
     if is_hub_id(model):
         return model
     raise ConfigError(
-        f"{path}: {name}.model: no folder {model}"
-        f" (looked beside the deployment file and under {APPLICATION_ROOT});"
+        f"{path}: {name}.model: no folder {model} ({_LOOKED});"
         " a model of the hub is written org/name@revision"
     )
+
+
+def _located_template(template: Path, path: Path) -> Path:
+    for file in _candidates(template, path):
+        if file.is_file():
+            return file.resolve()
+    raise ConfigError(f"{path}: router.chat_template: no file {template} ({_LOOKED})")
+
+
+def _candidates(name: Path, path: Path) -> tuple[Path, ...]:
+    return tuple(base / name.expanduser() for base in (path.resolve().parent, APPLICATION_ROOT))

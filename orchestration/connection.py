@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from fly.errors import ConfigError, NotReady, Unauthenticated, describe
+from fly.errors import ConfigError, NotReady, describe
 from orchestration.local_ray import TOKEN, set_import_path
 from orchestration.sessions import find_session
 
@@ -28,9 +28,8 @@ def connected(name: str, ray_address: str | None) -> Iterator[None]:
             Ray node that this machine is.
 
     Raises:
-        ConfigError: Ray is not installed.
+        ConfigError: Ray is not installed, or there is no token, or not that Ray's.
         NotReady: No Ray answers there.
-        Unauthenticated: There is no token, or it is not that Ray's.
     """
     address = ray_address or os.environ.get("RAY_ADDRESS")
     if address is None and (session := find_session(name)) is not None:
@@ -61,12 +60,12 @@ def _require_answer(address: str) -> None:
     """Asks Ray's GCS for its id: Ray itself would try for minutes, and not say why.
 
     Raises:
+        ConfigError: There is no token, or it is another Ray's.
         NotReady: Nobody answers there.
-        Unauthenticated: There is no token, or it is another Ray's.
     """
     token = _token()
     if not token and os.environ["RAY_AUTH_MODE"] == "token":
-        raise Unauthenticated(
+        raise ConfigError(
             f"{TOKEN}: is not set; it is the Ray cluster's token, which may also be in the file"
             f" {_TOKEN_PATH} or in {_TOKEN_FILE}"
         )
@@ -83,7 +82,9 @@ def _require_answer(address: str) -> None:
 def _judge(address: str, error: grpc.RpcError) -> None:
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:
-            raise Unauthenticated(f"{TOKEN}: is not the token of the Ray cluster at {address}") from None
+            raise ConfigError(
+                f"{TOKEN}: is not the token of the Ray cluster at {address}: give that of its head"
+            ) from None
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             raise NotReady(f"no Ray answers at {address}") from None
 

@@ -66,6 +66,11 @@ class LocalDeployment:
         """host:port of the public service."""
         return self.router.address
 
+    @property
+    def http_url(self) -> str | None:
+        """Where its OpenAI-compatible face listens; None where it has none."""
+        return self.router.urls[0] if self.router.urls else None
+
     def status(self) -> tuple[ReplicaStatus, ...]:
         """Every replica."""
         replicas: tuple[ReplicaStatus, ...] = ask(self._controller.status.remote(), _ANSWER_S).replicas
@@ -104,7 +109,7 @@ def local_deployment(
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
-    _require_free_port(deployment.router)
+    _require_free_ports(deployment.router)
     _fetch_models(deployment)
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
@@ -182,6 +187,10 @@ def router_config(deployment: Deployment, registry: str, options: LocalOptions) 
         "registry": registry,
         "host": router.host,
         "grpc_port": router.grpc_port,
+        "http_port": router.http_port,
+        "http": {"cors_origins": list(router.cors_origins)},
+        "model_name": router.model_name,
+        "chat_template": None if router.chat_template is None else str(router.chat_template),
         "balancing": router.balancing,
         "max_concurrent": router.max_concurrent,
         "max_queued": router.max_queued,
@@ -211,14 +220,20 @@ def _fetch_models(deployment: Deployment) -> None:
             model_folder(tier.model)
 
 
-def _require_free_port(router: RouterTier) -> None:
-    """Fails before anything is started; the router itself finds out if another takes it meanwhile."""
+def _require_free_ports(router: RouterTier) -> None:
+    """Fails before anything is started; the router itself finds out if another takes one meanwhile."""
+    _require_free_port("grpc_port", router.host, router.grpc_port)
+    if router.http_port is not None:
+        _require_free_port("http_port", router.host, router.http_port)
+
+
+def _require_free_port(name: str, host: str, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((router.host, router.grpc_port))
+            probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"router.grpc_port: {router.host}:{router.grpc_port} cannot be bound: {error.strerror};"
+                f"router.{name}: {host}:{port} cannot be bound: {error.strerror};"
                 " stop what listens there or choose another port, 0 takes a free one"
             ) from None

@@ -60,11 +60,18 @@ class StopSignals:
 
 
 class ServiceProcess:
-    """A running `python -m <service>` that has said where it listens."""
+    """A running `python -m <service>` that has said where it listens.
 
-    def __init__(self, name: str, process: "subprocess.Popen[str]", address: str, errors: Path) -> None:
+    Attributes:
+        address: host:port of its gRPC server.
+        urls: Of its other servers.
+    """
+
+    def __init__(
+        self, name: str, process: "subprocess.Popen[str]", addresses: Sequence[str], errors: Path
+    ) -> None:
         self.name = name
-        self.address = address
+        self.address, *self.urls = addresses
         self.pid = process.pid
         self._process = process
         self._errors = errors
@@ -90,7 +97,7 @@ def service_process(
         command: Module, then its flags.
         environment: Of the process.
         folder: Where its log goes, as `<module>.log`.
-        timeout_s: Within which it must say `ready host:port`.
+        timeout_s: Within which it must say `ready host:port`, and the URLs of its other servers.
         grace_s: Between SIGTERM and SIGKILL at the end.
 
     Raises:
@@ -110,18 +117,20 @@ def service_process(
             start_new_session=True,
         )
     try:
-        yield ServiceProcess(name, process, _ready_address(name, process, errors, timeout_s), errors)
+        yield ServiceProcess(name, process, _ready_addresses(name, process, errors, timeout_s), errors)
     finally:
         _end(process, grace_s)
 
 
-def _ready_address(name: str, process: "subprocess.Popen[str]", errors: Path, timeout_s: float) -> str:
+def _ready_addresses(
+    name: str, process: "subprocess.Popen[str]", errors: Path, timeout_s: float
+) -> list[str]:
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_read_lines, args=(process.stdout, lines), daemon=True).start()
     try:
         while (line := lines.get(timeout=timeout_s)) is not None:
             if line.startswith(_READY):
-                return line.removeprefix(_READY).strip()
+                return line.removeprefix(_READY).split()
     except queue.Empty:
         raise NotReady(f"the {name} was not ready after {timeout_s:.0f} s") from None
     process.wait()

@@ -25,11 +25,14 @@ def main(
     registry: Annotated[str | None, typer.Option(help="host:port of the registry.")] = None,
     host: Annotated[str | None, typer.Option(help="Interface to bind to; default 127.0.0.1.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="Default 50051; 0 takes a free one.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Of the OpenAI-compatible face; 0 takes a free one, default none.")
+    ] = None,
     balancing: Annotated[str | None, typer.Option(help="least_load or round_robin.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(help="Requests that decode at a time.")] = None,
     max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
 ) -> None:
-    """Serve text generation over gRPC."""
+    """Serve text generation over gRPC, and over HTTP where it has a port."""
     flags: dict[str, Any] = {
         "model": model,
         "targets": target,
@@ -37,6 +40,7 @@ def main(
         "registry": registry,
         "host": host,
         "grpc_port": grpc_port,
+        "http_port": http_port,
         "balancing": balancing,
         "max_concurrent": max_concurrent,
         "max_queued": max_queued,

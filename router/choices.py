@@ -36,7 +36,7 @@ async def generate_choices(
 
         await generate(means, choice, started, deadline, emit_in_turn)
 
-    tasks = [asyncio.create_task(make(index, choice)) for index, choice in enumerate(request.choices())]
+    tasks = [asyncio.create_task(make(index, choice)) for index, choice in request.unfinished().items()]
     try:
         await asyncio.gather(*tasks)
     finally:

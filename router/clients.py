@@ -146,3 +146,10 @@ class ReplicaPool:
 def any_replica(replica: Replica) -> bool:
     """Accepts all."""
     return True
+
+
+def with_weights(fingerprint: str) -> Accepts:
+    """Accepts what serves these weights; all, where none are named."""
+    if not fingerprint:
+        return any_replica
+    return lambda replica: replica.info.weight_fingerprint == fingerprint

@@ -10,6 +10,7 @@ from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
 from router.policies import POLICIES
 from router.request import RULE_FIELDS
 from services.common.config import Config
+from services.common.model_source import is_hub_id
 
 
 class LimitsConfig(Config):
@@ -26,6 +27,7 @@ class LimitsConfig(Config):
         name_characters: Longest request id and cache salt.
         choices: Most choices; they are decoded side by side and take one place together.
         logprobs: Most likely tokens told per position.
+        prompts: Most prompts of one HTTP request; each takes a place.
     """
 
     max_new_tokens: int = Field(4096, ge=1)
@@ -38,6 +40,21 @@ class LimitsConfig(Config):
     name_characters: int = Field(256, ge=1)
     choices: int = Field(16, ge=1)
     logprobs: int = Field(20, ge=0)
+    prompts: int = Field(64, ge=1)
+
+
+class HttpConfig(Config):
+    """What the HTTP face takes.
+
+    Attributes:
+        max_body_bytes: Longest body of a request.
+        body_timeout_s: Within which a request's body must have come.
+        cors_origins: Pages of these origins may call from a browser; `*` is any.
+    """
+
+    max_body_bytes: int = Field(8 << 20, ge=1024)
+    body_timeout_s: float = Field(30.0, gt=0)
+    cors_origins: tuple[str, ...] = ()
 
 
 class RuleConfig(Config):
@@ -118,6 +135,10 @@ class RouterConfig(Config):
         model: Folder with the target's tokenizer and generation config, or its hub id.
         host: Interface that the public server binds to.
         grpc_port: Its port; 0 takes a free one.
+        http_port: Port of the OpenAI-compatible face; 0 takes a free one, None leaves it out.
+        http: What that face takes.
+        model_name: As it names the model; the folder's name, or the hub's org/name, where it is absent.
+        chat_template: Jinja file that takes the place of the model's own chat template.
         registry: host:port of the registry; excludes `targets` and `drafters`.
         targets: host:port of every target replica, where there is no registry; or `dns:host:port` with a name
             that stands for all of them, which is looked up again and again.
@@ -136,6 +157,10 @@ class RouterConfig(Config):
     model: Path
     host: str = "127.0.0.1"
     grpc_port: int = Field(50051, ge=0, le=65535)
+    http_port: int | None = Field(None, ge=0, le=65535)
+    http: HttpConfig = HttpConfig()
+    model_name: str | None = Field(None, min_length=1, max_length=256)
+    chat_template: Path | None = None
     registry: str | None = None
     targets: tuple[str, ...] = ()
     drafters: tuple[str, ...] = ()
@@ -155,6 +180,13 @@ class RouterConfig(Config):
     def address(self) -> str:
         """host:port to listen at."""
         return f"{self.host}:{self.grpc_port}"
+
+    @property
+    def served_name(self) -> str:
+        """What HTTP requests call the model."""
+        if self.model_name is not None:
+            return self.model_name
+        return str(self.model).partition("@")[0] if is_hub_id(self.model) else self.model.resolve().name
 
     @field_validator("balancing")
     @classmethod

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing
 from fly.clock import Clock
 from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
-from router.clients import Replica, ReplicaPool, any_replica, shake_hands, still_serves
+from router.clients import Accepts, Replica, ReplicaPool, any_replica, shake_hands, still_serves
 from router.pairing import mismatch
 from router.policies import create_policy
 from services.common.backoff import Backoff
@@ -69,13 +69,13 @@ class Fleet:
         """The drafter of the next sequence at this target; None where none speaks its tokens."""
         return self.drafters.pick(lambda drafter: mismatch(target.info, drafter.info) is None)
 
-    def paired(self) -> tuple[Replica, Replica | None]:
-        """A target and a drafter for it, to say what is served; picks nothing.
+    def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
+        """A target that will do and a drafter for it, to say what is served; picks nothing.
 
         Raises:
             NotReady: There is no target at present.
         """
-        if not (targets := self.targets.ready(any_replica)):
+        if not (targets := self.targets.ready(accepts)):
             raise NotReady("no target replica is available")
         drafters = self.drafters.ready(lambda drafter: mismatch(targets[0].info, drafter.info) is None)
         return targets[0], drafters[0] if drafters else None

@@ -1,13 +1,16 @@
 """One choice's life: open, then rounds of propose, verify, decide and emit, then close."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from fly.clock import Clock
+from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
+from router.chat_template import ChatTemplate
 from router.config import RouterConfig
 from router.deadline import Deadline
 from router.draft_lengths import DraftLengths
@@ -21,6 +24,8 @@ from router.target_side import TargetSide
 from router.text import ResponseText
 from router.tokenizer import Tokenizer
 
+_MANY_RECEIVED = 256
+"""Tokens of a resumed response whose detokenizing would hold up other requests."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that the first text of a response is decoded with."""
 
@@ -33,6 +38,7 @@ class Means:
 
     fleet: Fleet
     tokenizer: Tokenizer
+    chat_template: ChatTemplate
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
@@ -82,7 +88,12 @@ async def open_response(
     config, fleet = means.config, means.fleet
     async with AsyncExitStack() as sides:
         target = TargetSide(
-            fleet, make_opening, config.verify_timeout_s, config.replica_wait_s, request.logprobs
+            fleet,
+            make_opening,
+            config.verify_timeout_s,
+            config.replica_wait_s,
+            request.logprobs,
+            request.weight_fingerprint,
         )
         await sides.enter_async_context(target)
         drafter = None
@@ -90,7 +101,7 @@ async def open_response(
             drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock)
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = _begin(request, text), LogprobLedger(means.tokenizer)
+        speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
         draft_length = means.draft_lengths.of_response(request.plan, target.replica)
         yield Response(
             request,
@@ -108,18 +119,23 @@ async def open_response(
             drafter.conclude(speculation.sequence, speculation.decided_length)
 
 
-def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
+async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
+    """The speculation of a new response, or of one that goes on behind what its client has received."""
+    received, is_long = request.received_ids, len(request.received_ids) > _MANY_RECEIVED
+    if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
+        raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
     limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
-    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop)
+    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, received)
 
 
 def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
     """What a round gives to the client; None where it has nothing to show."""
     tokens = tuple(_tokens(response, decision, tokenizer))
     if response.speculation.finish_reason is not None:
-        return Piece(response.text.take() + response.text.flush(), tokens, close(response))
+        text = response.text.take() + response.text.flush()
+        return Piece(text, tokens, close(response), response.take_rounds())
     text = response.text.take()
-    return Piece(text, tokens) if tokens or text else None
+    return Piece(text, tokens, rounds=response.take_rounds()) if tokens or text else None
 
 
 def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:

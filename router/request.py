@@ -61,6 +61,28 @@ class SpeculationParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivedChoice:
+    """What a client has of one choice of a response whose stream broke."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a client has of a response whose stream broke.
+
+    Attributes:
+        choices: Those of which something was received.
+        weight_fingerprint: Of the weights that began it; "" takes any.
+    """
+
+    choices: tuple[ReceivedChoice, ...]
+    weight_fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One prompt and how to continue it, as the client says it; nothing is checked yet.
 
@@ -72,6 +94,7 @@ class GenerateRequest:
         stop: The response ends before the first of these strings.
         n: Choices.
         logprobs: Most likely tokens told per position; None tells no log-probabilities.
+        resume: What there is of the response already.
     """
 
     prompt: str | tuple[int, ...]
@@ -85,6 +108,7 @@ class GenerateRequest:
     cache_salt: str = ""
     n: int = 1
     logprobs: int | None = None
+    resume: Resumption | None = None
 
     @property
     def prompt_field(self) -> str:
@@ -128,6 +152,8 @@ class PreparedRequest:
         warnings: What the client should know of the request.
         n: Choices.
         logprobs: Most likely tokens told per position; None tells no log-probabilities.
+        weight_fingerprint: Of the targets that it was checked for; "" where any will do.
+        resumed: Choices that the client has a part of.
     """
 
     request_id: str
@@ -141,6 +167,8 @@ class PreparedRequest:
     warnings: tuple[str, ...] = ()
     n: int = 1
     logprobs: int | None = None
+    weight_fingerprint: str = ""
+    resumed: tuple[ReceivedChoice, ...] = ()
 
     @property
     def needs_distributions(self) -> bool:
@@ -150,6 +178,20 @@ class PreparedRequest:
     def choices(self) -> tuple["PreparedRequest", ...]:
         """One request for each choice, with a seed and an id of its own; of one choice the request itself."""
         return (self, *(self._choice(index) for index in range(1, self.n)))
+
+    def unfinished(self) -> dict[int, "PreparedRequest"]:
+        """The choices that are to be made, by index; each has what was received of it."""
+        received = {choice.index: choice for choice in self.resumed}
+        return {
+            index: replace(choice, resumed=(received[index],)) if index in received else choice
+            for index, choice in enumerate(replace(self, resumed=()).choices())
+            if index not in received or not received[index].is_finished
+        }
+
+    @property
+    def received_ids(self) -> tuple[int, ...]:
+        """Of one unfinished choice: the tokens that the client has of it."""
+        return self.resumed[0].token_ids if self.resumed else ()
 
     def _choice(self, index: int) -> "PreparedRequest":
         sampling = replace(self.sampling, seed=choice_seed(self.sampling.seed, index))

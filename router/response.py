@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fly.messages import ModelInfo
 from fly.statistics import Statistics
-from fly.types import Decided, FinishReason
+from fly.types import Decided, FinishReason, Mode
 from router.request import SpeculationParams
 
 
@@ -49,17 +49,43 @@ class ResponseToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a choice, as a time line shows it; times in seconds.
+
+    Attributes:
+        index: From 0.
+        drafted: Draft tokens verified.
+        accepted: Draft tokens decided for good, those of an earlier round's open window included.
+        start_s: Since the request came, like `end_s`.
+        draft_s: Spent drafting, less the wire.
+        verify_s: Spent verifying, less the wire.
+        wire_s: On the wire, and in queues.
+    """
+
+    index: int
+    drafted: int
+    accepted: int
+    start_s: float
+    draft_s: float
+    verify_s: float
+    wire_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Tokens of one choice decided since the last piece, and text to append.
 
     Attributes:
         text: Whole characters; the text of a token may follow in a later piece.
         ending: Set in the last piece.
+        rounds: Played since the last piece.
     """
 
     text: str
     tokens: tuple[ResponseToken, ...]
     ending: "Ending | None" = None
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +98,22 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a response comes of, beside its request."""
+
+    mode: Mode
+    seed: int
+    weight_fingerprint: str
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What is known of a response before its first token."""
 
     request_id: str
     prompt_tokens: int
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,19 @@
 """One round: propose, verify, decide."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fly.clock import Clock
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, StepTimes, Verification
 from fly.speculation import Speculation
+from fly.statistics import Statistics
 from fly.types import Decision, Evidence, Position
 from router.deadline import Deadline
 from router.drafter_side import DrafterSide
 from router.logprobs import LogprobLedger
 from router.request import PreparedRequest
+from router.response import Round
 from router.target_side import TargetSide
 from router.text import ResponseText
 
@@ -26,6 +29,7 @@ class Response:
         draft_length: Chooses it, round by round.
         started: Clock reading when the request came.
         rounds_without: Rounds that wanted a draft and had none.
+        untold: Rounds that no piece has told yet.
     """
 
     request: PreparedRequest
@@ -39,6 +43,12 @@ class Response:
     deadline: Deadline
     started: float
     rounds_without: int = 0
+    untold: list[Round] = field(default_factory=list)
+
+    def take_rounds(self) -> tuple[Round, ...]:
+        """The rounds that were played since the last call."""
+        taken, self.untold = tuple(self.untold), []
+        return taken
 
 
 async def play_round(response: Response) -> Decision:
@@ -49,9 +59,12 @@ async def play_round(response: Response) -> Decision:
         FlyServeError: The target cannot go on.
     """
     response.deadline.remaining_ms()
+    before, started = _Totals.of(response.speculation.statistics), response.clock.now()
     draft = await propose(response)
     verification = await verify(response, draft)
-    return decide(response, draft, verification)
+    decision = decide(response, draft, verification)
+    response.untold.append(_told(response, before, started))
+    return decision
 
 
 async def propose(response: Response) -> Draft:
@@ -127,6 +140,43 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics.dropped_ahead += draft.dropped_ahead
     statistics.draft_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
+
+
+class _Totals(NamedTuple):
+    """What a round adds to."""
+
+    rounds: int
+    drafted: int
+    accepted: int
+    draft_s: float
+    verify_s: float
+    wire_s: float
+
+    @classmethod
+    def of(cls, statistics: Statistics) -> "_Totals":
+        return cls(
+            statistics.rounds,
+            statistics.drafted,
+            statistics.accepted,
+            statistics.draft_s,
+            statistics.verify_s,
+            statistics.wire_s,
+        )
+
+
+def _told(response: Response, before: _Totals, started: float) -> Round:
+    """The round that has just been played: what it has added to the totals."""
+    after = _Totals.of(response.speculation.statistics)
+    return Round(
+        index=before.rounds,
+        drafted=after.drafted - before.drafted,
+        accepted=after.accepted - before.accepted,
+        start_s=started - response.started,
+        draft_s=after.draft_s - before.draft_s,
+        verify_s=after.verify_s - before.verify_s,
+        wire_s=after.wire_s - before.wire_s,
+        end_s=response.clock.now() - response.started,
+    )
 
 
 def _forward_s(times: StepTimes) -> float:

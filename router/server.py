@@ -7,11 +7,16 @@ import grpc
 from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
 from fly.messages import Role
+from fly.types import SamplingParams
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
+from router.chat_template import ChatTemplate
 from router.config import RouterConfig
 from router.draft_lengths import DraftLengths
 from router.fleet import Fleet
 from router.generation import Means
+from router.http.app import create_app
+from router.http.server import HttpServer
+from router.sampling_defaults import sampling_defaults
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.tokenizer import Tokenizer
@@ -37,6 +42,7 @@ async def create_host(
     clock = clock or SystemClock()
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
+    template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
     fleet = Fleet(_source(config, clock), config.balancing, clock)
     try:
         await fleet.start(config.start_timeout_s)
@@ -44,14 +50,25 @@ async def create_host(
     except BaseException:
         await fleet.close()
         raise
-    generation = GenerationService(Means(fleet, tokenizer, config, clock, DraftLengths(clock)))
+    means = Means(fleet, tokenizer, template, config, clock, DraftLengths(clock))
+    generation = GenerationService(means)
 
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(GenerationServicer(generation), server)
 
     service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
-    return Host(service, config.address, credentials, (("grpc.max_connection_age_ms", age_ms),))
+    options = (("grpc.max_connection_age_ms", age_ms),)
+    return Host(service, config.address, credentials, options, _http(generation, config, defaults))
+
+
+def _http(
+    generation: GenerationService, config: RouterConfig, defaults: SamplingParams
+) -> tuple[HttpServer, ...]:
+    """The HTTP face, where there is to be one."""
+    if config.http_port is None:
+        return ()
+    return (HttpServer(create_app(generation, config, defaults), config.host, config.http_port),)
 
 
 def _source(config: RouterConfig, clock: Clock) -> EndpointSource:

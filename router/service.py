@@ -1,18 +1,18 @@
 """What every public face of the router shares: checks a request, admits it, generates its choices."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
 from router.admission import Admission
 from router.choices import EmitOfChoice, generate_choices
-from router.clients import Replica, any_replica
+from router.clients import Accepts, Replica, any_replica, with_weights
 from router.deadline import Deadline
 from router.deployment_info import describe
 from router.generation import Means
 from router.request import GenerateRequest, PreparedRequest
-from router.response import DeploymentInfo, Header
+from router.response import DeploymentInfo, Header, Origin
 from router.tokenizer import is_slow_to_encode
 from router.validation import prepare
 
@@ -35,6 +35,11 @@ class GenerationService:
         target, drafter = await self._paired()
         return describe(target.info, drafter.info if drafter else None, self._means.config)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a target can take a request at once."""
+        return bool(self._means.fleet.targets.ready(any_replica))
+
     async def serve(
         self,
         request: GenerateRequest,
@@ -54,7 +59,7 @@ class GenerationService:
         clock = self._means.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
         prepared = await self._prepare(request)
-        header = Header(prepared.request_id, len(prepared.prompt_ids))
+        header = _header(prepared)
         async with self._admission.place():
             await generate_choices(self._means, prepared, started, deadline, make_emit(header))
         return header
@@ -72,12 +77,38 @@ class GenerationService:
         ids = tuple(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
         return ids, tuple(tokenizer.pieces(ids))
 
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """The token ids of a conversation, up to where the model answers.
+
+        Args:
+            messages: Each with its role and content.
+            variables: Further ones that the chat template may read.
+
+        Raises:
+            InvalidRequest: The messages are too long, or the chat template refuses them or is missing.
+        """
+        limit, texts = self._means.config.limits.prompt_characters, [m["content"] for m in messages]
+        if (length := sum(map(len, texts))) > limit:
+            raise InvalidRequest.of("messages", f"have {length} characters, at most {limit}")
+        template = self._means.chat_template
+        return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
+
+    async def tokenize_chat(
+        self, messages: Sequence[Mapping[str, str]]
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The token ids of a conversation, and each one's own text; raises what `render_chat` does."""
+        ids = await self.render_chat(messages, {})
+        return ids, tuple(self._means.tokenizer.pieces(ids))
+
     async def close(self) -> None:
         """Lets go of every replica."""
         await self._means.fleet.close()
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
-        means, (target, _) = self._means, await self._paired()
+        weights = request.resume.weight_fingerprint if request.resume else ""
+        means, (target, _) = self._means, await self._paired(with_weights(weights))
 
         def prepared() -> PreparedRequest:
             tokenizer = means.tokenizer
@@ -85,11 +116,18 @@ class GenerationService:
 
         return await _off_loop_if_long(request.prompt, prepared)
 
-    async def _paired(self) -> tuple[Replica, Replica | None]:
+    async def _paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """A target and a drafter for what they serve; waits for a target for a while."""
         fleet = self._means.fleet
-        await fleet.targets.wait(any_replica, self._means.config.replica_wait_s)
-        return fleet.paired()
+        await fleet.targets.wait(accepts, self._means.config.replica_wait_s)
+        return fleet.paired(accepts)
+
+
+def _header(request: PreparedRequest) -> Header:
+    origin = Origin(
+        request.plan.mode, request.sampling.seed, request.weight_fingerprint, request.max_new_tokens
+    )
+    return Header(request.request_id, len(request.prompt_ids), origin)
 
 
 async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:

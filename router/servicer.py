@@ -51,5 +51,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Any
     ) -> generation_pb2.TokenizeResponse:
-        ids, pieces = await self._service.tokenize(request.text)
+        if request.messages:
+            messages = [{"role": turn.role, "content": turn.content} for turn in request.messages]
+            ids, pieces = await self._service.tokenize_chat(messages)
+        else:
+            ids, pieces = await self._service.tokenize(request.text)
         return generation_pb2.TokenizeResponse(ids=ids, pieces=pieces)

@@ -11,7 +11,7 @@ from fly.messages import Open, Verification
 from fly.tokens import TokenSequence
 from fly.types import SparseDistribution
 from router.checks import check_verification
-from router.clients import Accepts, Replica, any_replica, still_serves
+from router.clients import Accepts, Replica, still_serves, with_weights
 from router.fleet import Fleet
 from router.links import Link, Links
 from services.common.streams import TargetStream
@@ -35,6 +35,7 @@ class TargetSide:
         timeout_s: float,
         wait_s: float,
         num_logprobs: int | None = None,
+        weight_fingerprint: str = "",
     ) -> None:
         """Opens nothing yet.
 
@@ -44,6 +45,7 @@ class TargetSide:
             timeout_s: A replica that takes longer for one step is taken for broken.
             wait_s: How long to wait for a replica when there is none.
             num_logprobs: As the opening asks for; None where it asks for none.
+            weight_fingerprint: Of the replicas that will do; all, where it is empty.
         """
         self.links: Links[TargetStream] = Links()
         self._fleet = fleet
@@ -51,6 +53,7 @@ class TargetSide:
         self._timeout_s = timeout_s
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
+        self._weight_fingerprint = weight_fingerprint
         self._failed: list[Replica] = []
         self._has_verified = False
         self._link: Link[TargetStream]
@@ -61,7 +64,7 @@ class TargetSide:
         return self._link.replica
 
     async def __aenter__(self) -> Self:
-        await self._open(await self._pick(any_replica))
+        await self._open(await self._pick(with_weights(self._weight_fingerprint)))
         return self
 
     async def __aexit__(

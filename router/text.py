@@ -26,6 +26,17 @@ class ResponseText:
                 return index + 1
         return None
 
+    def resume(self, ids: Sequence[int]) -> bool:
+        """Takes the tokens that a client has already; False where they complete a stop string.
+
+        Their text is not given out again, but for what was withheld of it.
+        """
+        if self.find_stop(ids) is not None:
+            return False
+        self.take_token_texts()
+        self.take()
+        return True
+
     def take_token_texts(self) -> tuple[str, ...]:
         """What each token added that `find_stop` took since the last call, whether or not it is withheld."""
         taken, self._token_texts = tuple(self._token_texts), []

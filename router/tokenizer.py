@@ -1,7 +1,7 @@
 """The target's tokenizer and its end-of-sequence ids, loaded from the model folder without torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ class Tokenizer:
     Attributes:
         eos_ids: Tokens that end a response, as the model's generation config has them.
         vocab_size: Token ids lie below this.
+        has_chat_template: It has one of its own.
     """
 
     def __init__(self, fast: Any, eos_ids: tuple[int, ...]) -> None:
         """Wraps a transformers fast tokenizer."""
         self.eos_ids = eos_ids
         self.vocab_size = len(fast)
+        self.has_chat_template = bool(fast.chat_template)
         self._fast = fast
         self._backend = fast.backend_tokenizer
 
@@ -47,6 +49,32 @@ class Tokenizer:
         """Token ids of a prompt, with the special tokens that the tokenizer itself adds."""
         return tuple(self._fast.encode(text))
 
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, str]], template: str | None, variables: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """Token ids of a conversation, up to where the model answers.
+
+        Control tokens that a message spells out are text like any other: only the template's own count.
+
+        Args:
+            messages: Each with its role and content.
+            template: In Jinja; None takes the tokenizer's own.
+            variables: Further ones that the template may read.
+
+        Raises:
+            Exception: Whatever the template raises.
+        """
+        return tuple(
+            self._fast.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=template,
+                add_generation_prompt=True,
+                sanitize_control_tokens=True,
+                return_dict=False,
+                **variables,
+            )
+        )
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens; bytes that make no character become U+FFFD."""
         return str(self._backend.decode(ids, skip_special_tokens=True))
@@ -64,7 +92,7 @@ def is_slow_to_encode(text: str) -> bool:
 def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:
     """From the generation config, else the model's config, else the tokenizer."""
     for name in ("generation_config.json", "config.json"):
-        found = _read_json(folder / name).get("eos_token_id")
+        found = read_json(folder / name).get("eos_token_id")
         if found is not None:
             ids = found if isinstance(found, list) else [found]
             _check_ids(ids, folder / name)
@@ -78,7 +106,12 @@ def _check_ids(ids: Sequence[Any], path: Path) -> None:
             raise ModelError(f"{path}: eos_token_id holds {found!r}, must be ids of tokens")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A configuration file's object; empty where there is no such file.
+
+    Raises:
+        ModelError: It is not JSON.
+    """
     if not path.is_file():
         return {}
     try:

@@ -12,6 +12,7 @@ from router.advice import advise
 from router.config import LimitsConfig, RouterConfig
 from router.planning import check_speculation, plan_speculation
 from router.request import GenerateRequest, PreparedRequest
+from router.resumption import check_resumption
 from router.sampling_limits import check_sampling
 from router.seeds import draw_seed
 
@@ -42,6 +43,7 @@ def prepare(
     if not any(violation.field == request.prompt_field for violation in violations):
         prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
         violations += _check_prompt(request.prompt_field, prompt_ids, target)
+        violations += check_resumption(request, len(prompt_ids), target, config.limits)
     if violations:
         raise InvalidRequest(*violations)
     return _complete(request, prompt_ids, eos_ids, target, config)
@@ -83,7 +85,8 @@ def _check_prompt(field: str, ids: Sequence[int], target: ModelInfo) -> Iterator
         yield FieldViolation(field, "is empty, must have at least one token")
     if target.context_length and len(ids) + 1 > target.context_length:
         most = target.context_length - 1
-        yield FieldViolation(field, f"has {len(ids)} tokens, at most {most} leave room for an answer")
+        found = f"has {len(ids)} tokens, at most {most} leave room for an answer"
+        yield FieldViolation(field, found, "context_length_exceeded")
     for index, token in enumerate(ids):
         if token >= target.vocab_size:
             allowed = f"must be 0 to {target.vocab_size - 1}"
@@ -118,6 +121,8 @@ def _complete(
         warnings=(*warnings, *advise(request, plan)),
         n=request.n,
         logprobs=request.logprobs,
+        weight_fingerprint=target.weight_fingerprint,
+        resumed=request.resume.choices if request.resume else (),
     )
 
 

@@ -2,19 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-
-import grpc
+from typing import Protocol
 
 from benchmarks.load.plan import Level
 from benchmarks.load.window import Stream
-from flyserve.codec import chunk_from_wire, request_to_wire
-from flyserve.errors import from_rpc_error
-from flyserve.types import Chunk, Sampling, Speculation
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from flyserve.types import Chunk
 
-Ask = Callable[[Sequence[int], int], AsyncGenerator[Chunk, None]]
+
+class Chunks(Protocol):
+    """A response as it comes; closing it cancels the rest."""
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    async def aclose(self) -> None: ...
+
+
+Ask = Callable[[Sequence[int], int], Chunks]
 """From a prompt and a number of new tokens to the chunks of a response."""
 
 _MAX_NEW_TOKENS = 512
@@ -55,35 +60,9 @@ async def run_window(
     raise AssertionError("clients go on until they are stopped")
 
 
-async def _follow(stream: Stream, chunks: AsyncGenerator[Chunk, None]) -> None:
+async def _follow(stream: Stream, chunks: Chunks) -> None:
     async with aclosing(chunks):
         async for chunk in chunks:
             if chunk.tokens:
                 stream.arrivals.append((time.perf_counter(), len(chunk.tokens)))
             stream.statistics = chunk.statistics
-
-
-class Asker:
-    """Requests to one deployment, streamed."""
-
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
-        self._stub = GenerationStub(channel)
-        self._address = address
-
-    async def ask(
-        self, prompt: Sequence[int], max_new_tokens: int, speculation: Speculation, cache_salt: str
-    ) -> AsyncGenerator[Chunk, None]:
-        """The chunks of a greedy response; closing it cancels the rest.
-
-        Raises:
-            FlyServeError: The request was refused.
-        """
-        request = request_to_wire(prompt, max_new_tokens, Sampling(), speculation, (), cache_salt=cache_salt)
-        call = self._stub.GenerateStream(request)
-        try:
-            async for chunk in call:
-                yield chunk_from_wire(chunk)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self._address) from None
-        finally:
-            call.cancel()

@@ -1,10 +1,9 @@
 """Starts the demo with room for every level, and measures window after window."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from itertools import cycle
 from typing import Any
 from uuid import uuid4
@@ -14,15 +13,14 @@ from rich.console import Console
 
 from benchmarks.deployed import deployed
 from benchmarks.interleaving import rotated
-from benchmarks.load.closed_loop import Ask, Asker, run_window
+from benchmarks.load.closed_loop import Ask, Chunks, run_window
 from benchmarks.load.plan import SETTINGS, Level, Plan
 from benchmarks.load.window import Window, cut_window
 from benchmarks.progress import Advance, progress_bar
 from benchmarks.prompts import demo_prompts
+from flyserve import AsyncClient
 from flyserve.cli.up import DEMO
-from flyserve.types import Chunk
 from orchestration.config import Deployment, load_deployment
-from services.common.channel import open_channel
 
 _NUM_PROMPTS = 300
 _KV_TOKENS_PER_SEQUENCE = 1024
@@ -44,12 +42,13 @@ def running_demo(plan: Plan, verbose: bool = False) -> Iterator[str]:
 def make_room(deployment: Deployment, most_at_once: int) -> Deployment:
     """A deployment each of whose replicas holds so many sequences, and whose router admits them."""
     room = {"max_sequences": most_at_once, "kv_tokens": most_at_once * _KV_TOKENS_PER_SEQUENCE}
+    router = {"max_concurrent": most_at_once, "grpc_port": 0, "http_port": None}
     assert deployment.drafter is not None
     return deployment.model_copy(
         update={
             "target": deployment.target.model_copy(update=room),
             "drafter": deployment.drafter.model_copy(update=room),
-            "router": deployment.router.model_copy(update={"max_concurrent": most_at_once, "grpc_port": 0}),
+            "router": deployment.router.model_copy(update=router),
         }
     )
 
@@ -73,19 +72,17 @@ def run_level(address: str, level: Level, plan: Plan, console: Console) -> list[
 async def _measure(
     address: str, level: Level, repetitions: int, prompts: Sequence[Sequence[int]], advance: Advance
 ) -> list[Window]:
-    async with open_channel(address) as channel:
-        asker = Asker(channel, address)
+    async with AsyncClient(address, retries=0) as client:
 
         def ask_by(setting: str) -> Ask:
-            return partial(_ask, asker, setting, uuid4().hex)
+            speculation, salt = SETTINGS[setting], uuid4().hex
+
+            def ask(prompt: Sequence[int], max_new_tokens: int) -> Chunks:
+                return client.stream(prompt, max_new_tokens, speculation=speculation, cache_salt=salt)
+
+            return ask
 
         return await measure_level(ask_by, level, repetitions, prompts, advance)
-
-
-def _ask(
-    asker: Asker, setting: str, salt: str, prompt: Sequence[int], max_new_tokens: int
-) -> AsyncGenerator[Chunk, None]:
-    return asker.ask(prompt, max_new_tokens, SETTINGS[setting], salt)
 
 
 async def measure_level(

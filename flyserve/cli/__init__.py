@@ -1,28 +1,47 @@
-"""The command line: `flyserve up`, `flyserve generate`, `flyserve bench`."""
+"""The command line: one module a command; those that talk to a controller are in `cluster`."""
+
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
-from flyserve.cli import bench, generate, up
+from flyserve.cli import bench, chat, generate, info, up
 from flyserve.cli.cluster import apply, router, scaling, status
+
+_EPILOG = """Start with [bold]flyserve up[/bold], then [bold]flyserve generate "your prompt"[/bold] elsewhere.
+
+Exit status: 0 done, 1 failed, 2 wrong input, 3 nothing can serve just now, 130 interrupted."""
 
 app = typer.Typer(
     name="flyserve",
     help="Serve language models several times faster: FLy speculative decoding as a distributed system.",
-    epilog="Start with: flyserve up, then flyserve generate 'your prompt' in another terminal.",
+    epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(up.up)
-app.command("generate")(generate.generate)
-app.command("bench")(bench.bench)
-app.command("apply")(apply.apply)
-app.command("status")(status.status)
-app.command("scale")(scaling.scale)
-app.command("drain")(scaling.drain)
-app.command("down")(scaling.down)
-app.command("router")(router.router)
+
+
+def _add(name: str, command: Callable[..., Any], examples: str) -> None:
+    """A command whose help is its docstring, with paragraphs as wide as the terminal."""
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    told = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(name, help=told, epilog=examples)(command)
+
+
+_add("up", up.up, up.EXAMPLES)
+_add("generate", generate.generate, generate.EXAMPLES)
+_add("chat", chat.chat, chat.EXAMPLES)
+_add("info", info.info, info.EXAMPLES)
+_add("bench", bench.bench, bench.EXAMPLES)
+_add("apply", apply.apply, apply.EXAMPLES)
+_add("status", status.status, status.EXAMPLES)
+_add("scale", scaling.scale, scaling.SCALE_EXAMPLES)
+_add("drain", scaling.drain, scaling.DRAIN_EXAMPLES)
+_add("down", scaling.down, scaling.DOWN_EXAMPLES)
+_add("router", router.router, router.EXAMPLES)
 
 
 def main() -> None:

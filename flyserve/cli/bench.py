@@ -8,9 +8,15 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
-from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.cli.terminal import START_FIRST, messages, output, reported_errors
 from flyserve.cli.up import DEMO, running
 from flyserve.client import Client
+
+EXAMPLES = """Examples:
+
+flyserve bench --problems 60
+
+flyserve bench --address 10.0.0.5:50051 --output comparison.json"""
 
 
 def bench(
@@ -25,7 +31,7 @@ def bench(
     verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
 ) -> None:
     """Compare the ways of decoding on the shipped held-out tasks, and print a table."""
-    with reported_errors("start a deployment with: flyserve up"):
+    with reported_errors(START_FIRST):
         from benchmarks.compare import run, write_report
         from benchmarks.table import comparison_table
         from demo.tasks import load_tasks
@@ -46,5 +52,5 @@ def served_at(address: str | None, verbose: bool) -> Iterator[str]:
     if address is not None:
         yield address
         return
-    with running(DEMO, port=0, verbose=verbose) as deployed:
+    with running(DEMO, {"grpc_port": 0, "http_port": None}, verbose=verbose) as deployed:
         yield deployed.address

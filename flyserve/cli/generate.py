@@ -1,99 +1,77 @@
 """`flyserve generate`: one prompt, its response streamed with coloured verdicts."""
 
 import sys
+from enum import Enum
 from typing import Annotated
 
 import typer
 
-from fly.presets import PRESETS
-from fly.types import Coupling, DraftLengthPolicy, Mode, Tail
-from flyserve.cli.show import print_json, show, show_choices
-from flyserve.cli.terminal import DEFAULT_ADDRESS, reported_errors
-from flyserve.client import Client
-from flyserve.types import Sampling, Speculation
+from flyserve.cli.groups import grouped
+from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
+from flyserve.cli.show import print_json, print_json_lines, show, show_choices
+from flyserve.cli.terminal import START_FIRST, reported_errors
 
-_SAMPLING = "Sampling"
-_SPECULATION = "Speculation"
-_LARGEST_SEED = 2**64 - 1
+EXAMPLES = """Examples:
+
+flyserve generate "Once upon a time" --max-new-tokens 50
+
+cat question.txt | flyserve generate - --mode exact --temperature 0.7 --seed 1
+
+flyserve generate "Hello" --json | jq .choices[0].statistics.tau"""
 
 
+class Form(Enum):
+    """How a response is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    LINES = "lines"
+
+
+@grouped
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to continue; - reads it from standard input.")],
+    sampling: SamplingOptions,
+    speculation: SpeculationOptions,
+    connection: ConnectionOptions,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest response in tokens.")] = None,
     n: Annotated[int, typer.Option("--n", min=1, help="Choices, made side by side.")] = 1,
     stop: Annotated[
         list[str] | None, typer.Option(help="The response ends before this text; may repeat.")
     ] = None,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="0 takes the likeliest token.", rich_help_panel=_SAMPLING)
-    ] = 0.0,
-    top_k: Annotated[
-        int, typer.Option(min=0, help="Keep the k likeliest tokens; 0: all.", rich_help_panel=_SAMPLING)
-    ] = 0,
-    top_p: Annotated[
-        float, typer.Option(help="Keep the likeliest tokens up to this share.", rich_help_panel=_SAMPLING)
-    ] = 1.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=_LARGEST_SEED, help="Same seed, same noise.", rich_help_panel=_SAMPLING),
-    ] = None,
-    coupling: Annotated[
-        Coupling, typer.Option(help="Of drafter and target.", rich_help_panel=_SAMPLING)
-    ] = Coupling.SHARED_NOISE,
-    mode: Annotated[Mode | None, typer.Option(help="How to decode.", rich_help_panel=_SPECULATION)] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Named rule that fly starts from: {', '.join(PRESETS)}.", rich_help_panel=_SPECULATION
-        ),
-    ] = None,
-    draft_length: Annotated[
-        int | None, typer.Option(min=0, help="Draft tokens per round.", rich_help_panel=_SPECULATION)
-    ] = None,
-    draft_length_policy: Annotated[
-        DraftLengthPolicy | None,
-        typer.Option(help="Who says how long a draft is.", rich_help_panel=_SPECULATION),
-    ] = None,
-    window: Annotated[
-        int | None,
-        typer.Option(min=1, help="Matches that must follow a mismatch.", rich_help_panel=_SPECULATION),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(min=0, help="Entropy below which a mismatch is refused.", rich_help_panel=_SPECULATION),
-    ] = None,
-    tail: Annotated[
-        Tail | None,
-        typer.Option(help="Of a window that the draft cuts short.", rich_help_panel=_SPECULATION),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole response as JSON.")] = False,
     logprobs: Annotated[
-        int | None, typer.Option(min=0, max=20, help="With --json: so many likeliest tokens each.")
+        int | None, typer.Option(min=0, max=20, help="As JSON: so many likeliest tokens each.")
     ] = None,
-    address: Annotated[
-        str, typer.Option(envvar="FLYSERVE_ADDRESS", help="host:port of the deployment.")
-    ] = DEFAULT_ADDRESS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
+    as_lines: Annotated[
+        bool, typer.Option("--json-lines", help="Print one JSON object per chunk, as it comes.")
+    ] = False,
 ) -> None:
     """Generate a response and show how each token came to be.
 
-    What is not given is the deployment's default.
+    On a terminal each token is coloured by its verdict; in a pipe, or with NO_COLOR set, only the text goes
+    to standard output. Warnings and a line of statistics go to standard error.
     """
-    if logprobs is not None and not as_json:
-        raise typer.BadParameter("is told with --json only", param_hint="--logprobs")
+    form = _form(as_json, as_lines, logprobs)
     text = sys.stdin.read() if prompt == "-" else prompt
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, coupling=coupling)
-    speculation = Speculation(
-        mode=mode,
-        preset=preset,
-        draft_length=draft_length,
-        draft_length_policy=draft_length_policy,
-        window=window,
-        threshold=threshold,
-        tail=tail,
-    )
-    with reported_errors("start a deployment with: flyserve up"), Client(address) as client:
-        if as_json or n > 1:
-            response = client.generate(text, max_new_tokens, sampling, speculation, stop or (), n, logprobs)
-            (print_json if as_json else show_choices)(response)
-        else:
-            show(client.stream(text, max_new_tokens, sampling, speculation, stop or ()))
+    with reported_errors(START_FIRST), connection.client() as client:
+        request = (text, max_new_tokens, sampling.sampling(), speculation.speculation())
+        if form is Form.JSON or (form is Form.TEXT and n > 1):
+            response = client.generate(
+                *request, stop=stop or (), n=n, logprobs=logprobs, timeout_s=connection.timeout_s
+            )
+            (print_json if form is Form.JSON else show_choices)(response)
+            return
+        with client.stream(
+            *request, stop=stop or (), n=n, logprobs=logprobs, timeout_s=connection.timeout_s
+        ) as stream:
+            (print_json_lines if form is Form.LINES else show)(stream)
+
+
+def _form(as_json: bool, as_lines: bool, logprobs: int | None) -> Form:
+    if as_json and as_lines:
+        raise typer.BadParameter("excludes --json", param_hint="--json-lines")
+    form = Form.JSON if as_json else Form.LINES if as_lines else Form.TEXT
+    if logprobs is not None and form is Form.TEXT:
+        raise typer.BadParameter("is told with --json or --json-lines only", param_hint="--logprobs")
+    return form

@@ -6,11 +6,32 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from fly.errors import FlyServeError, NotReady
+from fly.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    FlyServeError,
+    InvalidRequest,
+    ModelError,
+    NotReady,
+    Overloaded,
+    Unauthenticated,
+)
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
-EXIT_ERROR = 2
+START_FIRST = "start a deployment with: flyserve up"
+EXIT_FAILED = 1
+"""Something went wrong that neither other input nor patience mends."""
+EXIT_BAD_INPUT = 2
+"""The command, a file or the request is wrong; also click's own for a wrong command line."""
+EXIT_TRY_LATER = 3
+"""Nothing serves at present, all is full, or the deadline was too short: the same command may succeed."""
 EXIT_INTERRUPTED = 130
+
+_STATUS = (
+    ((InvalidRequest, ConfigError, ModelError, Unauthenticated), EXIT_BAD_INPUT),
+    ((NotReady, Overloaded, DeadlineExceeded), EXIT_TRY_LATER),
+    ((FlyServeError,), EXIT_FAILED),
+)
 
 
 def output() -> Console:
@@ -25,7 +46,7 @@ def messages() -> Console:
 
 @contextmanager
 def reported_errors(remedy: str = "") -> Iterator[None]:
-    """An expected error is one line on stderr and exit status 2; Ctrl-C is exit status 130.
+    """An expected error is one line on stderr and an exit status that says its kind; Ctrl-C is 130.
 
     Args:
         remedy: What helps when nothing can serve at present.
@@ -33,9 +54,31 @@ def reported_errors(remedy: str = "") -> Iterator[None]:
     try:
         yield
     except FlyServeError as error:
-        message = " ".join(str(error).split())
-        hint = f"; {remedy}" if remedy and isinstance(error, NotReady) else ""
-        messages().print(f"error: {message}{hint}", markup=False, style="red")
-        raise typer.Exit(EXIT_ERROR) from None
+        print_error(error, remedy)
+        raise typer.Exit(exit_status(error)) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def print_error(error: FlyServeError, remedy: str = "") -> None:
+    """One line on stderr: what is wrong, and what helps."""
+    message, hint = " ".join(str(error).split()), _hint(error, remedy)
+    messages().print(f"error: {message}{f'; {hint}' if hint else ''}", markup=False, style="red")
+
+
+def exit_status(error: FlyServeError) -> int:
+    """The exit status that says an error's kind."""
+    return next(status for kinds, status in _STATUS if isinstance(error, kinds))
+
+
+def _hint(error: FlyServeError, remedy: str) -> str:
+    match error:
+        case NotReady():
+            return remedy
+        case Overloaded() if error.retry_after_s:
+            return f"try again in {error.retry_after_s:g} s"
+        case Unauthenticated():
+            return "give a token by the environment variable FLYSERVE_TOKEN"
+        case DeadlineExceeded():
+            return "allow more time with --timeout-s"
+    return ""

@@ -4,7 +4,7 @@ from typing import Any
 
 from fly.types import DraftLengthPolicy, EntropyEstimator, Mode, Tail
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.request import GenerateRequest, SpeculationParams
+from router.request import GenerateRequest, ReceivedChoice, Resumption, SpeculationParams
 from services.common.codec.shared import sampling_from_wire
 
 _MODES = {
@@ -53,7 +53,15 @@ def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
         cache_salt=wire.cache_salt,
         n=wire.n if wire.HasField("n") else 1,
         logprobs=_given(wire, "logprobs"),
+        resume=_resumption_from_wire(wire.resume) if wire.HasField("resume") else None,
     )
+
+
+def _resumption_from_wire(wire: pb.Resumption) -> Resumption:
+    received = (
+        ReceivedChoice(choice.index, tuple(choice.token_ids), choice.is_finished) for choice in wire.choices
+    )
+    return Resumption(tuple(received), wire.weight_fingerprint)
 
 
 def speculation_from_wire(wire: pb.SpeculationParams) -> SpeculationParams:
@@ -73,6 +81,11 @@ def speculation_from_wire(wire: pb.SpeculationParams) -> SpeculationParams:
         entropy=_ENTROPIES.get(wire.entropy, str(wire.entropy)),
         draft_length_policy=_POLICIES.get(wire.draft_length_policy, str(wire.draft_length_policy)),
     )
+
+
+def mode_to_wire(mode: str) -> pb.SpeculationMode.ValueType:
+    """The wire's number of a mode's name."""
+    return _MODES_BACK[mode]
 
 
 def speculation_to_wire(params: SpeculationParams) -> pb.SpeculationParams:

@@ -1,12 +1,22 @@
 """The public service's responses: pieces, choices, statistics, what a deployment serves."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from fly.statistics import Statistics
 from fly.types import FinishReason, Refusal, Verdict
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.codec.generation import speculation_to_wire
-from router.response import DeploymentInfo, Ending, Header, Piece, ResponseToken, TokenLogprobs
+from router.codec.generation import mode_to_wire, speculation_to_wire
+from router.response import (
+    DeploymentInfo,
+    Ending,
+    Header,
+    Origin,
+    Piece,
+    ResponseToken,
+    Round,
+    TokenLogprobs,
+)
 from services.common.codec.shared import model_to_wire
 
 _VERDICTS = {
@@ -38,14 +48,30 @@ def info_to_wire(info: DeploymentInfo) -> pb.GenerationInfo:
 
 def piece_to_wire(index: int, piece: Piece, header: Header | None) -> pb.GenerateChunk:
     """A chunk of one choice; only the first chunk of a response carries the header."""
-    chunk = pb.GenerateChunk(choice_index=index, text=piece.text, tokens=_tokens_to_wire(piece.tokens))
+    chunk = pb.GenerateChunk(
+        choice_index=index,
+        text=piece.text,
+        tokens=_tokens_to_wire(piece.tokens),
+        rounds=_rounds_to_wire(piece.rounds),
+    )
     if header is not None:
         chunk.request_id, chunk.prompt_tokens = header.request_id, header.prompt_tokens
+        if (origin := header.origin) is not None:
+            chunk.origin.CopyFrom(_origin_to_wire(origin))
     if piece.ending is not None:
         chunk.finish_reason = _FINISH_REASONS[piece.ending.finish_reason]
         chunk.statistics.CopyFrom(statistics_to_wire(piece.ending.statistics))
         chunk.warnings.extend(piece.ending.warnings)
     return chunk
+
+
+def _origin_to_wire(origin: Origin) -> pb.Origin:
+    return pb.Origin(
+        mode=mode_to_wire(origin.mode.value),
+        seed=origin.seed,
+        weight_fingerprint=origin.weight_fingerprint,
+        max_new_tokens=origin.max_new_tokens,
+    )
 
 
 def response_to_wire(header: Header, choices: Sequence[Sequence[Piece]]) -> pb.GenerateResponse:
@@ -67,6 +93,7 @@ def _choice_to_wire(index: int, pieces: Sequence[Piece]) -> pb.Choice:
         tokens=[token for piece in pieces for token in _tokens_to_wire(piece.tokens)],
         finish_reason=_FINISH_REASONS[ending.finish_reason],
         statistics=statistics_to_wire(ending.statistics),
+        rounds=[played for piece in pieces for played in _rounds_to_wire(piece.rounds)],
     )
 
 
@@ -91,14 +118,35 @@ def _tokens_to_wire(tokens: Sequence[ResponseToken]) -> list[pb.Token]:
     ]
 
 
+def _rounds_to_wire(rounds: Sequence[Round]) -> list[pb.Round]:
+    return [
+        pb.Round(
+            index=played.index,
+            drafted=played.drafted,
+            accepted=played.accepted,
+            start_s=played.start_s,
+            draft_s=played.draft_s,
+            verify_s=played.verify_s,
+            wire_s=played.wire_s,
+            end_s=played.end_s,
+        )
+        for played in rounds
+    ]
+
+
 def _logprobs_to_wire(logprobs: TokenLogprobs) -> pb.TokenLogprobs:
     top = [pb.RankedToken(id=ranked.id, text=ranked.text, logprob=ranked.logprob) for ranked in logprobs.top]
     return pb.TokenLogprobs(token=logprobs.token, choice=logprobs.choice, top=top)
 
 
 def statistics_to_wire(statistics: Statistics) -> pb.Statistics:
+    return pb.Statistics(**statistics_fields(statistics))
+
+
+def statistics_fields(statistics: Statistics) -> dict[str, Any]:
+    """Every field of the message, by its name."""
     refusals = statistics.refusals
-    return pb.Statistics(
+    return dict(
         rounds=statistics.rounds,
         drafted=statistics.drafted,
         emitted=statistics.emitted,

@@ -6,7 +6,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -46,6 +46,23 @@ class Service:
     failure: Callable[[], Awaitable[None]] | None = None
 
 
+class Companion(Protocol):
+    """Another server of the same process and event loop, which starts and drains with the host."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens; known after `start`."""
+        ...
+
+    async def start(self) -> None:
+        """Binds and serves; raises ConfigError where the address cannot be bound."""
+        ...
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes nothing more, and ends what runs after `grace_s`; may be called again to hurry."""
+        ...
+
+
 class Host:
     """A gRPC server with its health and reflection services, in the running event loop.
 
@@ -60,6 +77,7 @@ class Host:
         address: str = "127.0.0.1:0",
         credentials: grpc.ServerCredentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
+        companions: Sequence[Companion] = (),
     ) -> None:
         """Prepares the server; `address` is host:port, and port 0 takes a free one."""
         self._service = service
@@ -67,6 +85,7 @@ class Host:
         self._credentials = credentials
         self._health = HealthServicer()
         self._server = grpc.aio.server(interceptors=(StatusInterceptor(),), options=(*_OPTIONS, *options))
+        self._companions = companions
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
         self.failed = asyncio.Event()
@@ -76,29 +95,44 @@ class Host:
         """host:port that the server listens at; known after `start`."""
         return f"{self._address.rpartition(':')[0]}:{self.port}"
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Its own, then the URLs of its companions; known after `start`."""
+        return (self.address, *(companion.url for companion in self._companions))
+
     async def start(self) -> None:
-        """Binds and serves.
+        """Binds and serves, and so do the companions; where one cannot, nothing is left running.
 
         Raises:
             ConfigError: The port is in use, or the address cannot be bound.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self.drain(0.0)
+            raise
+
+    async def _start(self) -> None:
         names = (self._service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._service.register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
         await self._server.start()
+        for companion in self._companions:
+            await companion.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._service.failure is not None:
             self._watch = asyncio.create_task(self._watch_service(self._service.failure))
-        logger.info("%s listens at %s", self._service.name, self.address)
+        logger.info("%s listens at %s", self._service.name, ", ".join(self.addresses))
 
     async def drain(self, grace_s: float) -> None:
         """Readiness goes first; running calls may finish within `grace_s`; then everything is freed."""
         if self._watch is not None:
             self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self._server.stop(grace_s)
+        drains = (companion.drain(grace_s) for companion in self._companions)
+        await asyncio.gather(self._server.stop(grace_s), *drains)
         await self._service.close()
 
     async def _watch_service(self, failure: Callable[[], Awaitable[None]]) -> None:
@@ -120,10 +154,12 @@ class Host:
             await self._health.set(name, status)
 
 
-async def serve_until_signalled(host: Host, grace_s: float, on_ready: Callable[[str], None]) -> None:
+async def serve_until_signalled(
+    host: Host, grace_s: float, on_ready: Callable[[Sequence[str]], None]
+) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal ends the grace period.
 
-    A host that has failed is drained as well, and sooner.
+    A host that has failed is drained as well, and sooner. `on_ready` is told where it listens.
     """
     loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -133,7 +169,7 @@ async def serve_until_signalled(host: Host, grace_s: float, on_ready: Callable[[
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled)
     await host.start()
-    on_ready(host.address)
+    on_ready(host.addresses)
     await _either(stop, host.failed)
     drain = asyncio.create_task(host.drain(FAILED_GRACE_S if host.failed.is_set() else grace_s))
     hurried = asyncio.create_task(hurry.wait())

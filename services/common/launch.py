@@ -38,6 +38,6 @@ def fail(message: str) -> NoReturn:
 
 async def _serve(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
     host = await build()
-    await serve_until_signalled(host, grace_s, lambda address: typer.echo(f"ready {address}"))
+    await serve_until_signalled(host, grace_s, lambda addresses: typer.echo(f"ready {' '.join(addresses)}"))
     if host.failed.is_set():
         sys.exit(EXIT_FAILED)

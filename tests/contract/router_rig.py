@@ -19,10 +19,15 @@ PROMPT = [40, 41, 42, 43]
 
 
 class Rig:
-    """A client of a running router."""
+    """A client of a running router.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    Attributes:
+        addresses: Where it listens: gRPC, then HTTP if it has a port.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, addresses: Sequence[str]) -> None:
         self.channel = channel
+        self.addresses = addresses
         self.stub = GenerationStub(channel)
 
     async def generate(self, mode: int, max_new_tokens: int = 60, **fields: Any) -> "Answer":
@@ -82,5 +87,6 @@ async def running(
             drafters=tuple(addresses[len(targets) :]),
             **config,
         )
-        channel = await stack.enter_async_context(connected(await create_host(made)))
-        yield Rig(channel)
+        host = await create_host(made)
+        channel = await stack.enter_async_context(connected(host))
+        yield Rig(channel, host.addresses)

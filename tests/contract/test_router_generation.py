@@ -124,6 +124,23 @@ async def test_statistics_add_up(rig: Rig) -> None:
     assert statistics.wire_bytes > 200 and statistics.replays == 0 and statistics.seed == 7
 
 
+async def test_every_round_is_told_once_and_in_order(rig: Rig) -> None:
+    fly, _ = await rig.choices(FLY, 100)
+    chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(FLY, 100))]
+    for rounds, statistics in (
+        (fly[0].rounds, fly[0].statistics),
+        ([played for chunk in chunks for played in chunk.rounds], chunks[-1].statistics),
+    ):
+        assert [played.index for played in rounds] == list(range(statistics.rounds))
+        assert sum(played.drafted for played in rounds) == statistics.drafted
+        assert sum(played.accepted for played in rounds) == statistics.accepted
+        times = [time for played in rounds for time in (played.start_s, played.end_s)]
+        assert times == sorted(times) and times[0] >= 0 and times[-1] <= statistics.total_s
+        for played in rounds:
+            spent = played.draft_s + played.verify_s + played.wire_s
+            assert 0 < spent <= played.end_s - played.start_s + 1e-9
+
+
 async def test_what_is_too_long_for_the_context_is_cut_with_a_warning(rig: Rig) -> None:
     response = await rig.generate(EXACT, 2000, sampling=common_pb2.SamplingParams(ignore_eos=True))
     assert len(response.tokens) == 512 - 4 and response.finish_reason == pb.FINISH_REASON_LENGTH

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
@@ -35,11 +37,16 @@ def router(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 async def read_ready(process: subprocess.Popen[str]) -> str:
+    return (await read_addresses(process))[0]
+
+
+async def read_addresses(process: subprocess.Popen[str]) -> list[str]:
+    """Where it listens: gRPC, then HTTP if it has a port."""
     assert process.stdout is not None
     async with asyncio.timeout(TIMEOUT_S):
-        word, _, address = (await asyncio.to_thread(process.stdout.readline)).strip().partition(" ")
+        word, *addresses = (await asyncio.to_thread(process.stdout.readline)).split()
     assert word == "ready"
-    return address
+    return addresses
 
 
 async def refused(*arguments: str) -> str:
@@ -67,6 +74,51 @@ async def test_it_serves_until_told_to_stop_and_refuses_a_port_in_use(tmp_path: 
             assert f"{address} is in use" in await refused(*flags, "--grpc-port", port)
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
+
+
+async def test_a_stop_lets_http_streams_finish_but_not_for_ever(tmp_path: Path) -> None:
+    model, target, release = save_tokenizer(tmp_path), FakeTarget(HashModel()), asyncio.Event()
+
+    async def wait(step: int) -> None:
+        if step > 3:
+            await release.wait()
+
+    target.script = wait
+    body = {"model": tmp_path.name, "prompt": "the fox", "max_tokens": 9, "stream": True}
+    async with serving(target.host) as address:
+        flags = ("--model", str(model), "--target", address, "--grpc-port", "0", "--http-port", "0")
+        for finishes in (True, False):
+            release.clear()
+            target.num_steps = 0
+            with router(*flags) as process:
+                _, url = await read_addresses(process)
+                async with httpx2.AsyncClient(timeout=TIMEOUT_S) as http:
+                    request = http.build_request("POST", f"{url}/v1/completions", json=body)
+                    response = await http.send(request, stream=True)
+                    lines = response.aiter_lines()
+                    await anext(lines)
+                    process.send_signal(signal.SIGTERM)
+                    with pytest.raises(httpx2.TransportError):
+                        while True:
+                            await http.get(f"{url}/version")
+                    if finishes:
+                        release.set()
+                        assert [line async for line in lines if line][-1] == "data: [DONE]"
+                    else:
+                        process.send_signal(signal.SIGTERM)
+                        with pytest.raises(httpx2.RemoteProtocolError):
+                            [line async for line in lines]
+                assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
+            await asyncio.wait_for(target.all_closed.wait(), TIMEOUT_S)
+
+
+async def test_an_http_port_in_use_is_one_line(tmp_path: Path) -> None:
+    model, target = save_tokenizer(tmp_path), FakeTarget(HashModel())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with serving(target.host) as address:
+            flags = ("--model", str(model), "--target", address, "--grpc-port", "0")
+            assert f"http_port: 127.0.0.1:{port} is in use" in await refused(*flags, "--http-port", str(port))
 
 
 async def test_a_configuration_file_serves_as_well(tmp_path: Path) -> None:
@@ -98,7 +150,8 @@ def test_importing_the_router_loads_neither_torch_nor_ray(tmp_path: Path) -> Non
     program = """
 import sys, pathlib
 import router.__main__, router.server, router.tokenizer
-router.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
+tokenizer = router.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
+tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], "{{ messages[0].content }}", {})
 print([name for name in ("torch", "ray") if name in sys.modules])
 """
     command = [sys.executable, "-c", program, str(save_tokenizer(tmp_path))]

@@ -7,7 +7,7 @@ import threading
 def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    print("ready 127.0.0.1:1", flush=True)
+    print("ready 127.0.0.1:1 http://127.0.0.1:2", flush=True)
     stop.wait()
 
 

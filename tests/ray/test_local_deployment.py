@@ -128,6 +128,7 @@ def test_a_router_that_fails_says_why(deployment: Deployment) -> None:
 
 def test_a_router_that_ends_by_itself_is_an_error(deployment: Deployment) -> None:
     with local_deployment(deployment, quiet, OPTIONS) as running:
+        assert (running.address, running.http_url) == ("127.0.0.1:1", "http://127.0.0.1:2")
         os.kill(running.router.pid, signal.SIGKILL)
         with pytest.raises(NotReady, match="ended with status -9"):
             running.wait()

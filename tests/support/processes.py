@@ -17,10 +17,11 @@ DRAFTER_MODEL = ROOT / "demo" / "models" / "drafter"
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """A running service: where it listens, and its process."""
+    """A running service: where it listens, its process, and the URLs of its other servers."""
 
     address: str
     process: subprocess.Popen[str]
+    urls: tuple[str, ...] = ()
 
     def kill(self) -> None:
         """Ends it at once, as a crash would."""
@@ -38,7 +39,8 @@ def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
             command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=log
         )
         try:
-            yield ServiceProcess(_ready_address(process, log), process)
+            address, *urls = _ready_addresses(process, log)
+            yield ServiceProcess(address, process, tuple(urls))
         finally:
             process.terminate()
             try:
@@ -48,12 +50,12 @@ def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
                 process.communicate()
 
 
-def _ready_address(process: subprocess.Popen[str], log: TextIO) -> str:
+def _ready_addresses(process: subprocess.Popen[str], log: TextIO) -> list[str]:
     """Reads the line that a service prints when it serves."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("ready "):
-            return line.split()[1]
+            return line.split()[1:]
     log.seek(0)
     raise AssertionError(f"the service ended before it was ready: {log.read()}")
 
@@ -96,5 +98,6 @@ def router_of(
     """A router of the demo's target in front of running services."""
     places = [flag for target in targets for flag in ("--target", target.address)]
     helper = () if drafter is None else ("--drafter", drafter.address)
-    with service("router", "--model", str(TARGET_MODEL), *places, *helper, "--grpc-port", "0") as router:
+    ports = ("--grpc-port", "0", "--http-port", "0")
+    with service("router", "--model", str(TARGET_MODEL), *places, *helper, *ports) as router:
         yield router

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.3
 
+EXAMPLES = """Examples:
+
+flyserve apply deployment.yaml
+
+flyserve apply deployment.yaml --no-wait --ray-address head:6379"""
+
 
 def apply(
     deployment: Annotated[Path, typer.Argument(help="Deployment file.")],

@@ -8,6 +8,10 @@ import typer
 from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, controller_of
 from flyserve.cli.terminal import reported_errors
 
+EXAMPLES = """Examples:
+
+flyserve router deployment.yaml --registry head:50052"""
+
 
 def router(
     deployment: Annotated[Path, typer.Argument(help="The file that was applied.")],

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
 
 _END_S = 30.0
 
+SCALE_EXAMPLES = """Examples:
+
+flyserve scale target=4 drafter=2"""
+DRAIN_EXAMPLES = """Examples:
+
+flyserve drain target-0
+
+flyserve drain target-0 --now"""
+DOWN_EXAMPLES = """Examples:
+
+flyserve down --grace-s 300"""
+
 
 def scale(
     tiers: Annotated[list[str], typer.Argument(help="Such as target=4; may repeat.")],

@@ -15,6 +15,12 @@ from flyserve.cli.terminal import output, reported_errors
 if TYPE_CHECKING:
     from orchestration.status import DeploymentStatus
 
+EXAMPLES = """Examples:
+
+flyserve status --watch
+
+flyserve status --json | jq .tiers"""
+
 
 def status(
     name: Name = DEFAULT_NAME,

@@ -283,6 +283,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, or drawn by the router."""
     prompt: _builtins.str
@@ -317,6 +318,12 @@ class GenerateRequest(_message.Message):
     def speculation(self) -> Global___SpeculationParams:
         """How to speculate; the server's defaults fill in what is absent."""
 
+    @_builtins.property
+    def resume(self) -> Global___Resumption:
+        """Goes on with a response whose stream broke. All else is as it was in the request that began it, but for
+        sampling.seed, which is then that of `Origin`.
+        """
+
     def __init__(
         self,
         *,
@@ -331,10 +338,11 @@ class GenerateRequest(_message.Message):
         cache_salt: _builtins.str = ...,
         n: _builtins.int | None = ...,
         logprobs: _builtins.int | None = ...,
+        resume: Global___Resumption | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -354,6 +362,69 @@ class GenerateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class Resumption(_message.Message):
+    """What a client has of a response whose stream broke. What follows is what would have followed: token for token
+    in modes plain and exact (not where exact samples with COUPLING_REJECTION); in mode fly what is kept depends on
+    where drafts are cut, and so on where the stream broke. Statistics count from here on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOICES_FIELD_NUMBER: _builtins.int
+    WEIGHT_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    weight_fingerprint: _builtins.str
+    """The origin's: targets with other weights do not go on with it. Any will do when empty."""
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceivedChoice]:
+        """Of every choice of which something was received."""
+
+    def __init__(
+        self,
+        *,
+        choices: _abc.Iterable[Global___ReceivedChoice] | None = ...,
+        weight_fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resumption: _TypeAlias = Resumption  # noqa: Y015
+
+@_typing.final
+class ReceivedChoice(_message.Message):
+    """What was received of one choice."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    IS_FINISHED_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """From 0."""
+    is_finished: _builtins.bool
+    """Its last chunk was received: nothing more is made of it."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of its tokens; their text is not sent again."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        is_finished: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "is_finished", b"is_finished", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceivedChoice: _TypeAlias = ReceivedChoice  # noqa: Y015
 
 @_typing.final
 class SpeculationParams(_message.Message):
@@ -706,6 +777,56 @@ class Statistics(_message.Message):
 Global___Statistics: _TypeAlias = Statistics  # noqa: Y015
 
 @_typing.final
+class Round(_message.Message):
+    """One round of a choice: propose, verify, decide."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    DRAFTED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    START_S_FIELD_NUMBER: _builtins.int
+    DRAFT_S_FIELD_NUMBER: _builtins.int
+    VERIFY_S_FIELD_NUMBER: _builtins.int
+    WIRE_S_FIELD_NUMBER: _builtins.int
+    END_S_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """From 0."""
+    drafted: _builtins.int
+    """Draft tokens verified."""
+    accepted: _builtins.int
+    """Draft tokens decided for good, those of an earlier round's open window included."""
+    start_s: _builtins.float
+    """Seconds from the request to the round's start."""
+    draft_s: _builtins.float
+    """Seconds the router waited for the draft, less the wire."""
+    verify_s: _builtins.float
+    """Seconds the router waited for the verification, less the wire."""
+    wire_s: _builtins.float
+    """Seconds on the wire and in the services' queues."""
+    end_s: _builtins.float
+    """Seconds from the request to the round's end."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        drafted: _builtins.int = ...,
+        accepted: _builtins.int = ...,
+        start_s: _builtins.float = ...,
+        draft_s: _builtins.float = ...,
+        verify_s: _builtins.float = ...,
+        wire_s: _builtins.float = ...,
+        end_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "draft_s", b"draft_s", "drafted", b"drafted", "end_s", b"end_s", "index", b"index", "start_s", b"start_s", "verify_s", b"verify_s", "wire_s", b"wire_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
 class GenerateChunk(_message.Message):
     """A piece of a streamed response. The pieces of several choices come interleaved."""
 
@@ -719,6 +840,8 @@ class GenerateChunk(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text to append; whole UTF-8 characters."""
     finish_reason: Global___FinishReason.ValueType
@@ -741,6 +864,14 @@ class GenerateChunk(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set in the last chunk of a choice: what the caller should know of the request and of this choice."""
 
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
+        """Rounds since the choice's last chunk."""
+
+    @_builtins.property
+    def origin(self) -> Global___Origin:
+        """Set in the first chunk."""
+
     def __init__(
         self,
         *,
@@ -752,14 +883,50 @@ class GenerateChunk(_message.Message):
         prompt_tokens: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         choice_index: _builtins.int = ...,
+        rounds: _abc.Iterable[Global___Round] | None = ...,
+        origin: Global___Origin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "origin", b"origin", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateChunk: _TypeAlias = GenerateChunk  # noqa: Y015
+
+@_typing.final
+class Origin(_message.Message):
+    """What a response comes of, beside its request: what it takes to go on with it after a break."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    WEIGHT_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
+    mode: Global___SpeculationMode.ValueType
+    """How it is decoded, also where the request left that to the server."""
+    seed: _builtins.int
+    """Seed of the request's sampling noise, drawn or given."""
+    weight_fingerprint: _builtins.str
+    """Hash of the target's weights."""
+    max_new_tokens: _builtins.int
+    """Most new tokens of a choice: what was asked for, or the server's default; at most what the context holds."""
+    def __init__(
+        self,
+        *,
+        mode: Global___SpeculationMode.ValueType = ...,
+        seed: _builtins.int = ...,
+        weight_fingerprint: _builtins.str = ...,
+        max_new_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_new_tokens", b"max_new_tokens", "mode", b"mode", "seed", b"seed", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 @_typing.final
 class Choice(_message.Message):
@@ -772,6 +939,7 @@ class Choice(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """From 0."""
     text: _builtins.str
@@ -786,6 +954,10 @@ class Choice(_message.Message):
     def statistics(self) -> Global___Statistics:
         """How it was made."""
 
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
+        """Round by round."""
+
     def __init__(
         self,
         *,
@@ -794,10 +966,11 @@ class Choice(_message.Message):
         tokens: _abc.Iterable[Global___Token] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         statistics: Global___Statistics | None = ...,
+        rounds: _abc.Iterable[Global___Round] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "statistics", b"statistics", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -843,25 +1016,59 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):
-    """Text to tokenize."""
+    """What to tokenize."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text."""
+    """A text."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """Instead: a conversation, put into words by the chat template, up to where the model answers. Its ids are a
+        prompt for Generate.
+        """
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
+        messages: _abc.Iterable[Global___ChatMessage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015
+
+@_typing.final
+class ChatMessage(_message.Message):
+    """One turn of a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """Who speaks: system, user or assistant, or what else the chat template knows."""
+    content: _builtins.str
+    """What is said."""
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        content: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class TokenizeResponse(_message.Message):

@@ -41,7 +41,7 @@ class GenerationStub:
     GenerateStream: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateChunk]
     """Generates a response and streams it as its tokens are decided."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]
-    """Turns text into token ids, as Generate does."""
+    """Turns a text into token ids, as Generate does, or a conversation."""
 
 @_typing.type_check_only
 class GenerationAsyncStub(GenerationStub):
@@ -55,7 +55,7 @@ class GenerationAsyncStub(GenerationStub):
     GenerateStream: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateChunk]  # type: ignore[assignment]
     """Generates a response and streams it as its tokens are decided."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Turns text into token ids, as Generate does."""
+    """Turns a text into token ids, as Generate does, or a conversation."""
 
 class GenerationServicer(metaclass=_abc_1.ABCMeta):
     """Generates text."""
@@ -90,6 +90,6 @@ class GenerationServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.TokenizeResponse, _abc.Awaitable[_generation_pb2.TokenizeResponse]]:
-        """Turns text into token ids, as Generate does."""
+        """Turns a text into token ids, as Generate does, or a conversation."""
 
 def add_GenerationServicer_to_server(servicer: GenerationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

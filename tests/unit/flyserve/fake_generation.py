@@ -41,6 +41,10 @@ class FakeGeneration(GenerationServicer):
 
     def __init__(self) -> None:
         self.requests: list[pb.GenerateRequest] = []
+        self.metadata: list[dict[str, Any]] = []
+        self.conversations: list[list[tuple[str, str]]] = []
+        self.refusals_left = 0
+        self.goes_on_for_ever = False
         self.has_ended = threading.Event()
 
     def Info(self, request: Any, context: Any) -> pb.GenerationInfo:
@@ -59,11 +63,13 @@ class FakeGeneration(GenerationServicer):
 
     def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateChunk]:
         self._take(request, context)
+        ended = threading.Event()
+        context.add_callback(ended.set)
         context.add_callback(self.has_ended.set)
         yield pb.GenerateChunk(text="the quick", tokens=TOKENS[:2], request_id="r1", prompt_tokens=5)
-        if request.prompt == "endless":
-            self.has_ended.wait()
-            return
+        if request.prompt == "endless" or self.goes_on_for_ever:
+            ended.wait()
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "too late")
         yield pb.GenerateChunk(
             text=" fox",
             tokens=TOKENS[2:],
@@ -73,11 +79,20 @@ class FakeGeneration(GenerationServicer):
         )
 
     def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
+        if request.messages:
+            self.conversations.append([(message.role, message.content) for message in request.messages])
+            if request.messages[-1].content == "bad":
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "messages need a chat template")
+            return pb.TokenizeResponse(ids=[len(request.messages)], pieces=["x"])
         known = [(token, piece) for token, piece in PIECES.items() if piece in request.text]
         return pb.TokenizeResponse(ids=[t for t, _ in known], pieces=[p for _, p in known])
 
     def _take(self, request: pb.GenerateRequest, context: Any) -> None:
         self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        if self.refusals_left:
+            self.refusals_left -= 1
+            self._refuse_for_now(request.prompt, context)
         if request.prompt == "bad":
             violation = error_details_pb2.BadRequest.FieldViolation(
                 field="max_new_tokens", description="is 9000, must be at most 4096"
@@ -89,6 +104,15 @@ class FakeGeneration(GenerationServicer):
             delay = duration_pb2.Duration(seconds=2, nanos=500_000_000)
             _refuse(context, code_pb2.RESOURCE_EXHAUSTED, error_details_pb2.RetryInfo(retry_delay=delay))
 
+    def _refuse_for_now(self, prompt: str, context: Any) -> None:
+        if prompt == "away":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "no target")
+        _refuse(context, code_pb2.RESOURCE_EXHAUSTED, _retry_after(0.05))
+
+
+def _retry_after(seconds: float) -> Any:
+    return error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=int(seconds * 1e9)))
+
 
 def _refuse(context: Any, code: int, detail: Any) -> None:
     packed = any_pb2.Any()
@@ -99,11 +123,14 @@ def _refuse(context: Any, code: int, detail: Any) -> None:
 
 
 @contextmanager
-def fake_generation() -> Iterator[tuple[FakeGeneration, str]]:
+def fake_generation(
+    credentials: grpc.ServerCredentials | None = None,
+) -> Iterator[tuple[FakeGeneration, str]]:
     service = FakeGeneration()
     server = grpc.server(ThreadPoolExecutor(4))
     add_GenerationServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    place = "127.0.0.1:0"
+    port = server.add_secure_port(place, credentials) if credentials else server.add_insecure_port(place)
     server.start()
     try:
         yield service, f"127.0.0.1:{port}"

@@ -1,12 +1,13 @@
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
 
-from fly.errors import DeadlineExceeded, InvalidRequest, NotReady, Overloaded
+from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 from flyserve import Client, Sampling, Speculation, Token
 from protos.flyserve.v1 import common_pb2
@@ -130,19 +131,37 @@ def test_info_names_models_and_presets(served: tuple[FakeGeneration, Client]) ->
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
-    first, last = served[1].stream("hello")
+    stream = served[1].stream("hello")
+    first, last = stream
     assert (first.text, first.request_id, first.prompt_tokens) == ("the quick", "r1", 5)
     assert (first.finish_reason, first.statistics) == (None, None)
     assert last.finish_reason is FinishReason.STOP_TOKEN
     assert last.statistics is not None
+    response = stream.response
+    assert (response.text, response.statistics, response.resumed) == ("the quick fox", last.statistics, 0)
+    assert response.warnings == ("short context",)
 
 
-def test_leaving_a_stream_cancels_it(served: tuple[FakeGeneration, Client]) -> None:
+@pytest.mark.parametrize("leave", ["close", "with", "forget"])
+def test_leaving_a_stream_cancels_it(served: tuple[FakeGeneration, Client], leave: str) -> None:
     service, client = served
     chunks = client.stream("endless")
     next(chunks)
-    chunks.close()  # type: ignore[attr-defined]
+    if leave == "close":
+        chunks.close()
+    elif leave == "with":
+        with chunks:
+            pass
+    else:
+        del chunks
     assert service.has_ended.wait(10)
+
+
+def test_another_thread_may_close_a_stream(served: tuple[FakeGeneration, Client]) -> None:
+    chunks = served[1].stream("endless")
+    assert next(chunks).text == "the quick"
+    threading.Timer(0.01, chunks.close).start()
+    assert list(chunks) == [] and chunks.response.text == "the quick"
 
 
 def test_a_refusal_names_the_field(served: tuple[FakeGeneration, Client]) -> None:
@@ -154,8 +173,61 @@ def test_a_refusal_names_the_field(served: tuple[FakeGeneration, Client]) -> Non
 
 def test_overload_says_when_to_try_again(served: tuple[FakeGeneration, Client]) -> None:
     with pytest.raises(Overloaded) as error:
-        list(served[1].stream("full"))
+        list(served[1].stream("full", timeout_s=2))
     assert error.value.retry_after_s == 2.5
+
+
+@pytest.mark.parametrize("prompt", ["busy", "away"])
+def test_a_server_that_is_full_or_away_for_a_while_is_asked_again(
+    served: tuple[FakeGeneration, Client], prompt: str
+) -> None:
+    service, client = served
+    for ask in (client.generate, lambda prompt: list(client.stream(prompt))):
+        service.refusals_left = 2
+        assert ask(prompt)
+    ids = [request.request_id for request in service.requests]
+    assert len(ids) == 6 and len(set(ids)) == 2
+
+
+def test_retries_are_bounded(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    service.refusals_left = 10
+    with pytest.raises(NotReady, match="no target"):
+        client.generate("away")
+    assert service.refusals_left == 6
+    with Client(client_address(client), retries=0) as other, pytest.raises(Overloaded):
+        other.generate("busy")
+    assert service.refusals_left == 5
+
+
+def test_the_next_address_takes_over(served: tuple[FakeGeneration, Client]) -> None:
+    with Client([refused_address(), client_address(served[1])]) as client:
+        assert client.generate("hello").text == "the quick fox"
+        assert client.tokenize("the")
+
+
+def test_every_call_names_its_request(served: tuple[FakeGeneration, Client]) -> None:
+    service, client = served
+    client.generate("hello", request_id="mine")
+    client.generate("hello")
+    assert service.requests[0].request_id == "mine"
+    assert service.metadata[0]["x-request-id"] == "mine"
+    assert service.metadata[1]["x-request-id"] == service.requests[1].request_id != ""
+
+
+def test_an_unknown_option_is_a_type_error(served: tuple[FakeGeneration, Client]) -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        served[1].generate("hello", temprature=0.5)  # type: ignore[call-arg]
+
+
+def test_a_closed_client_says_so(served: tuple[FakeGeneration, Client]) -> None:
+    served[1].close()
+    with pytest.raises(FlyServeError, match="the client is closed"):
+        served[1].generate("hello")
+
+
+def client_address(client: Client) -> str:
+    return client._connection.addresses[0]
 
 
 def test_a_deadline_that_passes_is_told(served: tuple[FakeGeneration, Client]) -> None:
@@ -173,3 +245,11 @@ def test_a_server_that_is_not_there_is_named() -> None:
 def test_importing_loads_neither_torch_nor_ray(module: str) -> None:
     code = f"import sys, {module}; sys.exit(int(bool({{'torch', 'ray'}} & set(sys.modules))))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_client_imports_nothing_of_the_system_but_the_protocol_and_the_core() -> None:
+    code = "import sys, flyserve; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    ours = {"fly", "flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
+    unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy"}
+    assert set(loaded.stdout.split()) & (ours | unwanted) == {"fly", "flyserve", "protos"}

@@ -22,19 +22,26 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(app, list(arguments), input=stdin)
 
 
-def fails_with(result: Result, *parts: str) -> None:
+def fails_with(result: Result, *parts: str, status: int = 2) -> None:
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.output
     assert lines[0].startswith("error: ")
     assert all(part in lines[0] for part in parts), lines[0]
-    assert result.exit_code == 2
+    assert result.exit_code == status
 
 
-@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("bench",)])
+@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("chat",), ("info",), ("bench",)])
 def test_help_reads_well(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.stdout
+
+
+def test_the_help_of_generate_groups_its_options_and_gives_examples() -> None:
+    shown = run("generate", "--help").stdout
+    places = [shown.index(part) for part in ("Arguments", "Options", "Sampling", "Speculation", "Connection")]
+    assert places == sorted(places) and "Examples:" in shown[places[-1] :]
+    assert "Exit status: 0 done" in run("--help").stdout
 
 
 def test_generate_prints_the_text_and_one_line_of_statistics(served: tuple[FakeGeneration, str]) -> None:
@@ -77,6 +84,14 @@ def test_generate_prints_json(served: tuple[FakeGeneration, str]) -> None:
     assert choice["statistics"]["tau"] == 3.0
 
 
+def test_generate_prints_a_json_line_per_chunk(served: tuple[FakeGeneration, str]) -> None:
+    result = run("generate", "hello", "--json-lines", "--logprobs", "0", "--address", served[1])
+    first, last = map(json.loads, result.stdout.splitlines())
+    assert (first["text"], first["request_id"], first["finish_reason"]) == ("the quick", "r1", None)
+    assert (last["finish_reason"], last["statistics"]["tau"]) == ("stop_token", 3.0)
+    assert served[0].requests[0].HasField("logprobs") and result.stderr == ""
+
+
 def test_generate_passes_sampling_and_the_rule_on(served: tuple[FakeGeneration, str]) -> None:
     service, address = served
     run(
@@ -106,13 +121,30 @@ def test_several_choices_are_shown_one_after_the_other(served: tuple[FakeGenerat
         (("--seed", "-1"), "--seed"),
         (("--seed", "18446744073709551616"), "--seed"),
         (("--n", "0"), "--n"),
-        (("--logprobs", "3"), "--json only"),
+        (("--logprobs", "3"), "--logprobs"),
+        (("--json", "--json-lines"), "--json-lines"),
         (("--tail", "keep"), "--tail"),
     ],
 )
 def test_a_bad_option_is_a_usage_error(options: tuple[str, ...], part: str) -> None:
     result = run("generate", "hello", *options, "--address", "127.0.0.1:1")
     assert result.exit_code == 2 and part in result.stderr
+
+
+def test_the_exit_status_says_the_kind_of_an_error(served: tuple[FakeGeneration, str]) -> None:
+    there = ("--address", served[1])
+    fails_with(run("generate", "full", "--retries", "0", *there), "try again in 2.5 s", status=3)
+    late = run("generate", "endless", "--json-lines", "--timeout-s", "1", *there)
+    fails_with(late, "--timeout-s", status=3)
+    fails_with(run("generate", "hello", "--address", "far:1", "--token", "x"), "plaintext", status=2)
+    fails_with(run("generate", "hello", "--tls-key", "x", *there), "belong together", status=2)
+    broken = run("generate", "endless", "--timeout-s", "1", *there)
+    assert (broken.stdout, broken.exit_code) == ("the quick\n", 3)
+
+
+def test_the_next_address_is_asked(served: tuple[FakeGeneration, str]) -> None:
+    result = run("generate", "hello", "--address", refused_address(), "--address", served[1])
+    assert result.stdout == "the quick fox\n"
 
 
 def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:
@@ -122,7 +154,7 @@ def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:
 @pytest.mark.parametrize("command", [("generate", "hello"), ("generate", "hello", "--json"), ("bench",)])
 def test_a_deployment_that_is_not_there_is_one_line_with_the_remedy(command: tuple[str, ...]) -> None:
     address = refused_address()
-    fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up")
+    fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up", status=3)
 
 
 def test_a_missing_deployment_file_is_one_line(tmp_path: Path) -> None:
@@ -141,6 +173,8 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         path.write_text(f"target: {{model: .}}\nrouter: {{grpc_port: {port}}}\n", encoding="utf-8")
         fails_with(run("up", str(path)), f"router.grpc_port: 127.0.0.1:{port} cannot be bound")
+        ports = ("--port", "0", "--http-port", str(port))
+        fails_with(run("up", str(path), *ports), f"router.http_port: 127.0.0.1:{port} cannot be bound")
 
 
 def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) -> None:

@@ -62,6 +62,12 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         ("target: {model: gone}", "target.model: no folder gone"),
         ("target: {model: big}\ndrafter: {model: gone}", "drafter.model: no folder gone"),
         ("drafter: {model: small}", "target: is"),
+        (
+            "target: {model: big}\nrouter: {chat_template: gone.jinja}",
+            "router.chat_template: no file gone.jinja",
+        ),
+        ("target: {model: big}\nrouter: {http_port: 65536}", "router.http_port: is 65536"),
+        ("target: {model: big}\nrouter: {http_prt: 1}", "did you mean 'http_port'?"),
     ],
 )
 def test_a_fault_names_the_key(folder: Path, text: str, message: str) -> None:
@@ -97,3 +103,21 @@ def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: P
     assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=Tail.REJECT)
     assert (speculation.draft_length.policy, speculation.draft_length.max) == ("goodput", 7)
     assert not speculation.sub_drafter
+
+
+def test_the_router_gets_what_the_file_says_of_http(folder: Path) -> None:
+    (folder / "chat.jinja").write_text("{{ messages }}", encoding="utf-8")
+    said = "http_port: 0, model_name: mine, chat_template: chat.jinja, cors_origins: ['https://here']"
+    text = f"target: {{model: big}}\nrouter: {{{said}}}"
+    config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", LocalOptions())
+    router = parse(RouterConfig, config, "router")
+    assert (router.http_port, router.served_name, router.http.cors_origins) == (0, "mine", ("https://here",))
+    assert router.chat_template == folder / "chat.jinja"
+
+
+def test_without_a_word_there_is_no_http_and_the_folder_names_the_model(folder: Path) -> None:
+    deployment = load_deployment(written(folder, "target: {model: big}"))
+    router = parse(RouterConfig, router_config(deployment, "127.0.0.1:1", LocalOptions()), "router")
+    assert (router.http_port, router.served_name) == (None, "big")
+    hub = parse(RouterConfig, {"model": "org/name@main", "registry": "127.0.0.1:1"}, "router")
+    assert hub.served_name == "org/name"

@@ -1,70 +1,8 @@
-"""What a request says and what a response tells."""
+"""What a response tells."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are drawn; temperature 0 is greedy.
-
-    Attributes:
-        logit_bias: Added to the logits of single tokens, by id.
-        stop_token_ids: Tokens that end the response, beside the model's end-of-sequence ids.
-        seed: Drawn by the server where it is None; the response tells it. Further choices get their own.
-        coupling: How drafter's and target's random choices are tied together.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    stop_token_ids: tuple[int, ...] = ()
-    seed: int | None = None
-    coupling: Coupling = Coupling.SHARED_NOISE
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """How to speculate; the server's defaults fill in what is None.
-
-    Attributes:
-        mode: Plain, exact or FLy.
-        preset: Named rule that FLy starts from.
-        draft_length: Draft tokens per round; at most, where the policy is `GOODPUT`.
-        window: Draft positions after a mismatch that must match.
-        threshold: Entropy below which a mismatch is refused, in the unit of its measure.
-        sub_drafter: Whether the drafter may use its sub-drafter.
-        tail: What becomes of a mismatch whose window reaches beyond the draft.
-        carry_after: Following matches that must have been seen before a window is carried.
-        guard_stops: An end of the response is never rescued, never overruled, and ends every window.
-        guard_excluded: A draft that the sampling filters exclude is never rescued.
-        strict_prefix_tokens: The first tokens of a response are exact.
-        entropy: How the target's uncertainty is measured.
-        draft_length_policy: Who says how long a draft is; None is `FIXED` where `draft_length` is given.
-    """
-
-    mode: Mode | None = None
-    preset: str | None = None
-    draft_length: int | None = None
-    window: int | None = None
-    threshold: float | None = None
-    sub_drafter: bool | None = None
-    tail: Tail | None = None
-    carry_after: int | None = None
-    guard_stops: bool | None = None
-    guard_excluded: bool | None = None
-    strict_prefix_tokens: int | None = None
-    entropy: EntropyEstimator | None = None
-    draft_length_policy: DraftLengthPolicy | None = None
+from fly.types import FinishReason, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +88,25 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a choice; times in seconds, `start_s` and `end_s` since the request came.
+
+    Attributes:
+        drafted: Draft tokens verified.
+        accepted: Draft tokens decided for good, those of an earlier round's open window included.
+    """
+
+    index: int
+    drafted: int
+    accepted: int
+    start_s: float
+    draft_s: float
+    verify_s: float
+    wire_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed response.
 
@@ -162,6 +119,7 @@ class Chunk:
         statistics: In the choice's last chunk, else None.
         warnings: In the choice's last chunk.
         choice_index: The choice that this belongs to, from 0.
+        rounds: Played since the choice's last chunk.
     """
 
     text: str
@@ -172,6 +130,7 @@ class Chunk:
     statistics: Statistics | None
     warnings: tuple[str, ...]
     choice_index: int = 0
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +142,7 @@ class Choice:
     tokens: tuple[Token, ...]
     finish_reason: FinishReason | None
     statistics: Statistics
+    rounds: tuple[Round, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +151,15 @@ class Response:
 
     Attributes:
         choices: As many as were asked for, at least one.
+        resumed: Times that its stream broke and another one went on with it, token for token. The statistics
+            of a choice then count from the last time, and its rounds are numbered anew.
     """
 
     request_id: str
     choices: tuple[Choice, ...]
     prompt_tokens: int
     warnings: tuple[str, ...]
+    resumed: int = 0
 
     @property
     def text(self) -> str:
@@ -213,46 +176,3 @@ class Response:
     @property
     def statistics(self) -> Statistics:
         return self.choices[0].statistics
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What a tier serves.
-
-    Attributes:
-        weight_fingerprint: Hash of the weights.
-        context_length: Longest sequence in tokens; 0 is unlimited.
-    """
-
-    model_id: str
-    weight_fingerprint: str
-    architecture: str
-    dtype: str
-    vocab_size: int
-    context_length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What a deployment serves.
-
-    Attributes:
-        drafter: None where there is none at present.
-        presets: Named rules that FLy may start from.
-        default_preset: The one that it starts from where a request names none.
-        version: FlyServe's.
-    """
-
-    target: Model
-    drafter: Model | None
-    presets: tuple[str, ...]
-    default_preset: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A token of tokenized text."""
-
-    id: int
-    text: str

@@ -1,0 +1,176 @@
+"""The asynchronous client, for an event loop: `Client` with await."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, ClassVar, Self, Unpack
+
+import grpc
+
+from fly.errors import FlyServeError, NotReady
+from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
+from flyserve.core import ClientCore
+from flyserve.options import Prompt, RequestOptions, make_request
+from flyserve.received import ReceivedStream
+from flyserve.retries import Tries
+from flyserve.types import Chunk, Deployment, Message, Piece, Response, Sampling, Speculation
+from protos.flyserve.v1 import common_pb2, generation_pb2
+
+
+class AsyncClient(ClientCore):
+    """A connection to a deployment's public service; an async context manager, of one event loop."""
+
+    _grpc: ClassVar[Any] = grpc.aio
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends every call and every connection."""
+        for channel in self._release():
+            await channel.close()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Response:
+        """Generates a whole response; arguments and errors are those of `Client.generate`."""
+        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
+        return response_from_wire(
+            await self._answer(lambda stub: stub.Generate, request, timeout_s, request.request_id)
+        )
+
+    def stream(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        speculation: Speculation | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> "AsyncStream":
+        """Gives what is decided as it is decided; arguments and errors are those of `Client.stream`."""
+        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
+        return AsyncStream(self, ReceivedStream(request), self.begin(timeout_s))
+
+    async def info(self, timeout_s: float | None = None) -> Deployment:
+        """What the deployment serves.
+
+        Raises:
+            FlyServeError: It serves nothing at present.
+        """
+        return deployment_from_wire(
+            await self._answer(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s)
+        )
+
+    async def tokenize(
+        self, text: str | Sequence[Message], timeout_s: float | None = None
+    ) -> tuple[Piece, ...]:
+        """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
+
+        Raises:
+            InvalidRequest: The text is too long, or the model has no chat template, or it refuses the turns.
+            FlyServeError: What else the server refused, and why.
+        """
+        return pieces_from_wire(
+            await self._answer(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)
+        )
+
+    async def _answer(
+        self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""
+    ) -> Any:
+        tries = self.begin(timeout_s)
+        while True:
+            try:
+                answer = await method(self.stub(tries.place))(request, **self.call_options(tries, request_id))
+            except grpc.RpcError as error:
+                wait_s = tries.again_after_s(self.error(error, tries), time.monotonic())
+            else:
+                self.answered(tries)
+                return answer
+            await asyncio.sleep(wait_s)
+
+
+class AsyncStream(AsyncIterator[Chunk]):
+    """A response as it is decided: an async iterator of its chunks, and an async context manager.
+
+    Leaving it (`aclose`, the end of an `async with` block, letting go of it, or cancelling the task that
+    iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
+    """
+
+    def __init__(self, client: AsyncClient, received: ReceivedStream, tries: Tries) -> None:
+        self._client = client
+        self._received = received
+        self._tries = tries
+        self._call: Any = None
+        self._is_closed = False
+
+    @property
+    def response(self) -> Response:
+        """All that has been received."""
+        return self._received.response
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancels the rest; another task that waits for a chunk sees the end."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._is_closed = True
+        if self._call is not None:
+            self._call.cancel()
+
+    async def __anext__(self) -> Chunk:
+        try:
+            while not self._is_closed:
+                wire, fault = await self._read()
+                if wire is not None:
+                    self._client.answered(self._tries)
+                    return self._received.take(wire)
+                if self._received.is_finished or self._is_closed:
+                    break
+                await asyncio.sleep(self._received.again_after_s(fault, self._tries, time.monotonic()))
+        except BaseException:
+            self._cancel()
+            raise
+        self._cancel()
+        raise StopAsyncIteration
+
+    async def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
+        """The next chunk, or why there is none."""
+        try:
+            if self._call is None:
+                self._call = self._open()
+            wire = await self._call.read()
+            if wire is not grpc.aio.EOF:
+                return wire, None
+            fault: FlyServeError = NotReady("the stream ended before the response did")
+        except grpc.RpcError as error:
+            fault = self._client.error(error, self._tries)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            fault = NotReady("the stream was closed")
+        self._call = None
+        return None, fault
+
+    def _open(self) -> Any:
+        request = self._received.request
+        options = self._client.call_options(self._tries, request.request_id)
+        return self._client.stub(self._tries.place).GenerateStream(request, **options)

@@ -1,0 +1,143 @@
+"""`flyserve chat`: a conversation in the terminal, each answer streamed with coloured verdicts."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from fly.errors import FlyServeError
+from flyserve.cli.groups import grouped
+from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
+from flyserve.cli.show import is_coloured, print_json, show_legend, show_notes, show_text
+from flyserve.cli.terminal import START_FIRST, messages, output, print_error, reported_errors
+from flyserve.client import Client, Stream
+from flyserve.types import Message
+
+EXAMPLES = """Examples:
+
+flyserve chat --system "Answer in one sentence."
+
+printf 'Hello!\\nAnd again?\\n' | flyserve chat --json"""
+
+_HELP = "/new forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+
+Ask = Callable[[tuple[int, ...]], Stream]
+"""Streams what follows a prompt."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What has been said.
+
+    Attributes:
+        system: Said first, where it is not empty.
+        turns: User and assistant, by turns.
+    """
+
+    system: str = ""
+    turns: list[Message] = field(default_factory=list)
+
+    def messages(self) -> list[Message]:
+        return [*([Message("system", self.system)] if self.system else []), *self.turns]
+
+
+@grouped
+def chat(
+    sampling: SamplingOptions,
+    speculation: SpeculationOptions,
+    connection: ConnectionOptions,
+    system: Annotated[str, typer.Option(help="Said to the model before all else.")] = "",
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each answer as one JSON object.")] = False,
+) -> None:
+    """Talk with the model, by its chat template; each token is coloured by how it came to be.
+
+    On a terminal: /new forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer. From a pipe
+    every line is a turn, and the first error ends the conversation.
+    """
+    with reported_errors(START_FIRST), connection.client() as client:
+
+        def ask(prompt: tuple[int, ...]) -> Stream:
+            return client.stream(
+                prompt,
+                max_new_tokens,
+                sampling.sampling(),
+                speculation.speculation(),
+                timeout_s=connection.timeout_s,
+            )
+
+        is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        if is_interactive:
+            _greet(client)
+        conversation = Conversation(system)
+        for line in _typed() if is_interactive else _piped():
+            if line == "/new":
+                conversation = Conversation(system)
+                continue
+            _take_turn(client, ask, conversation, line, as_json, is_interactive)
+
+
+def _take_turn(
+    client: Client, ask: Ask, conversation: Conversation, line: str, as_json: bool, is_interactive: bool
+) -> None:
+    """Says a line and shows the answer; a turn that failed is as if it had never been."""
+    conversation.turns.append(Message("user", line))
+    try:
+        prompt = tuple(piece.id for piece in client.tokenize(conversation.messages()))
+        answer = _show_answer(ask(prompt), as_json, is_interactive)
+    except FlyServeError as error:
+        if not is_interactive:
+            raise
+        conversation.turns.pop()
+        print_error(error, START_FIRST)
+        return
+    conversation.turns.append(Message("assistant", answer))
+
+
+def _show_answer(stream: Stream, as_json: bool, is_interactive: bool) -> str:
+    """The text of an answer, or what came of it before Ctrl-C."""
+    with stream:
+        try:
+            if as_json:
+                list(stream)
+                print_json(stream.response)
+            else:
+                show_text(stream)
+        except KeyboardInterrupt:
+            if not is_interactive:
+                raise
+            messages().print("stopped", style="dim")
+    response = stream.response
+    if is_interactive and response.finish_reason is not None:
+        show_notes(response.warnings, response.statistics, response.resumed)
+    return response.text
+
+
+def _greet(client: Client) -> None:
+    aside = messages()
+    aside.print(f"{client.info().target.model_id}: {_HELP}", markup=False, style="dim")
+    if is_coloured(output()):
+        show_legend()
+
+
+def _typed() -> Iterator[str]:
+    """What a person types, line by line, with a history to go back in."""
+    with suppress(ImportError):
+        import readline  # noqa: F401
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            messages().print()
+            return
+        if line == "/quit":
+            return
+        if line:
+            yield line
+
+
+def _piped() -> Iterator[str]:
+    yield from (line.strip() for line in sys.stdin if line.strip())

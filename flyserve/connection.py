@@ -1,0 +1,108 @@
+"""Where a client connects to, how it is encrypted, and how the client says who it is."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from fly.errors import ConfigError
+
+OPTIONS: Sequence[tuple[str, Any]] = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # The client's own retries know what is safe; gRPC's would multiply them.
+    ("grpc.enable_retries", 0),
+    # Sixteen choices with twenty log-probabilities a token exceed gRPC's 4 MiB.
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM format.
+
+    Attributes:
+        root: Certificates of who may sign the server's; None takes those that gRPC comes with.
+        certificate: The client's own, for servers that want one.
+        key: Of the client's own certificate.
+    """
+
+    root: str | Path | None = None
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+
+
+TlsOption = bool | str | Path | Tls
+"""False is plaintext; True trusts the roots that gRPC comes with; a path trusts the roots in that file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a channel to any of the addresses is made of.
+
+    Attributes:
+        addresses: host:port each, in the order in which they are tried.
+        credentials: None is plaintext.
+        metadata: Sent with every call.
+    """
+
+    addresses: tuple[str, ...]
+    credentials: grpc.ChannelCredentials | None
+    metadata: tuple[tuple[str, str], ...]
+
+
+def make_connection(
+    address: str | Sequence[str], tls: TlsOption, token: str | None, allow_plaintext_token: bool
+) -> Connection:
+    """Checks what a client is told of its servers.
+
+    Raises:
+        ConfigError: There is no address, a file cannot be read, or a token would travel in plaintext.
+    """
+    addresses = (address,) if isinstance(address, str) else tuple(address)
+    if not addresses or not all(addresses):
+        raise ConfigError(f"address: is {address!r}, must be host:port, or a list of such")
+    credentials = _credentials(tls)
+    if token is None:
+        return Connection(addresses, credentials, ())
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError("token: must be printable ASCII, and not empty")
+    exposed = [] if credentials else [place for place in addresses if not _is_local(place)]
+    if exposed and not allow_plaintext_token:
+        raise ConfigError(f"token: would travel to {exposed[0]} in plaintext; use tls, or allow it expressly")
+    return Connection(addresses, credentials, (("authorization", f"Bearer {token}"),))
+
+
+def _credentials(tls: TlsOption) -> grpc.ChannelCredentials | None:
+    if tls is False:
+        return None
+    files = tls if isinstance(tls, Tls) else Tls(root=None if tls is True else tls)
+    if (files.certificate is None) != (files.key is None):
+        raise ConfigError("tls: certificate and key belong together")
+    return grpc.ssl_channel_credentials(_read(files.root), _read(files.key), _read(files.certificate))
+
+
+def _read(path: str | Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"tls: {path}: {error.strerror}") from None
+
+
+def _is_local(address: str) -> bool:
+    """Whether what is sent there never leaves the machine."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = address.rpartition("/")[2].removeprefix("ipv4:").removeprefix("ipv6:").removeprefix("dns:")
+    host = host.rpartition(":")[0].strip("[]") or host
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

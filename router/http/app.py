@@ -1,0 +1,63 @@
+"""Puts the HTTP application together."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fly.types import SamplingParams
+from router.config import RouterConfig
+from router.http.chat import Chat
+from router.http.completions import Completions
+from router.http.endpoints import Facts, Generate
+from router.http.errors import reply_to
+from router.http.middleware import REQUEST_ID, Guard, RequestIds
+from router.http.openapi import openapi_document
+from router.http.playground.routes import playground_routes
+from router.service import GenerationService
+
+
+def create_app(service: GenerationService, config: RouterConfig, defaults: SamplingParams) -> Starlette:
+    """The application.
+
+    Args:
+        service: Serves what is asked for.
+        config: Names the model, and says what a request may be.
+        defaults: What a request gets that leaves sampling open.
+    """
+    completions = Generate(service, Completions(defaults, config.limits), config)
+    chat = Generate(service, Chat(service, defaults), config)
+    document = openapi_document(config.served_name)
+
+    async def openapi(request: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    routes = [
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        *Facts(service, config).routes,
+        Route("/openapi.json", openapi, methods=["GET"]),
+        *playground_routes(config),
+    ]
+    handlers = {HTTPException: _refuse}
+    return Starlette(routes=routes, middleware=_middleware(config), exception_handlers=handlers)
+
+
+def _middleware(config: RouterConfig) -> list[Middleware]:
+    """From the outermost to the innermost; what authenticates goes behind the guard, which answers for it."""
+    origins = config.http.cors_origins
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=[REQUEST_ID, "Retry-After"],
+    )
+    return [Middleware(RequestIds), *([cors] if origins else []), Middleware(Guard)]
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    return reply_to(error).response

@@ -1,0 +1,176 @@
+"""`/v1/chat/completions`: conversations, made a prompt by the model's chat template."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from fly.errors import InvalidRequest
+from fly.types import SamplingParams
+from router.http.dialect import Order, finish_reason, text_of
+from router.http.fields import Count, GenerationFields, RequestModel, Whole
+from router.http.logprobs import chat_logprobs
+from router.http.objects import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    Delta,
+)
+from router.http.ordering import make_request, stream_wishes
+from router.http.parsing import parse
+from router.response import Piece
+from router.service import GenerationService
+
+_TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
+_CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
+
+
+class TextPart(RequestModel):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+def _joined_text(value: Any) -> str:
+    """Parts of text are lines of one text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError(_TEXT_OR_PARTS)
+    return "\n".join(_text_of_part(part) for part in value)
+
+
+def _text_of_part(part: Any) -> str:
+    kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+    if isinstance(kind, str) and kind != "text":
+        raise PydanticCustomError(
+            "unsupported", "has a part of type {kind}, only text is supported", {"kind": kind}
+        )
+    if kind != "text" or not isinstance(text, str) or part.keys() - {"type", "text"}:
+        raise ValueError(_TEXT_OR_PARTS)
+    return text
+
+
+def _known_role(value: Any) -> Any:
+    if value in ("tool", "function"):
+        raise PydanticCustomError("unsupported", "is {role}: tools are not supported", {"role": value})
+    return "system" if value == "developer" else value
+
+
+class Message(RequestModel):
+    """One message of a conversation; instructions of a developer are the system's."""
+
+    role: Annotated[
+        Literal["system", "user", "assistant"],
+        BeforeValidator(
+            _known_role, json_schema_input_type=Literal["system", "developer", "user", "assistant"]
+        ),
+    ]
+    content: Annotated[str, BeforeValidator(_joined_text, json_schema_input_type=str | list[TextPart])]
+    name: str | None = None
+
+    @property
+    def plain(self) -> dict[str, str]:
+        return self.model_dump(exclude_none=True)
+
+
+def _without_empty_extras(value: Any) -> Any:
+    """Clients send an assistant's message back as they got it: with fields that say nothing."""
+    if not isinstance(value, dict):
+        return value
+    asked = [name for name in _CARRIED if value.get(name)]
+    if asked:
+        raise PydanticCustomError("unsupported", "has {name}, which is not supported", {"name": asked[0]})
+    return {key: item for key, item in value.items() if key not in _CARRIED}
+
+
+class ChatRequest(GenerationFields):
+    """A body of `/v1/chat/completions`.
+
+    Attributes:
+        messages: The conversation, at least one message.
+        max_completion_tokens: The newer name of `max_tokens`.
+        logprobs: Tell the log-probability of every token.
+        top_logprobs: And of so many most likely ones.
+        chat_template_kwargs: Further variables of the chat template.
+    """
+
+    messages: Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
+    max_completion_tokens: Whole | None = None
+    logprobs: bool | None = None
+    top_logprobs: Count | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Chat:
+    """The dialect of chat."""
+
+    id_prefix = "chatcmpl-"
+    response_type = ChatCompletion
+    response_object = "chat.completion"
+    chunk_type = ChatChunk
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(self, service: GenerationService, defaults: SamplingParams) -> None:
+        self._service = service
+        self._defaults = defaults
+
+    async def order(self, data: Mapping[str, Any], request_id: str) -> Order:
+        """What a body asks for.
+
+        Raises:
+            InvalidRequest: A field is unknown, unsupported, missing or malformed, or the chat template
+                refuses the messages.
+        """
+        body = parse(ChatRequest, data)
+        limit_name, max_tokens = _max_tokens(body)
+        logprobs = _logprobs(body)
+        messages = [message.plain for message in body.messages]
+        prompt = await self._service.render_chat(messages, body.chat_template_kwargs or {})
+        request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults)
+        names = {
+            "prompt_token_ids": "messages",
+            "max_new_tokens": limit_name,
+            "logprobs": "top_logprobs",
+            "request_id": "X-Request-Id",
+        }
+        return Order(model=body.model, requests=(request,), names=names, **stream_wishes(body))
+
+    def choice(self, index: int, pieces: Sequence[Piece], extra: Mapping[str, Any]) -> ChatChoice:
+        tokens = [token for piece in pieces for token in piece.tokens]
+        message = AssistantMessage(role="assistant", content=text_of(pieces), refusal=None)
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=chat_logprobs(tokens),
+            finish_reason=finish_reason(pieces[-1]),
+            **extra,
+        )
+
+    def chunk_choice(self, index: int, piece: Piece, sent: int | None) -> ChatChunkChoice:
+        delta = Delta(content=piece.text) if sent is not None else Delta(role="assistant", content=piece.text)
+        return ChatChunkChoice(
+            index=index,
+            delta=delta,
+            logprobs=chat_logprobs(piece.tokens),
+            finish_reason=finish_reason(piece),
+        )
+
+
+def _max_tokens(body: ChatRequest) -> tuple[str, int | None]:
+    """The name that the limit is given under, and the limit."""
+    old, new = body.max_tokens, body.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        found = f"is {old}, but max_completion_tokens is {new}: give one of them"
+        raise InvalidRequest.of("max_tokens", found)
+    return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
+
+
+def _logprobs(body: ChatRequest) -> int | None:
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest.of("top_logprobs", "must not be set without logprobs: true")
+    return (body.top_logprobs or 0) if body.logprobs else None

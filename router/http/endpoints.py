@@ -1,0 +1,114 @@
+"""The paths of the HTTP face, and what answers each."""
+
+import math
+import time
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from fly.errors import NotReady
+from fly.version import VERSION
+from router.config import RouterConfig
+from router.http.answers import Answer
+from router.http.bodies import read_object
+from router.http.deployment import deployment_object
+from router.http.dialect import Dialect
+from router.http.errors import Refused
+from router.http.objects import Health, ModelList, ModelObject, ResponseModel, Version
+from router.service import GenerationService
+
+TIMEOUT = "X-Request-Timeout"
+
+
+class Generate:
+    """Answers requests of one dialect."""
+
+    def __init__(self, service: GenerationService, dialect: Dialect, config: RouterConfig) -> None:
+        self._service = service
+        self._dialect = dialect
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body = await read_object(request, self._config.http)
+        request_id: str = request.state.request_id
+        order = await self._dialect.order(body, request_id)
+        require_model(order.model, self._config)
+        if (timeout_s := _timeout_s(request)) is not None:
+            order = replace(order, timeout_s=min(timeout_s, order.timeout_s or math.inf))
+        await Answer(self._service, self._dialect, order, request_id)(scope, receive, send)
+
+
+class Facts:
+    """What there is to know of the deployment."""
+
+    def __init__(self, service: GenerationService, config: RouterConfig) -> None:
+        self._service = service
+        self._config = config
+        self._created = int(time.time())
+
+    async def models(self, request: Request) -> Response:
+        return _json(ModelList(object="list", data=[await self._model()]))
+
+    async def model(self, request: Request) -> Response:
+        require_model(request.path_params["model"], self._config)
+        return _json(await self._model())
+
+    async def health(self, request: Request) -> Response:
+        if not self._service.is_ready:
+            raise NotReady("no target replica is available")
+        return _json(Health(status="ready"))
+
+    async def version(self, request: Request) -> Response:
+        return _json(Version(version=VERSION))
+
+    async def _model(self) -> ModelObject:
+        known = {
+            "id": self._config.served_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "flyserve",
+        }
+        if not self._service.is_ready:
+            return ModelObject.model_validate(known)
+        info = await self._service.describe()
+        context = info.target.context_length or None
+        return ModelObject.model_validate(
+            {**known, "max_model_len": context, "flyserve": deployment_object(info)}
+        )
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/version", self.version, methods=["GET"]),
+        ]
+
+
+def require_model(name: str, config: RouterConfig) -> None:
+    """Raises Refused where another model is asked for than the one that is served."""
+    if name != config.served_name:
+        message = f"model is {name!r}, this deployment serves {config.served_name!r}"
+        raise Refused(404, message, "model", "model_not_found")
+
+
+def _timeout_s(request: Request) -> float | None:
+    said = request.headers.get(TIMEOUT)
+    if said is None:
+        return None
+    try:
+        timeout_s = float(said)
+    except ValueError:
+        timeout_s = math.nan
+    if not (timeout_s > 0 and math.isfinite(timeout_s)):
+        raise Refused(400, f"{TIMEOUT} is {said!r}, must be seconds above 0", TIMEOUT, "invalid_value")
+    return timeout_s
+
+
+def _json(content: ResponseModel) -> Response:
+    return Response(content.to_json(), media_type="application/json")

@@ -1,0 +1,118 @@
+"""Errors to HTTP: the one place where a status and OpenAI's error object are made."""
+
+import logging
+import math
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from fly.errors import (
+    DeadlineExceeded,
+    FieldViolation,
+    FlyServeError,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    Unauthenticated,
+)
+
+logger = logging.getLogger(__name__)
+
+INVALID = "invalid_request_error"
+
+
+class Refused(FlyServeError):
+    """What only HTTP can get wrong: an unknown path or model, a body that cannot be read.
+
+    Attributes:
+        status: Of the response.
+        param: The field or header that is to blame; None where none is.
+        code: OpenAI's name of the error, where it has one.
+    """
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        self.status = status
+        self.param = param
+        self.code = code
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """An error as a client sees it."""
+
+    status: int
+    message: str
+    kind: str
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> dict[str, dict[str, str | None]]:
+        """OpenAI's error object."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    @property
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.content, self.status, dict(self.headers))
+
+
+def reply_to(error: BaseException) -> ErrorReply:
+    """What a client is told; anything unknown is status 500 with an id to look up in the log."""
+    match error:
+        case Refused():
+            kind = INVALID if error.status < 500 else "server_error"
+            return ErrorReply(error.status, str(error), kind, error.param, error.code)
+        case InvalidRequest():
+            return _invalid(error)
+        case Unauthenticated():
+            return ErrorReply(401, str(error), "authentication_error", code="invalid_api_key")
+        case Overloaded():
+            after = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
+            return ErrorReply(429, str(error), "rate_limit_error", code="overloaded", headers=after)
+        case NotReady():
+            return ErrorReply(503, str(error), "server_error", code="not_ready", headers={"Retry-After": "1"})
+        case DeadlineExceeded():
+            return ErrorReply(504, str(error), "server_error", code="deadline_exceeded")
+        case HTTPException():
+            return _of_routing(error)
+    error_id = uuid.uuid4().hex[:12]
+    logger.error("internal error %s", error_id, exc_info=error)
+    return ErrorReply(500, f"internal error {error_id}", "server_error", code="internal_error")
+
+
+def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
+    """The same error, with its fields as the HTTP request calls them.
+
+    Args:
+        error: Speaks of the fields of `GenerateRequest`.
+        names: By the beginning of the field's dotted path.
+    """
+    return InvalidRequest(*(replace(v, field=_renamed(v.field, names)) for v in error.violations))
+
+
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    plain = path.removeprefix("sampling.")
+    for name, own in names.items():
+        if plain == name or plain.startswith((f"{name}.", f"{name}[")):
+            return own + plain.removeprefix(name).removeprefix(".ids")
+    return plain
+
+
+def _invalid(error: InvalidRequest) -> ErrorReply:
+    first = error.violations[0] if error.violations else FieldViolation("", "")
+    return ErrorReply(400, str(error), INVALID, first.field or None, first.reason)
+
+
+def _of_routing(error: HTTPException) -> ErrorReply:
+    messages = {404: "no such path", 405: "this path has other methods"}
+    message = messages.get(error.status_code, error.detail)
+    allowed = (error.headers or {}).get("Allow")
+    headers = {"Allow": allowed} if allowed else {}
+    said = f"{message}: {allowed}" if allowed else message
+    return ErrorReply(error.status_code, said, INVALID, headers=headers)

@@ -1,0 +1,117 @@
+"""The OpenAPI document of the HTTP face, made of the models that requests and responses are checked by."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from fly.version import VERSION
+from router.http.chat import ChatRequest
+from router.http.completions import CompletionRequest
+from router.http.objects import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    ErrorResponse,
+    Health,
+    ModelList,
+    ModelObject,
+    Version,
+)
+
+_REFERENCE = "#/components/schemas/{model}"
+_REQUESTS: tuple[type[BaseModel], ...] = (CompletionRequest, ChatRequest)
+_RESPONSES: tuple[type[BaseModel], ...] = (
+    Completion,
+    ChatCompletion,
+    ChatChunk,
+    ModelList,
+    ModelObject,
+    Health,
+    Version,
+    ErrorResponse,
+)
+_STREAM = "chunks as server-sent events, the last of them `[DONE]`; an error in mid-stream is an event, too."
+_ERRORS = {
+    "400": "A field is unknown, unsupported, missing or out of range; `param` names it.",
+    "404": "No such path or model.",
+    "405": "The path has other methods.",
+    "408": "The body came too slowly.",
+    "413": "The body is too long.",
+    "415": "The body is not application/json.",
+    "429": "Every place is taken; Retry-After says when to come back.",
+    "500": "A fault of the server's; its id is in the log.",
+    "503": "No replica can serve this at present.",
+    "504": "The request's timeout has passed.",
+}
+
+
+def openapi_document(model: str) -> bytes:
+    """The document, as JSON.
+
+    Args:
+        model: Name of the model that is served: the only one that requests may name.
+    """
+    schemas = _schemas()
+    for request in _REQUESTS:
+        schemas[request.__name__]["properties"]["model"] = {"const": model, "type": "string"}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "FlyServe", "version": VERSION, "description": "OpenAI-compatible, with verdicts."},
+        "paths": _paths(model),
+        "components": {"schemas": schemas},
+    }
+    return json.dumps(document).encode()
+
+
+def _schemas() -> dict[str, Any]:
+    models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]]
+    models = [(request, "validation") for request in _REQUESTS]
+    models += [(response, "serialization") for response in _RESPONSES]
+    _, definitions = models_json_schema(models, ref_template=_REFERENCE)
+    found: dict[str, Any] = definitions["$defs"]
+    return found
+
+
+def _paths(model: str) -> dict[str, Any]:
+    name = {"name": "model", "in": "path", "required": True, "schema": {"const": model, "type": "string"}}
+    return {
+        "/v1/completions": {"post": _generate("Continue prompts", CompletionRequest, Completion, Completion)},
+        "/v1/chat/completions": {"post": _generate("Answer", ChatRequest, ChatCompletion, ChatChunk)},
+        "/v1/models": {"get": _tell("The models that are served", ModelList)},
+        "/v1/models/{model}": {
+            "parameters": [name],
+            "get": _tell("One of them", ModelObject, "404"),
+        },
+        "/health": {"get": _tell("Whether requests can be served", Health, "503")},
+        "/version": {"get": _tell("FlyServe's version", Version)},
+    }
+
+
+def _generate(
+    summary: str, request: type[BaseModel], response: type[BaseModel], chunk: type[BaseModel]
+) -> dict[str, Any]:
+    told = {
+        "description": f"The whole response or, with `stream`, {_STREAM} Each is a {chunk.__name__}.",
+        "content": {**_json(response), "text/event-stream": {}},
+    }
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": _json(request)},
+        "responses": {"200": told, **_errors(*_ERRORS)},
+    }
+
+
+def _tell(summary: str, response: type[BaseModel], *errors: str) -> dict[str, Any]:
+    told = {"200": {"description": "What is asked for", "content": _json(response)}}
+    return {"summary": summary, "responses": {**told, **_errors(*errors)}}
+
+
+def _errors(*statuses: str) -> Mapping[str, Any]:
+    return {status: {"description": _ERRORS[status], "content": _json(ErrorResponse)} for status in statuses}
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}

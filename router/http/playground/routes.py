@@ -1,0 +1,86 @@
+"""Serves the playground's page, its assets, and what they have to know of this deployment."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from fly.presets import PRESETS
+from fly.types import FlyRule
+from router.config import RouterConfig
+
+_STATIC = Path(__file__).parent / "static"
+_PAGE = "index.html"
+_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "connect-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+}
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {source}" for name, source in _POLICY.items()),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Kept, but asked after each time: assets have no version in their names. The answer is mostly a 304.
+    "Cache-Control": "no-cache",
+}
+
+
+def playground_routes(config: RouterConfig) -> list[BaseRoute]:
+    """The page at `/`, everything else of it under `/playground/`."""
+    files = _Files(directory=_STATIC)
+    settings = page_settings(config)
+
+    async def page(request: Request) -> Response:
+        return await files.get_response(_PAGE, request.scope)
+
+    async def tell_settings(request: Request) -> Response:
+        return JSONResponse(settings, headers=_HEADERS)
+
+    return [
+        Route("/", page),
+        Route("/playground/settings.json", tell_settings),
+        Mount("/playground", files),
+    ]
+
+
+def page_settings(config: RouterConfig) -> dict[str, Any]:
+    """Presets, defaults and limits: what the page shows where a field is left blank, and allows."""
+    default, limits = config.speculation, config.limits
+    return {
+        "presets": {name: _rule(rule) for name, rule in PRESETS.items()},
+        "defaults": {
+            "mode": default.mode,
+            "sub_drafter": default.sub_drafter,
+            "draft_length": default.draft_length.model_dump(mode="json"),
+            "rule": _rule(default.rule),
+        },
+        "limits": {"max_new_tokens": limits.max_new_tokens, "draft_length": limits.draft_length},
+    }
+
+
+def _rule(rule: FlyRule) -> Mapping[str, Any]:
+    return {
+        "window": rule.window,
+        "threshold": rule.threshold,
+        "tail": rule.tail,
+        "entropy": rule.entropy,
+    }
+
+
+class _Files(StaticFiles):
+    """Static files, each with the headers that keep the page to itself."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_HEADERS)
+        return response

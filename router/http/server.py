@@ -1,0 +1,124 @@
+"""The HTTP server: in the event loop of the gRPC host, started and drained with it."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from fly.errors import ConfigError
+
+_KEEP_ALIVE_S = 60
+_FAREWELL_S = 1.0
+"""For the answers to requests that a stop cuts off."""
+
+
+class HttpServer:
+    """Serves an application; a companion of the host."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        """Prepares the server; port 0 takes a free one."""
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+        )
+        self._server = _Server(config)
+        self._host = host
+        self._port = port
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens; the port is known after `start`."""
+        return f"http://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Binds and serves.
+
+        Raises:
+            ConfigError: The port is in use, or the address cannot be bound.
+        """
+        bound = _bind(self._host, self._port)
+        self._port = bound.getsockname()[1]
+        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+        await self._server.listens.wait()
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes no more requests; those that run may finish within `grace_s`, then they are cut off."""
+        if self._serving is None:
+            return
+        self._server.leave()
+        await asyncio.wait((self._serving,), timeout=grace_s)
+        if not self._serving.done():
+            await self._server.cut_off()
+        await self._serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the host.
+
+    Attributes:
+        listens: Set once it takes connections.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    def leave(self) -> None:
+        """Takes no more connections."""
+        for server in self.servers:
+            server.close()
+        self.should_exit = True
+
+    async def cut_off(self) -> None:
+        """Cancels what runs, lets it say so, and closes every connection."""
+        tasks = tuple(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FAREWELL_S)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+        self.force_exit = True
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError:
+        raise _unbindable(host, port) from None
+    # What is left of an earlier process's connections does not hold the port; one that listens does.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise _unbindable(host, port) from None
+    return bound
+
+
+def _unbindable(host: str, port: int) -> ConfigError:
+    return ConfigError(f"http_port: {host}:{port} is in use or cannot be bound")

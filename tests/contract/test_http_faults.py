@@ -1,0 +1,108 @@
+"""What becomes of the HTTP face's work when clients leave, places are full, time is over or servers fail."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path) as rig:
+        yield rig
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool, n: int) -> None:
+    async def hang(step: int) -> None:
+        if step > 6:
+            await asyncio.Event().wait()
+
+    rig.target.script = hang
+    body = {"model": MODEL, "prompt": "the fox", "max_tokens": 400, "stream": stream, "n": n, "seed": 1}
+    request = rig.http.build_request("POST", COMPLETIONS, json=body)
+    sending = asyncio.create_task(rig.http.send(request, stream=True))
+    if stream:
+        response = await sending
+        await anext(response.aiter_bytes())
+        await response.aclose()
+    else:
+        await rig.target.stepped.wait()
+        sending.cancel()
+    async with asyncio.timeout(5.0):
+        await rig.target.all_closed.wait()
+        await rig.drafter.all_closed.wait()
+    rig.target.script = rig.drafter.script
+    assert len((await rig.complete(max_tokens=4))["choices"]) == 1
+
+
+async def test_a_full_house_says_when_to_come_back(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, max_concurrent=1, max_queued=0) as rig:
+        release = asyncio.Event()
+
+        async def wait(step: int) -> None:
+            await release.wait()
+
+        rig.target.script = wait
+        first = asyncio.create_task(rig.complete(max_tokens=3))
+        await rig.target.stepped.wait()
+        for stream in (True, False):
+            body = {"model": MODEL, "prompt": "x", "stream": stream}
+            response = await rig.post(COMPLETIONS, body)
+            assert response.status_code == 429 and response.headers["retry-after"] == "1"
+            assert error_of(response)["type"] == "rate_limit_error"
+        release.set()
+        await first
+
+
+async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
+    async def hang(step: int) -> None:
+        await asyncio.Event().wait()
+
+    rig.target.script = hang
+    body = {"model": MODEL, "prompt": "x", "timeout": 30}
+    response = await rig.post(COMPLETIONS, body, x_request_timeout="0.1")
+    assert response.status_code == 504 and "0.1 s" in error_of(response)["message"]
+    response = await rig.post(CHAT, {"model": MODEL, "messages": HELLO, "timeout": 0.1, "stream": True})
+    assert response.status_code == 504 and error_of(response)["code"] == "deadline_exceeded"
+    async with asyncio.timeout(5.0):
+        await rig.target.all_closed.wait()
+    for said in ("soon", "-1", "nan", "inf"):
+        refused = await rig.post(COMPLETIONS, body, x_request_timeout=said)
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "X-Request-Timeout")
+
+
+async def test_without_a_target_it_is_not_ready(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, replica_wait_s=0.1) as rig:
+        assert (await rig.http.get("/health")).json() == {"status": "ready"}
+
+        async def die(step: int) -> None:
+            await rig.target.die()
+
+        rig.target.script = die
+        for _ in range(2):
+            response = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "x", "stream": True})
+            assert (response.status_code, error_of(response)["code"]) == (503, "not_ready")
+        assert (await rig.http.get("/health")).status_code == 503
+        assert "max_model_len" not in (await rig.http.get("/v1/models")).json()["data"][0]
+
+
+async def test_a_fault_of_the_servers_own_has_an_id_and_no_text(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*told: Any) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr("router.service.prepare", broken)
+    response = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "x"})
+    error = error_of(response)
+    assert (response.status_code, error["type"], error["code"]) == (500, "server_error", "internal_error")
+    assert "secret" not in response.text and error["message"].split()[-1] in caplog.text

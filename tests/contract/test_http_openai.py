@@ -1,0 +1,215 @@
+"""The HTTP face as the `openai` package sees it: completions, chat, streams, errors."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from protos.flyserve.v1 import generation_pb2 as pb
+from tests.contract.http_rig import MODEL, HttpRig, serving_http
+from tests.contract.router_rig import FLY
+from tests.contract.scripted import logprob
+
+FOX = [{"role": "user", "content": "the fox"}]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path) as rig:
+        yield rig
+
+
+async def test_a_completion_is_what_grpc_gives(rig: HttpRig) -> None:
+    over_grpc, response = await rig.rig.choices(FLY, 40, prompt="the fox", prompt_token_ids=None)
+    told = await rig.openai.completions.create(model=MODEL, prompt="the fox", max_tokens=40, temperature=0)
+    (choice,) = told.choices
+    assert (choice.text, choice.finish_reason, choice.index) == (over_grpc[0].text, "length", 0)
+    assert told.usage is not None
+    assert told.usage.prompt_tokens == response.prompt_tokens and told.usage.completion_tokens == 40
+    assert told.usage.total_tokens == 40 + response.prompt_tokens
+    assert (told.object, told.model) == ("text_completion", MODEL) and told.id.startswith("cmpl-")
+
+
+async def test_a_streamed_completion_says_the_same_in_pieces(rig: HttpRig) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "the fox", "max_tokens": 50, "temperature": 0}
+    whole = await rig.openai.completions.create(**asked)
+    stream = await rig.openai.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    *chunks, last = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    assert [c.choices[0].finish_reason for c in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert len(chunks) > 2 and not last.choices and last.usage == whole.usage
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_a_chat_is_completed_after_its_template(rig: HttpRig) -> None:
+    plain = await rig.openai.completions.create(model=MODEL, prompt="the fox\n", max_tokens=30, temperature=0)
+    chat = await rig.openai.chat.completions.create(
+        model=MODEL, messages=FOX, max_completion_tokens=30, temperature=0
+    )
+    assert chat.choices[0].message.content == plain.choices[0].text
+    assert chat.choices[0].message.role == "assistant" and chat.choices[0].finish_reason == "length"
+    assert chat.usage is not None and plain.usage is not None
+    assert chat.usage.prompt_tokens == plain.usage.prompt_tokens
+
+
+async def test_a_streamed_chat_begins_with_the_role(rig: HttpRig) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 40, "temperature": 0}
+    whole = await rig.openai.chat.completions.create(**asked)
+    deltas = [
+        chunk.choices[0].delta
+        async for chunk in await rig.openai.chat.completions.create(**asked, stream=True)
+    ]
+    assert [delta.role for delta in deltas] == ["assistant"] + [None] * (len(deltas) - 1)
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+
+
+async def test_the_text_ends_before_a_stop_string(rig: HttpRig) -> None:
+    whole = await rig.openai.completions.create(model=MODEL, prompt="the fox", max_tokens=60, temperature=0)
+    text = whole.choices[0].text
+    stop = text[20:24]
+    for stops in (stop, ["never said", stop]):
+        told = await rig.openai.completions.create(
+            model=MODEL, prompt="the fox", max_tokens=60, temperature=0, stop=stops
+        )
+        assert told.choices[0].finish_reason == "stop"
+        assert told.choices[0].text == text[: text.index(stop)]
+
+
+async def test_one_seed_gives_one_text_and_every_choice_has_its_own(rig: HttpRig) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 20, "temperature": 0.9, "n": 3}
+    first, again = [await rig.openai.chat.completions.create(**asked, seed=-5) for _ in range(2)]
+    other = await rig.openai.chat.completions.create(**asked, seed=6)
+    texts = [[choice.message.content for choice in told.choices] for told in (first, again, other)]
+    assert texts[0] == texts[1] != texts[2] and len(set(texts[0])) == 3
+    assert [choice.index for choice in first.choices] == [0, 1, 2]
+    assert first.usage is not None and first.usage.completion_tokens == 60
+    stream = await rig.openai.chat.completions.create(**asked, seed=-5, stream=True)
+    streamed = ["", "", ""]
+    async for chunk in stream:
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert streamed == texts[0]
+
+
+async def test_several_prompts_have_their_choices_one_after_the_other(rig: HttpRig) -> None:
+    prompts = ["the fox", "the dog", "over"]
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "temperature": 0.9, "seed": 3, "n": 2}
+    alone = [await rig.openai.completions.create(**asked, prompt=prompt) for prompt in prompts]
+    together = await rig.openai.completions.create(**asked, prompt=prompts)
+    assert [choice.text for choice in together.choices] == [c.text for told in alone for c in told.choices]
+    assert [choice.index for choice in together.choices] == list(range(6))
+    assert together.usage is not None
+    assert together.usage.total_tokens == sum(told.usage.total_tokens for told in alone if told.usage)
+    by_ids = await rig.openai.completions.create(**asked, prompt=[[40, 41], [42]])
+    assert len(by_ids.choices) == 4 and by_ids.usage is not None and by_ids.usage.prompt_tokens == 3
+
+
+async def test_log_probabilities_of_a_completion(rig: HttpRig) -> None:
+    asked = {"max_tokens": 30, "temperature": 0, "logprobs": 2, "verdicts": True}
+    (choice,) = (await rig.complete(**asked))["choices"]
+    tokens, told = choice["flyserve"]["tokens"], choice["logprobs"]
+    assert told["tokens"] == [token["text"] for token in tokens]
+    assert told["token_logprobs"] == pytest.approx([logprob(token["id"]) for token in tokens])
+    assert all(1 <= len(top) <= 2 for top in told["top_logprobs"])
+    offsets = [sum(map(len, told["tokens"][:index])) for index in range(30)]
+    assert told["text_offset"] == offsets
+    chunks = await rig.stream("/v1/completions", prompt="the fox", **asked)
+    assert [at for chunk in chunks for at in chunk["choices"][0]["logprobs"]["text_offset"]] == offsets
+
+
+async def test_log_probabilities_of_a_chat(rig: HttpRig) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 20, "temperature": 0}
+    told = await rig.openai.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
+    assert told.choices[0].logprobs is not None and told.choices[0].logprobs.content is not None
+    for entry in told.choices[0].logprobs.content:
+        assert entry.logprob < 0 and len(entry.top_logprobs) == 3
+        assert bytes(entry.bytes or ()).decode() == entry.token
+    bare = await rig.openai.chat.completions.create(**asked, logprobs=True)
+    assert bare.choices[0].logprobs is not None and bare.choices[0].logprobs.content is not None
+    assert [entry.top_logprobs for entry in bare.choices[0].logprobs.content] == [[]] * 20
+
+
+async def test_verdicts_are_told_where_they_are_asked_for(rig: HttpRig) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 60, "temperature": 0}
+    whole = await rig.openai.chat.completions.create(**asked, extra_body={"verdicts": True})
+    told = whole.choices[0].model_extra["flyserve"] if whole.choices[0].model_extra else {}
+    chunks = await rig.stream("/v1/chat/completions", **{**asked, "verdicts": True})
+    pieces = [chunk["flyserve"] for chunk in chunks]
+    assert [token for piece in pieces for token in piece["tokens"]] == told["tokens"]
+    assert {token["verdict"] for token in told["tokens"]} >= {"exact", "rescued", "corrected"}
+    for token in told["tokens"]:
+        assert (token["choice"] is not None) == (token["verdict"] == "rescued")
+    statistics = told["statistics"]
+    assert set(statistics) == {field.name for field in pb.Statistics.DESCRIPTOR.fields}
+    for rounds in (told["rounds"], [played for piece in pieces for played in piece["rounds"]]):
+        assert [played["index"] for played in rounds] == list(range(statistics["rounds"]))
+        assert sum(played["accepted"] for played in rounds) == statistics["accepted"]
+    assert [set(piece) for piece in pieces[:-1]] == [{"tokens", "rounds"}] * (len(pieces) - 1)
+    assert set(pieces[-1]) == {"tokens", "rounds", "statistics", "warnings"} and told["warnings"] == []
+
+
+async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
+    plain = await rig.complete(verdicts=True, temperature=0, speculation={"mode": "plain"})
+    assert {token["verdict"] for token in plain["choices"][0]["flyserve"]["tokens"]} == {"plain"}
+    changed = {"mode": "fly", "preset": "official", "draft_length": 4, "draft_length_policy": "fixed"}
+    rule = {"window": 2, "threshold": 0.1, "tail": "carry", "carry_after": 1, "entropy": "top_k"}
+    guards = {"guard_stops": True, "guard_excluded": False, "strict_prefix_tokens": 3, "sub_drafter": False}
+    told = await rig.complete(verdicts=True, max_tokens=40, speculation={**changed, **rule, **guards})
+    rounds = told["choices"][0]["flyserve"]["rounds"]
+    assert max(played["drafted"] for played in rounds) == 4
+    assert rig.drafter.openings[-1].without_sub_drafter
+
+
+async def test_every_sampling_field_reaches_the_target(rig: HttpRig) -> None:
+    penalties = {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
+    filters = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "coupling": "rejection"}
+    ends = {"min_tokens": 3, "stop_token_ids": [303], "ignore_eos": True, "logit_bias": {"9": -2}, "seed": 7}
+    await rig.complete(**penalties, **filters, **ends, max_tokens=5, cache_salt="tenant")
+    opening = rig.target.openings[-1]
+    asked = opening.sampling
+    assert (asked.temperature, asked.top_p, asked.top_k, asked.min_p) == (0.7, 0.9, 40, 0.05)
+    assert (asked.repetition_penalty, asked.presence_penalty, asked.frequency_penalty) == (1.1, 0.2, 0.3)
+    assert (asked.logit_bias, asked.min_tokens, asked.seed) == (((9, -2.0),), 3, 7)
+    assert (asked.stop_token_ids, asked.coupling.value, opening.cache_salt) == ((303,), "rejection", "tenant")
+    await rig.complete(max_tokens=5, top_k=-1)
+    assert (rig.target.openings[-1].sampling.temperature, rig.target.openings[-1].sampling.top_k) == (1.0, 0)
+
+
+async def test_models_are_listed(rig: HttpRig) -> None:
+    (model,) = (await rig.openai.models.list()).data
+    assert (model.id, model.owned_by, model.object) == (MODEL, "flyserve", "model")
+    assert (await rig.openai.models.retrieve(MODEL)).id == MODEL
+    assert model.model_extra is not None and model.model_extra["max_model_len"] == 512
+    assert model.model_extra["flyserve"]["default_speculation"]["mode"] == "fly"
+    with pytest.raises(openai.NotFoundError) as caught:
+        await rig.openai.models.retrieve("org/other")
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+
+
+async def test_errors_are_the_packages_own(rig: HttpRig) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await rig.openai.chat.completions.create(model=MODEL, messages=FOX, temperature=-1)
+    assert (refused.value.param, refused.value.type) == ("temperature", "invalid_request_error")
+    assert "is -1.0, must be finite and at least 0" in refused.value.message
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await rig.openai.completions.create(model="gpt-4", prompt="the fox")
+    assert unknown.value.code == "model_not_found"
+
+
+async def test_an_error_in_mid_stream_is_raised_by_the_package(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, replica_wait_s=0.1) as rig:
+
+        async def script(step: int) -> None:
+            if step == 4:
+                await rig.target.die()
+
+        rig.target.script = script
+        stream = await rig.openai.completions.create(
+            model=MODEL, prompt="the fox", max_tokens=200, temperature=0, stream=True
+        )
+        chunks = []
+        with pytest.raises(openai.APIError, match="no target replica"):
+            async for chunk in stream:
+                chunks.append(chunk)
+        assert len(chunks) == 3

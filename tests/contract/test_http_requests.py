@@ -1,0 +1,265 @@
+"""What the HTTP face refuses, and how it says so."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.http_rig import MODEL, HttpRig, error_of, events, serving_http
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path, limits={"prompts": 3}) as rig:
+        yield rig
+
+
+UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
+INVALID, TYPE, MISSING = "invalid_value", "invalid_type", "missing_required_parameter"
+BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
+    ("max_tokens", INVALID, {"max_tokens": 0}, "is 0, must be 1 to 4096"),
+    ("max_tokens", TYPE, {"max_tokens": "5"}, "is '5', must be a valid integer"),
+    ("max_tokens", TYPE, {"max_tokens": True}, "is True"),
+    ("max_tokens", TYPE, {"max_tokens": 2.5}, "is 2.5"),
+    ("temperature", TYPE, {"temperature": "hot"}, "is 'hot', must be a valid number"),
+    ("temperature", INVALID, {"temperature": -1}, "must be finite and at least 0"),
+    ("temperatur", UNKNOWN, {"temperatur": 1}, "is unknown, did you mean temperature?"),
+    ("top_p", INVALID, {"top_p": 0}, "must be above 0 and at most 1"),
+    ("top_k", INVALID, {"top_k": -2}, "is -2"),
+    ("top_k", INVALID, {"top_k": 305}, "must be 0 to 304"),
+    ("min_p", INVALID, {"min_p": 1.5}, "must be 0 to 1"),
+    ("n", INVALID, {"n": 17}, "is 17, must be 1 to 16"),
+    ("n", INVALID, {"n": 0}, "is 0, must be 1 to 16"),
+    ("n", INVALID, {"n": -(10**30)}, "is -1000000000"),
+    ("logprobs", INVALID, {"logprobs": 21}, "is 21, must be 0 to 20"),
+    ("logprobs", INVALID, {"logprobs": -1}, "is -1"),
+    ("logprobs", TYPE, {"logprobs": True}, "is True"),
+    ("seed", INVALID, {"seed": 2**64}, "is 18446744073709551616"),
+    ("stop", INVALID, {"stop": [1]}, "must be a text or a list of texts"),
+    ("stop", INVALID, {"stop": ["x"] * 17}, "has 17 strings, at most 16"),
+    ("stop[0]", INVALID, {"stop": [""]}, "has 0 characters, must be 1 to 256"),
+    ("stop_token_ids[0]", INVALID, {"stop_token_ids": [304]}, "must be 0 to 303"),
+    ("stop_token_ids[1]", INVALID, {"stop_token_ids": [1, -1]}, "is -1"),
+    ("logit_bias", INVALID, {"logit_bias": {"fox": 1}}, "names 'fox', must have token ids as names"),
+    ("logit_bias", INVALID, {"logit_bias": {"304": 1}}, "names token 304"),
+    ("logit_bias", INVALID, {"logit_bias": {"3": 101}}, "must be -100.0 to 100.0"),
+    ("min_tokens", INVALID, {"min_tokens": 5, "max_tokens": 4}, "is 5, must be at most"),
+    ("coupling", INVALID, {"coupling": "none"}, "is 'none', must be 'shared_noise' or 'rejection'"),
+    ("timeout", INVALID, {"timeout": 0}, "is 0"),
+    ("cache_salt", INVALID, {"cache_salt": "x" * 257}, "has 257 characters, at most 256"),
+    ("prompt", MISSING, {"prompt": None}, ""),
+    ("prompt", INVALID, {"prompt": ""}, "is empty, must have at least one token"),
+    ("prompt", INVALID, {"prompt": []}, "must be a text, a list of token ids"),
+    ("prompt", INVALID, {"prompt": ["a", [1]]}, "must be a text, a list of token ids"),
+    ("prompt", INVALID, {"prompt": [-1]}, "must be a text, a list of token ids"),
+    ("prompt", INVALID, {"prompt": ["a"] * 4}, "has 4 prompts, at most 3"),
+    ("prompt[1]", INVALID, {"prompt": [3, 304]}, "is 304, must be 0 to 303"),
+    ("prompt", "context_length_exceeded", {"prompt": [5] * 512}, "has 512 tokens, at most 511"),
+    ("stream_options", INVALID, {"stream_options": {"include_usage": True}}, "without stream"),
+    ("stream_options.usage", UNKNOWN, {"stream": True, "stream_options": {"usage": 1}}, "is unknown"),
+    ("speculation", TYPE, {"speculation": "fly"}, "is 'fly'"),
+    ("speculation.windw", UNKNOWN, {"speculation": {"windw": 3}}, "did you mean window?"),
+    ("speculation.mode", INVALID, {"speculation": {"mode": "fast"}}, "must be one of plain, exact, fly"),
+    ("speculation.preset", INVALID, {"speculation": {"preset": "vlm"}}, "vllm"),
+    ("speculation.window", INVALID, {"speculation": {"window": 0}}, "must be 1 to 64"),
+    ("speculation.carry_after", INVALID, {"speculation": {"carry_after": -1}}, "is -1"),
+    ("echo", UNSUPPORTED, {"echo": True}, "echo is not supported, only false is"),
+    ("best_of", UNSUPPORTED, {"best_of": 3}, "best_of is not supported, only 1 is"),
+    ("suffix", UNSUPPORTED, {"suffix": "."}, "is not supported"),
+    ("guided_json", UNSUPPORTED, {"guided_json": {}}, "guided_json is not supported"),
+    ("structured_outputs", UNSUPPORTED, {"structured_outputs": {"regex": "a"}}, "is not supported"),
+    ("store", UNSUPPORTED, {"store": True}, "only false is"),
+]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
+    ("messages", INVALID, {"messages": []}, "is []"),
+    ("messages", TYPE, {"messages": "hello"}, "is 'hello', must be a valid list"),
+    ("messages[0].content", MISSING, {"messages": [{"role": "user"}]}, "is missing"),
+    (
+        "messages[0].role",
+        INVALID,
+        {"messages": [{"role": "me", "content": "x"}]},
+        "is 'me', must be 'system'",
+    ),
+    ("messages[0].content", UNSUPPORTED, {"messages": [{"role": "user", "content": [IMAGE]}]}, "image_url"),
+    ("messages[0].content", INVALID, {"messages": [{"role": "user", "content": [7]}]}, "must be a text"),
+    ("messages[0].content", INVALID, {"messages": [{"role": "user", "content": IMAGE}]}, "must be a text"),
+    (
+        "messages[0].content",
+        INVALID,
+        {"messages": [{"role": "user", "content": [{"type": {}, "text": ""}]}]},
+        "must be",
+    ),
+    ("messages[0].role", UNSUPPORTED, {"messages": [{"role": "tool", "content": "x"}]}, "tools"),
+    ("messages[0]", UNSUPPORTED, {"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "tool_calls"),
+    ("messages", INVALID, {"messages": [{"role": "assistant", "content": "x"}]}, "last message must be"),
+    ("messages", INVALID, {"messages": [{**HELLO[0], "content": "a " * 500_001}]}, "1000002 characters"),
+    ("messages", "context_length_exceeded", {"messages": [{**HELLO[0], "content": "a" * 600}]}, "tokens"),
+    ("max_completion_tokens", INVALID, {"max_completion_tokens": 5000}, "must be 1 to 4096"),
+    ("max_tokens", INVALID, {"max_tokens": 3, "max_completion_tokens": 4}, "give one of them"),
+    ("top_logprobs", INVALID, {"logprobs": True, "top_logprobs": 21}, "must be 0 to 20"),
+    ("top_logprobs", INVALID, {"top_logprobs": 2}, "without logprobs"),
+    ("logprobs", TYPE, {"logprobs": 1}, "is 1"),
+    ("tools", UNSUPPORTED, {"tools": [{"type": "function"}]}, "tools is not supported"),
+    ("tool_choice", UNSUPPORTED, {"tool_choice": "required"}, "tool_choice is not supported"),
+    ("functions", UNSUPPORTED, {"functions": [{}]}, "functions is not supported"),
+    ("response_format", UNSUPPORTED, {"response_format": {"type": "json_object"}}, "is not supported"),
+    ("modalities", UNSUPPORTED, {"modalities": ["text", "audio"]}, "modalities is not supported"),
+    ("chat_template", UNSUPPORTED, {"chat_template": "{{ 1 }}"}, "chat_template is not supported"),
+    ("chat_template_kwargs", INVALID, {"chat_template_kwargs": {"tokenize": False}}, "must not set tokenize"),
+]
+
+
+async def test_every_bad_field_is_named_and_the_server_goes_on(rig: HttpRig) -> None:
+    before = await rig.complete(temperature=0, max_tokens=9)
+    tables = ((COMPLETIONS, {"prompt": "hello"}, BAD_COMPLETIONS), (CHAT, {"messages": HELLO}, BAD_CHATS))
+    for path, least, table in tables:
+        for param, code, fields, part in table:
+            body = {"model": MODEL, **least, **fields}
+            if code == MISSING and fields == {"prompt": None}:
+                del body["prompt"]
+            response = await rig.post(path, body)
+            error = error_of(response)
+            found = (response.status_code, error["param"], error["code"], error["type"])
+            assert found == (400, param, code, "invalid_request_error"), (fields, error)
+            assert part in error["message"], error
+    after = await rig.complete(temperature=0, max_tokens=9)
+    assert after["choices"] == before["choices"] and not rig.target.num_open
+
+
+async def test_fields_that_ask_for_nothing_are_taken(rig: HttpRig) -> None:
+    idle: dict[str, Any] = {
+        "user": "someone", "metadata": {"a": "b"}, "store": False, "tools": None, "tool_choice": "none",
+        "response_format": {"type": "text"}, "parallel_tool_calls": True, "service_tier": "auto",
+        "temperature": None, "stop": None, "n": None, "logit_bias": None, "seed": None,
+        "max_tokens": 3, "speculation": None, "modalities": ["text"],
+    }  # fmt: skip
+    parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "fox"}]
+    said = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None},
+        {"role": "user", "content": parts, "name": "someone"},
+    ]
+    response = await rig.post(CHAT, {"model": MODEL, "messages": said, **idle})
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "part"),
+    [
+        (b'{"model": "fake",', 400, "is not JSON"),
+        (b"", 400, "is not JSON"),
+        (b'{"model": "\xff"}', 400, "is not UTF-8: byte 11"),
+        (b'{"model": "\\ud800"}', 400, "is not JSON"),
+        (b'{"temperature": NaN}', 400, "is not JSON"),
+        (b"[" * 10_000, 400, "is not JSON"),
+        (b"[1]", 400, "must be a JSON object, found an array"),
+        (b"null", 400, "must be a JSON object, found null"),
+        (b'"' + b"x" * (9 << 20) + b'"', 413, "has more than 8388608 bytes"),
+    ],
+)
+async def test_a_body_that_cannot_be_read(rig: HttpRig, body: bytes, status: int, part: str) -> None:
+    response = await rig.post(COMPLETIONS, body)
+    assert response.status_code == status and part in error_of(response)["message"]
+
+
+async def test_a_body_that_grows_beyond_the_limit_is_not_kept(rig: HttpRig) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * (1 << 18)
+
+    headers = {"content-type": "application/json"}
+    response = await rig.http.post(CHAT, content=endless(), headers=headers)
+    assert response.status_code == 413 and error_of(response)["type"] == "invalid_request_error"
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, http={"body_timeout_s": 0.1}) as rig:
+        host, port = rig.rig.addresses[1].removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        lines = [
+            f"POST {COMPLETIONS} HTTP/1.1",
+            "Host: x",
+            "Content-Type: application/json",
+            "Content-Length: 9",
+        ]
+        writer.write("\r\n".join([*lines, "", "{"]).encode())
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_another_type_path_or_method(rig: HttpRig) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = await rig.http.post(CHAT, content=b"{}", headers={"content-type": kind})
+        assert (response.status_code, error_of(response)["param"]) == (415, "Content-Type")
+    charset = {"content-type": "application/json; charset=utf-8"}
+    assert (await rig.http.post(CHAT, content=b"{}", headers=charset)).status_code == 400
+    assert (await rig.http.post("/v1/embeddings", json={})).status_code == 404
+    assert error_of(await rig.http.get("/nowhere"))["message"] == "no such path"
+    response = await rig.http.get(CHAT)
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
+    assert "POST" in error_of(response)["message"]
+
+
+async def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, chat_template=None) as rig:
+        error = error_of(await rig.post(CHAT, {"model": MODEL, "messages": HELLO}))
+    assert error["param"] == "messages" and "chat_template" in error["message"]
+
+
+async def test_control_tokens_in_a_message_are_only_text(rig: HttpRig) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "the <eos> fox"}], "max_tokens": 2}
+    told = (await rig.post(CHAT, body)).json()
+    plain = await rig.complete(prompt="the <eos> fox\n", max_tokens=2)
+    assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+
+
+async def test_a_template_takes_variables(rig: HttpRig) -> None:
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 2, "chat_template_kwargs": {"tail": "!!!!!!!!"}}
+    told = (await rig.post(CHAT, body)).json()
+    plain = (await rig.post(CHAT, {**body, "chat_template_kwargs": None})).json()
+    assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+
+
+async def test_a_request_id_is_taken_and_told(rig: HttpRig) -> None:
+    response = await rig.post(
+        COMPLETIONS, {"model": MODEL, "prompt": "hi", "max_tokens": 1}, x_request_id="me-7"
+    )
+    assert response.headers["x-request-id"] == "me-7" and response.json()["id"] == "cmpl-me-7"
+    assert rig.target.openings[-1].request_id == "me-7"
+    refused = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "hi"}, x_request_id="x" * 300)
+    assert error_of(refused)["param"] == "X-Request-Id"
+    assert (await rig.http.get("/version")).headers["x-request-id"]
+
+
+async def test_pages_of_other_origins_are_let_in_only_where_they_are_named(tmp_path: Path) -> None:
+    asks = {"origin": "https://there", "access-control-request-method": "POST"}
+    async with serving_http(tmp_path) as rig:
+        response = await rig.http.options(CHAT, headers=asks)
+        assert response.status_code == 405 and "access-control-allow-origin" not in response.headers
+    async with serving_http(tmp_path, http={"cors_origins": ["https://here"]}) as rig:
+        assert (await rig.http.options(CHAT, headers=asks)).status_code == 400
+        asks["origin"] = "https://here"
+        response = await rig.http.options(CHAT, headers=asks)
+        assert response.headers["access-control-allow-origin"] == "https://here"
+
+
+async def test_usage_may_come_with_every_chunk(rig: HttpRig) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": MODEL, "prompt": "the fox", "max_tokens": 30, "stream": True, "stream_options": options}
+    counts = [c["usage"]["completion_tokens"] for c in events((await rig.post(COMPLETIONS, body)).text)]
+    assert counts == sorted(counts) and counts[-2:] == [30, 30] and counts[0] < 30
+
+
+async def test_the_document_describes_what_is_served(rig: HttpRig) -> None:
+    document = (await rig.http.get("/openapi.json")).json()
+    assert set(document["paths"]) >= {COMPLETIONS, CHAT, "/v1/models", "/v1/models/{model}", "/health"}
+    assert json.dumps(document).count('"const": "fake"') >= 3

@@ -1,0 +1,65 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from fake_generation import FakeGeneration, fake_generation, refused_address
+
+from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
+from flyserve import AsyncClient
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[FakeGeneration, AsyncClient]]:
+    with fake_generation() as (service, address):
+        async with AsyncClient(address) as client:
+            yield service, client
+
+
+async def test_it_does_what_the_blocking_client_does(served: tuple[FakeGeneration, AsyncClient]) -> None:
+    _, client = served
+    whole = await client.generate("hello")
+    stream = client.stream("hello")
+    assert "".join([chunk.text async for chunk in stream]) == whole.text == "the quick fox"
+    assert stream.response.choices == whole.choices
+    assert (await client.info()).target.model_id == "big"
+    assert [piece.id for piece in await client.tokenize("the fox")] == [1, 3]
+
+
+async def test_many_requests_run_side_by_side(served: tuple[FakeGeneration, AsyncClient]) -> None:
+    responses = await asyncio.gather(*(served[1].generate("hello") for _ in range(16)))
+    assert {response.text for response in responses} == {"the quick fox"}
+
+
+async def test_a_server_that_is_away_for_a_while_is_asked_again(
+    served: tuple[FakeGeneration, AsyncClient],
+) -> None:
+    service, client = served
+    service.refusals_left = 2
+    assert (await client.generate("away")).text
+    service.refusals_left = 2
+    assert len([chunk async for chunk in client.stream("busy")]) == 2
+
+
+async def test_errors_are_typed(served: tuple[FakeGeneration, AsyncClient]) -> None:
+    _, client = served
+    with pytest.raises(InvalidRequest, match="max_new_tokens is 9000"):
+        await client.generate("bad")
+    with pytest.raises(DeadlineExceeded):
+        [chunk async for chunk in client.stream("endless", timeout_s=0.05)]
+    address = refused_address()
+    async with AsyncClient(address) as other:
+        with pytest.raises(NotReady, match=f"nothing answers at {address}"):
+            await other.info()
+    with pytest.raises(FlyServeError, match="the client is closed"):
+        await other.info()
+
+
+async def test_another_task_may_close_a_stream(served: tuple[FakeGeneration, AsyncClient]) -> None:
+    service, client = served
+    stream = client.stream("endless")
+    await anext(stream)
+    rest = asyncio.create_task(anext(stream, None))
+    await asyncio.sleep(0)
+    await stream.aclose()
+    assert await rest is None
+    assert await asyncio.to_thread(service.has_ended.wait, 10)

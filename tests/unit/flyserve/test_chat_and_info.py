@@ -1,0 +1,70 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+from fake_generation import FakeGeneration, fake_generation, refused_address
+from typer.testing import CliRunner, Result
+
+from flyserve.cli import app
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[FakeGeneration, str]]:
+    with fake_generation() as served:
+        yield served
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def test_every_line_of_a_pipe_is_a_turn(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    spoken = "hi\n\nand then?\n/new\nagain\n"
+    result = run("chat", "--system", "be short", "--address", address, stdin=spoken)
+    assert (result.exit_code, result.stdout) == (0, "the quick fox\n" * 3)
+    assert "\x1b" not in result.output and result.stderr == ""
+    first, second, third = service.conversations
+    assert first == [("system", "be short"), ("user", "hi")]
+    assert second == [*first, ("assistant", "the quick fox"), ("user", "and then?")]
+    assert third == [("system", "be short"), ("user", "again")]
+    assert [list(request.prompt_token_ids.ids) for request in service.requests] == [[2], [4], [2]]
+
+
+def test_answers_as_json_and_options_are_passed_on(served: tuple[FakeGeneration, str]) -> None:
+    service, address = served
+    options = ("--json", "--mode", "exact", "--temperature", "0.5", "--max-new-tokens", "9")
+    result = run("chat", *options, "--address", address, stdin="hi\nho\n")
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [answer["choices"][0]["text"] for answer in answers] == ["the quick fox"] * 2
+    assert (service.requests[0].max_new_tokens, service.requests[0].sampling.temperature) == (9, 0.5)
+
+
+def test_an_error_ends_a_piped_conversation(served: tuple[FakeGeneration, str]) -> None:
+    result = run("chat", "--address", served[1], stdin="hi\nbad\nho\n")
+    assert (result.stdout, result.exit_code) == ("the quick fox\n", 2)
+    assert result.stderr == "error: request messages need a chat template\n"
+    assert len(served[0].conversations) == 2
+
+
+def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
+    result = run("info", "--address", served[1])
+    assert result.exit_code == 0 and "\x1b" not in result.output
+    head, target, drafter, default, limits = result.stdout.splitlines()
+    assert head.startswith("FlyServe 0, answered in ")
+    assert target == "target: big (context unlimited, vocabulary 0, weights w1)"
+    assert drafter.startswith("drafter: none at present")
+    assert default == "by default: preset vllm"
+    assert limits.startswith("at most: max_new_tokens 0")
+
+
+def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:
+    told = json.loads(run("info", "--json", "--address", served[1]).stdout)
+    assert told["deployment"]["target"]["weight_fingerprint"] == "w1"
+    assert told["deployment"]["default"]["preset"] == "vllm" and told["answered_in_s"] > 0
+
+
+def test_info_of_nothing_is_one_line_with_the_remedy() -> None:
+    result = run("info", "--retries", "0", "--address", refused_address())
+    assert result.exit_code == 3
+    assert result.stderr.count("\n") == 1 and "start a deployment with: flyserve up" in result.stderr

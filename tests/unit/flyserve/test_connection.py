@@ -1,0 +1,100 @@
+"""TLS, tokens, and what never travels in plaintext."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+from fake_generation import FakeGeneration, fake_generation
+
+from fly.errors import ConfigError, NotReady
+from flyserve import AsyncClient, Client, Tls
+from flyserve.connection import make_connection
+
+
+@dataclass(frozen=True)
+class Files:
+    """Certificates of a made-up authority, and the server's credentials."""
+
+    server: grpc.ServerCredentials
+    mutual: grpc.ServerCredentials
+    root: Path
+    certificate: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder, authority = tmp_path_factory.mktemp("certificates"), trustme.CA()
+    server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("client@flyserve.test")
+    root, certificate, key = (folder / name for name in ("root.pem", "client.pem", "client.key"))
+    authority.cert_pem.write_to_path(root)
+    client.cert_chain_pems[0].write_to_path(certificate)
+    client.private_key_pem.write_to_path(key)
+    own = [(server.private_key_pem.bytes(), server.cert_chain_pems[0].bytes())]
+    return Files(
+        grpc.ssl_server_credentials(own),
+        grpc.ssl_server_credentials(own, authority.cert_pem.bytes(), require_client_auth=True),
+        root,
+        certificate,
+        key,
+    )
+
+
+async def test_tls_with_a_root_of_ones_own(files: Files) -> None:
+    with fake_generation(files.server) as (service, address):
+        with Client(address, tls=files.root, token="secret") as client:
+            assert client.generate("hello").text == "the quick fox"
+        async with AsyncClient(address, tls=str(files.root)) as client:
+            assert (await client.generate("hello")).text == "the quick fox"
+        assert [told.get("authorization") for told in service.metadata] == ["Bearer secret", None]
+        with Client(address, tls=True, retries=0) as client, pytest.raises(NotReady):
+            client.info(timeout_s=5)
+
+
+def test_mutual_tls(files: Files) -> None:
+    with fake_generation(files.mutual) as (_, address):
+        tls = Tls(files.root, files.certificate, files.key)
+        with Client(address, tls=tls) as client:
+            assert client.info().target.model_id == "big"
+        with Client(address, tls=Tls(files.root), retries=0) as client, pytest.raises(NotReady):
+            client.info(timeout_s=5)
+
+
+def test_a_token_goes_in_plaintext_only_where_nobody_listens() -> None:
+    served: FakeGeneration
+    with fake_generation() as (served, address), Client(address, token="secret") as client:
+        client.generate("hello")
+    assert served.metadata[0]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/tmp/socket", "dns:///localhost:1", "ipv4:127.0.0.9:1"],
+)
+def test_loopback_is_no_exposure(address: str) -> None:
+    assert make_connection(address, False, "secret", False).metadata
+
+
+@pytest.mark.parametrize(
+    "address", ["router:1", "10.0.0.1:1", "[2001:db8::1]:1", "dns:///router.svc:1", "0.0.0.0:1"]
+)
+def test_exposure_is_refused_unless_allowed(address: str, files: Files) -> None:
+    with pytest.raises(ConfigError, match=r"token: would travel to .* in plaintext; use tls"):
+        make_connection(["127.0.0.1:1", address], False, "secret", False)
+    assert make_connection(address, False, "secret", True).metadata
+    assert make_connection(address, True, "secret", False).metadata
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path, files: Files) -> None:
+    for address in ("", [], ["a:1", ""]):
+        with pytest.raises(ConfigError, match="address: is"):
+            make_connection(address, False, None, False)
+    for token in ("", "two\nlines", "schlüssel"):
+        with pytest.raises(ConfigError, match="token: must be printable"):
+            make_connection("127.0.0.1:1", False, token, False)
+    with pytest.raises(ConfigError, match=r"tls: .*absent.pem: No such file"):
+        make_connection("a:1", tmp_path / "absent.pem", None, False)
+    with pytest.raises(ConfigError, match="certificate and key belong together"):
+        make_connection("a:1", Tls(certificate=files.certificate), None, False)

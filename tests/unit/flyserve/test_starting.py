@@ -1,0 +1,33 @@
+"""The bar that a person sees while a deployment starts."""
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+from rich.console import Console
+
+from flyserve.cli.starting import start_progress
+
+
+def replica(role: str, state: str) -> Any:
+    return SimpleNamespace(role=SimpleNamespace(value=role), state=SimpleNamespace(value=state))
+
+
+def shown(is_terminal: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100, no_color=True)
+    with start_progress(console, 120.0) as (show, end):
+        show([])
+        show([replica("target", "ready"), replica("target", "starting"), replica("drafter", "starting")])
+        end()
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_how_many_are_ready_and_how_long_it_may_take() -> None:
+    seen = shown(is_terminal=True)
+    assert "starting drafter 0/1, target 1/2" in seen and "1/3" in seen
+    assert "at most 120 s left" in seen or "at most 119 s left" in seen
+
+
+def test_a_pipe_shows_nothing() -> None:
+    assert shown(is_terminal=False) == ""

@@ -1,0 +1,102 @@
+"""What becomes of a body's fields: which are dropped, which refused, and what a model's makers add."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.errors import ConfigError, FlyServeError, InvalidRequest
+from fly.types import SamplingParams
+from router.chat_template import ChatTemplate
+from router.http.chat import ChatRequest
+from router.http.completions import CompletionRequest
+from router.http.parsing import parse
+from router.http.unsupported import IGNORED, UNSUPPORTED
+from router.sampling_defaults import sampling_defaults
+from router.tokenizer import Tokenizer
+from tests.contract.fakes import save_tokenizer
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+COMPLETION = {"model": "m", "prompt": "p"}
+NAMES = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *UNSUPPORTED, *IGNORED})
+
+
+@given(st.dictionaries(st.sampled_from(NAMES) | st.text(), JSON))
+def test_whatever_a_body_holds_it_is_taken_or_refused_by_name(data: dict[str, Any]) -> None:
+    for model in (CompletionRequest, ChatRequest):
+        try:
+            taken = parse(model, data)
+        except InvalidRequest as error:
+            assert (
+                error.violations
+                and error.violations[0].reason
+                and "\n" not in str(error).replace(str(data), "")
+            )
+        else:
+            assert taken.sampling(SamplingParams()).temperature == (taken.temperature or 0)
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_an_unsupported_field_is_refused_but_for_values_that_ask_nothing(name: str) -> None:
+    for idle in (None, *UNSUPPORTED[name]):
+        parse(CompletionRequest, {**COMPLETION, name: idle})
+    with pytest.raises(InvalidRequest, match=f"{name} is not supported") as caught:
+        parse(CompletionRequest, {**COMPLETION, name: "something else"})
+    assert caught.value.violations[0].reason == "unsupported_parameter"
+
+
+def test_a_truth_value_is_no_number() -> None:
+    with pytest.raises(InvalidRequest, match="best_of is not supported"):
+        parse(CompletionRequest, {**COMPLETION, "best_of": True})
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, SamplingParams(temperature=1.0)),
+        ({"do_sample": False, "temperature": 0.5}, SamplingParams()),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, SamplingParams(temperature=0.6, top_p=0.9)),
+        (
+            {"top_k": 20, "repetition_penalty": 1.05, "min_p": None},
+            SamplingParams(1.0, 20, repetition_penalty=1.05),
+        ),
+    ],
+)
+def test_a_model_says_how_it_is_sampled(
+    tmp_path: Path, said: dict[str, Any], expected: SamplingParams
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(said), encoding="utf-8")
+    assert sampling_defaults(tmp_path) == expected
+
+
+def test_without_a_generation_config_sampling_is_openais(tmp_path: Path) -> None:
+    assert sampling_defaults(tmp_path) == SamplingParams(temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"), [(b"{% if %}", "line 1"), (b"\xff", "cannot be read"), (None, "cannot be read")]
+)
+def test_a_template_that_is_none_is_named_at_the_start(
+    tmp_path: Path, content: bytes | None, part: str
+) -> None:
+    tokenizer, file = Tokenizer.load(save_tokenizer(tmp_path)), tmp_path / "chat.jinja"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=part):
+        ChatTemplate(tokenizer, file)
+
+
+def test_a_template_may_refuse_and_sees_nothing_but_its_messages(tmp_path: Path) -> None:
+    tokenizer, file = Tokenizer.load(save_tokenizer(tmp_path)), tmp_path / "chat.jinja"
+    said = [{"role": "user", "content": "hello"}]
+    for template in ("{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}", "{{ 1 / 0 }}"):
+        file.write_text(template, encoding="utf-8")
+        with pytest.raises(FlyServeError) as caught:
+            ChatTemplate(tokenizer, file).render(said, {})
+        assert isinstance(caught.value, InvalidRequest)
+    file.write_text("{{ messages[0].content }}<eos>", encoding="utf-8")
+    assert ChatTemplate(tokenizer, file).render(said, {}) == (*tokenizer.encode("hello"), 0)
