@@ -269,5 +269,5 @@ class Manager:
     def _require_lasting(self) -> Deployment:
         deployment = self._record.deployment
         if deployment is None or self._record.is_ending:
-            raise NotReady(f"{self.name} is being ended: apply it again when it is gone")
+            raise NotReady(f"{self.name} is being ended: when flyserve down has returned, apply it again")
         return deployment

@@ -200,3 +200,13 @@ def process_of(name: str) -> psutil.Process:
         if any(part.startswith(f"ray::{name}") for part in process.cmdline())
     ]
     return found
+
+
+def listener_at(address: str) -> psutil.Process:
+    """The process of this machine that listens there."""
+    port = int(address.rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process
+    raise AssertionError(f"nobody listens at {address}")

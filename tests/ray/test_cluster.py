@@ -1,5 +1,6 @@
 """Three nodes, a deployment on them, 16 exact streams through a router, and everything that may go wrong."""
 
+import json
 import os
 import socket
 import subprocess
@@ -13,8 +14,8 @@ import pytest
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.status import State
-from tests.ray.cluster_rig import SIMULATED, Load, Nodes, Running, model, process_of, three_nodes
-from tests.support.processes import service
+from tests.ray.cluster_rig import SIMULATED, Load, Nodes, Running, listener_at, model, process_of, three_nodes
+from tests.support.processes import TARGET_MODEL, service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -56,6 +57,23 @@ def load(running: Running, models: dict[str, str]) -> Iterator[Load]:
         load = Load(router.address)
         yield load
         load.close()
+
+
+def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of another process; a later option overrides an earlier one."""
+    flyserve = str(Path(sys.executable).with_name("flyserve"))
+    name, *more = arguments
+    told = [flyserve, name, "--ray-address", nodes.address, *more]
+    return subprocess.run(
+        told, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100
+    )
+
+
+def command(nodes: Nodes, *arguments: str) -> str:
+    """What a command prints that succeeds."""
+    done = run(nodes, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_targets_are_spread_and_the_same_again_changes_nothing(
@@ -191,6 +209,30 @@ def test_a_registrys_port_that_is_taken_is_refused_with_its_key(nodes: Nodes) ->
             _ = Running("taken", {}, port).registry
 
 
+def test_a_deployment_outlives_the_command_that_applied_it(nodes: Nodes, tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(f"name: cli\ntarget: {{model: {TARGET_MODEL}, max_sequences: 4, kv_tokens: 4096}}\n")
+    created, registry = command(nodes, "apply", str(file)).splitlines()
+    assert created == "cli: created"
+    assert command(nodes, "apply", str(file)).splitlines() == ["cli: unchanged", registry]
+    named = ("--name", "cli")
+    before = json.loads(command(nodes, "status", "--json", *named))
+
+    listener_at(registry.removeprefix("registry ")).kill()
+    while (after := json.loads(command(nodes, "status", "--json", *named)))["controller_starts"] == 1:
+        time.sleep(0.1)
+    (row,) = after["replicas"]
+    assert (row["address"], row["state"]) == (before["replicas"][0]["address"], "ready")
+
+    assert command(nodes, "scale", "target=2", *named) == "target.replicas: 1 -> 2 (scales the tier)\n"
+    ready = {"target 2/2"}
+    while not ready & set(command(nodes, "status", *named).splitlines()):
+        time.sleep(0.1)
+    assert command(nodes, "down", "--grace-s", "0", *named) == "cli has ended\n"
+    done = run(nodes, "status", *named)
+    assert "no deployment is called cli" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("environment", "arguments", "message"),
     [
@@ -202,11 +244,7 @@ def test_a_registrys_port_that_is_taken_is_refused_with_its_key(nodes: Nodes) ->
 def test_a_command_that_cannot_reach_it_says_why_in_one_line(
     running: Running, nodes: Nodes, environment: dict[str, str], arguments: tuple[str, ...], message: str
 ) -> None:
-    flyserve = str(Path(sys.executable).with_name("flyserve"))
-    command = [flyserve, "status", "--ray-address", nodes.address, *arguments]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
-    )
+    done = run(nodes, "status", *arguments, **environment)
     (line,) = [line for line in done.stderr.splitlines() if line.strip()]
     assert done.returncode != 0
     assert line.startswith("error: ")
