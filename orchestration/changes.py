@@ -18,6 +18,7 @@ class Effect(StrEnum):
     ENDS = "drains and ends the tier"
     SCALES = "scales the tier"
     REPLACES = "replaces the tier's replicas, one by one"
+    REPLACES_ALL = "replaces all replicas, one by one, and holds for routers that are started from now on"
     AT_ONCE = "holds at once"
     ROUTERS = "holds for routers that are started from now on"
     IMPOSSIBLE = "cannot be changed while the deployment runs"
@@ -77,6 +78,8 @@ def _effect(key: str, old: Any, new: Any) -> Effect:
         return Effect.SCALES if rest == "replicas" else Effect.REPLACES
     if section in ("router", "speculation"):
         return Effect.ROUTERS
+    if section == "telemetry":
+        return Effect.REPLACES_ALL
     return Effect.AT_ONCE if section == "rollout" else Effect.IMPOSSIBLE
 
 

@@ -5,17 +5,24 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
 from router.config import SpeculationConfig
 from services.common.config import AutoSwitch, Config, load_yaml, parse
 from services.common.model_source import is_hub_id
+from services.common.telemetry.config import TelemetryConfig
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_NAME = "default"
 _LOOKED = f"looked beside the deployment file and under {APPLICATION_ROOT}"
+
+METRICS_OFFSETS = {Role.TARGET: 100, Role.DRAFTER: 200, Role.SUB_DRAFTER: 300}
+"""Where the ports of a tier's metrics begin, from the router's on; each tier has a hundred."""
+
+METRICS_PORTS_PER_TIER = 100
+LAST_METRICS_OFFSET = max(METRICS_OFFSETS.values()) + METRICS_PORTS_PER_TIER - 1
 
 
 class Dtype(StrEnum):
@@ -160,6 +167,7 @@ class Deployment(Config):
         target: Always there.
         drafter: Without one the router decodes plainly.
         sub_drafter: Without one the drafter drafts alone.
+        telemetry: What every process tells of itself; `metrics_port` is the router's, see `topology`.
     """
 
     name: str = Field(DEFAULT_NAME, pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -170,6 +178,17 @@ class Deployment(Config):
     speculation: SpeculationConfig = SpeculationConfig()
     rollout: RolloutConfig = RolloutConfig()
     controller: ControllerConfig = ControllerConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @field_validator("telemetry")
+    @classmethod
+    def _leaves_ports_for_all(cls, telemetry: TelemetryConfig) -> TelemetryConfig:
+        most = 65_535 - LAST_METRICS_OFFSET
+        if telemetry.metrics_port is not None and telemetry.metrics_port > most:
+            raise ValueError(
+                f"metrics_port is {telemetry.metrics_port}, at most {most}: the tiers' ports follow"
+            )
+        return telemetry
 
 
 def load_deployment(path: Path) -> Deployment:

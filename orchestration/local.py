@@ -197,6 +197,7 @@ def router_config(deployment: Deployment, registry: str, options: LocalOptions) 
         "start_timeout_s": options.startup_timeout_s,
         "grace_s": options.grace_s,
         "speculation": deployment.speculation.model_dump(mode="json", exclude_none=True),
+        "telemetry": {**deployment.telemetry.model_dump(exclude_none=True), "replica": "router-0"},
     }
 
 

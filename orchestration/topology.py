@@ -5,7 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fly.messages import Role
-from orchestration.config import Deployment, ModelTier, SubDrafterTier, TargetTier
+from orchestration.config import (
+    METRICS_OFFSETS,
+    METRICS_PORTS_PER_TIER,
+    Deployment,
+    ModelTier,
+    SubDrafterTier,
+    TargetTier,
+)
+from services.common.telemetry.config import TelemetryConfig
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
@@ -63,7 +71,30 @@ def plan(
     targets = _targets(deployment.target, actors[Role.TARGET])
     others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
     helper = registry if sub_drafters else None
-    return (*sub_drafters, *_drafters(deployment, actors[Role.DRAFTER], helper, others), *targets)
+    drafters = _drafters(deployment, actors[Role.DRAFTER], helper, others)
+    return tuple(_told(spec, deployment.telemetry) for spec in (*sub_drafters, *drafters, *targets))
+
+
+def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:
+    """The same replica, told what to tell of itself, if anything was said."""
+    if not telemetry.model_fields_set:
+        return spec
+    index = int(spec.replica.rpartition("-")[2])
+    port = metrics_port(telemetry, spec.role, index)
+    own = {"replica": spec.replica, "metrics_port": port, "waits_for_port": True}
+    return replace(spec, config={**spec.config, "telemetry": {**telemetry.model_dump(), **own}})
+
+
+def metrics_port(telemetry: TelemetryConfig, role: Role, index: int) -> int | None:
+    """Where a replica tells its metrics.
+
+    It depends on nothing but the replica's name, so that no other replica is started anew when a tier is
+    scaled. Replicas of a tier whose numbers differ by a multiple of 100 share a port: on one machine there
+    is room for 100.
+    """
+    if not telemetry.metrics_port:
+        return telemetry.metrics_port
+    return telemetry.metrics_port + METRICS_OFFSETS[role] + index % METRICS_PORTS_PER_TIER
 
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:

@@ -8,7 +8,7 @@ import typer
 from fly.errors import ConfigError
 from router.config import RouterConfig
 from router.server import create_host
-from services.common.config import load_yaml, parse
+from services.common.config import load_yaml, mapping, parse
 from services.common.launch import fail, run_service
 
 
@@ -31,6 +31,9 @@ def main(
     balancing: Annotated[str | None, typer.Option(help="least_load or round_robin.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(help="Requests that decode at a time.")] = None,
     max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
+    telemetry: Annotated[
+        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
+    ] = None,
 ) -> None:
     """Serve text generation over gRPC, and over HTTP where it has a port."""
     flags: dict[str, Any] = {
@@ -46,10 +49,11 @@ def main(
         "max_queued": max_queued,
     }
     try:
+        flags["telemetry"] = telemetry and mapping(telemetry, "telemetry")
         made = _configure(config, {key: value for key, value in flags.items() if value not in (None, [])})
     except ConfigError as error:
         fail(str(error))
-    run_service(lambda: create_host(made), made.grace_s)
+    run_service(lambda: create_host(made), made.grace_s, "router", made.telemetry)
 
 
 def _configure(file: Path | None, flags: dict[str, Any]) -> RouterConfig:

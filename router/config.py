@@ -11,6 +11,7 @@ from router.policies import POLICIES
 from router.request import RULE_FIELDS
 from services.common.config import Config
 from services.common.model_source import is_hub_id
+from services.common.telemetry.config import TelemetryConfig
 
 
 class LimitsConfig(Config):
@@ -152,6 +153,7 @@ class RouterConfig(Config):
         draft_timeout_s: A drafter that takes longer for one step is taken for broken.
         grace_s: How long running requests may go on when the router is told to stop.
         max_connection_age_s: Clients reconnect after so long, so that new routers get their share.
+        telemetry: What it tells of itself.
     """
 
     model: Path
@@ -175,6 +177,7 @@ class RouterConfig(Config):
     max_connection_age_s: float = Field(600.0, gt=0)
     speculation: SpeculationConfig = SpeculationConfig()
     limits: LimitsConfig = LimitsConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @property
     def address(self) -> str:

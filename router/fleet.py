@@ -80,6 +80,11 @@ class Fleet:
         drafters = self.drafters.ready(lambda drafter: mismatch(targets[0].info, drafter.info) is None)
         return targets[0], drafters[0] if drafters else None
 
+    def num_ready(self) -> dict[Role, int]:
+        """Replicas that may get new sequences, by tier."""
+        pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
+        return {role: len(pool.ready(any_replica)) for role, pool in pools.items()}
+
     def misfits(self, target: Replica) -> tuple[str, ...]:
         """Why the drafters that are up cannot draft for `target`."""
         return tuple(

@@ -23,6 +23,8 @@ from router.round import Response, play_round
 from router.target_side import TargetSide
 from router.text import ResponseText
 from router.tokenizer import Tokenizer
+from services.common.telemetry.observers import RouterObserver
+from services.common.telemetry.tracing import Tracer, current_span
 
 _MANY_RECEIVED = 256
 """Tokens of a resumed response whose detokenizing would hold up other requests."""
@@ -42,6 +44,8 @@ class Means:
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
+    tracer: Tracer
+    observer: RouterObserver
 
 
 async def generate(
@@ -114,6 +118,8 @@ async def open_response(
             means.clock,
             deadline,
             started,
+            means.observer.response(request.plan.mode),
+            current_span(),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
@@ -157,6 +163,7 @@ def close(response: Response) -> Ending:
         statistics.replays += links.replays
     statistics.seed = response.request.sampling.seed
     statistics.total_s = response.clock.now() - response.started
+    response.observer.finished(finish_reason, statistics)
     return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
 
 

@@ -23,6 +23,8 @@ from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
 from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
+from services.common.telemetry.metrics.router import router_observer
+from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
 
 _SIMULATED = "simulated"
@@ -50,7 +52,9 @@ async def create_host(
     except BaseException:
         await fleet.close()
         raise
-    means = Means(fleet, tokenizer, template, config, clock, DraftLengths(clock))
+    telemetry = Telemetry(config.telemetry, "router")
+    observer, lengths = router_observer(telemetry.registry), DraftLengths(clock)
+    means = Means(fleet, tokenizer, template, config, clock, lengths, telemetry.tracer, observer)
     generation = GenerationService(means)
 
     def register(server: grpc.aio.Server) -> None:
@@ -59,7 +63,8 @@ async def create_host(
     service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
-    return Host(service, config.address, credentials, options, _http(generation, config, defaults))
+    companions = _http(generation, config, defaults)
+    return Host(service, config.address, credentials, options, companions, telemetry)
 
 
 def _http(

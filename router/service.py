@@ -11,6 +11,7 @@ from router.clients import Accepts, Replica, any_replica, with_weights
 from router.deadline import Deadline
 from router.deployment_info import describe
 from router.generation import Means
+from router.observed import ObservedRequest
 from router.request import GenerateRequest, PreparedRequest
 from router.response import DeploymentInfo, Header, Origin
 from router.tokenizer import is_slow_to_encode
@@ -25,6 +26,7 @@ class GenerationService:
     def __init__(self, means: Means) -> None:
         self._means = means
         self._admission = Admission(means.config.max_concurrent, means.config.max_queued)
+        means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
 
     async def describe(self) -> DeploymentInfo:
         """What is served, and its limits.
@@ -45,6 +47,7 @@ class GenerationService:
         request: GenerateRequest,
         time_remaining_s: float | None,
         make_emit: Callable[[Header], EmitOfChoice],
+        traceparent: str = "",
     ) -> Header:
         """Checks, admits and generates one request; all its work ends with this call, however it ends.
 
@@ -52,16 +55,20 @@ class GenerationService:
             request: As the client gave it.
             time_remaining_s: Until nobody wants the response any more; None is for ever.
             make_emit: Told the header once the request is accepted; gives what takes each piece.
+            traceparent: Of the client's trace (W3C), where it has one.
 
         Raises:
             FlyServeError: The request breaks a limit, finds no place, or cannot be finished.
         """
-        clock = self._means.clock
+        means, clock = self._means, self._means.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
-        prepared = await self._prepare(request)
-        header = _header(prepared)
-        async with self._admission.place():
-            await generate_choices(self._means, prepared, started, deadline, make_emit(header))
+        with ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed:
+            prepared = await self._prepare(request)
+            header = _header(prepared)
+            observed.accepted(prepared)
+            async with self._admission.place():
+                observed.admitted()
+                await generate_choices(means, prepared, started, deadline, make_emit(header))
         return header
 
     async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:

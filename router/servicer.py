@@ -9,6 +9,7 @@ from router.codec.generation import request_from_wire
 from router.codec.response import info_to_wire, piece_to_wire, response_to_wire
 from router.response import Header, Piece
 from router.service import GenerationService
+from services.common.telemetry.tracing import traceparent_in
 
 SERVICE_NAME = "flyserve.v1.Generation"
 
@@ -31,7 +32,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             pieces[index].append(piece)
 
         wanted = request_from_wire(request)
-        header = await self._service.serve(wanted, context.time_remaining(), lambda header: collect)
+        trace = traceparent_in(context.invocation_metadata())
+        header = await self._service.serve(wanted, context.time_remaining(), lambda header: collect, trace)
         return response_to_wire(header, [pieces[index] for index in sorted(pieces)])
 
     # A coroutine that writes, not a generator: it is left the moment that the call ends.
@@ -46,7 +48,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
             return emit
 
-        await self._service.serve(request_from_wire(request), context.time_remaining(), make_emit)
+        wanted, trace = request_from_wire(request), traceparent_in(context.invocation_metadata())
+        await self._service.serve(wanted, context.time_remaining(), make_emit, trace)
 
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Any

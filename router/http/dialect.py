@@ -29,6 +29,7 @@ class Order:
         continuous_usage: Each of its chunks tells the usage so far.
         verdicts: Tell how every token came to be.
         timeout_s: After which nobody wants the response any more; None is never.
+        traceparent: Of the client's trace (W3C), where it has one.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Order:
     continuous_usage: bool = False
     verdicts: bool = False
     timeout_s: float | None = None
+    traceparent: str = ""
 
     @property
     def num_choices(self) -> int:

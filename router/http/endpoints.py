@@ -19,6 +19,7 @@ from router.http.dialect import Dialect
 from router.http.errors import Refused
 from router.http.objects import Health, ModelList, ModelObject, ResponseModel, Version
 from router.service import GenerationService
+from services.common.telemetry.tracing import TRACEPARENT
 
 TIMEOUT = "X-Request-Timeout"
 
@@ -37,6 +38,7 @@ class Generate:
         request_id: str = request.state.request_id
         order = await self._dialect.order(body, request_id)
         require_model(order.model, self._config)
+        order = replace(order, traceparent=request.headers.get(TRACEPARENT, ""))
         if (timeout_s := _timeout_s(request)) is not None:
             order = replace(order, timeout_s=min(timeout_s, order.timeout_s or math.inf))
         await Answer(self._service, self._dialect, order, request_id)(scope, receive, send)

@@ -56,7 +56,7 @@ async def run_order(service: GenerationService, order: Order, tally: Tally, emit
             tally.prompt_tokens += header.prompt_tokens
             return emit_in_turn
 
-        await service.serve(request, order.timeout_s, make_emit)
+        await service.serve(request, order.timeout_s, make_emit, order.traceparent)
 
     try:
         async with asyncio.timeout(order.timeout_s) as limit:

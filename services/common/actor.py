@@ -4,9 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from services.common.config import parse
 from services.common.host import Host
 from services.common.host_thread import HostThread
 from services.common.interfaces import interface_towards
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.logs import configure_logging
 
 
 class ServiceActor:
@@ -38,6 +41,7 @@ class ServiceActor:
         self.followers = followers
         if registry:
             config = {"address": f"{interface_towards(registry)}:0", **config}
+        configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)
         self._thread = HostThread(lambda: self.build(config), _end_process)
 
     async def build(self, config: dict[str, Any]) -> Host:

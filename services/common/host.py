@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
 from services.common.status import StatusInterceptor
+from services.common.telemetry.process import Telemetry, silent_telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Host:
 
     Attributes:
         port: That it listens at; known after `start`.
+        telemetry: What its process tells of itself; starts and ends with it.
         failed: Set once the service can serve no more. Health says so, the server still runs.
     """
 
@@ -78,8 +80,10 @@ class Host:
         credentials: grpc.ServerCredentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
         companions: Sequence[Companion] = (),
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Prepares the server; `address` is host:port, and port 0 takes a free one."""
+        self.telemetry = telemetry or silent_telemetry()
         self._service = service
         self._address = address
         self._credentials = credentials
@@ -104,7 +108,7 @@ class Host:
         """Binds and serves, and so do the companions; where one cannot, nothing is left running.
 
         Raises:
-            ConfigError: The port is in use, or the address cannot be bound.
+            ConfigError: The port, or that of the metrics, is in use, or the address cannot be bound.
         """
         try:
             await self._start()
@@ -118,6 +122,7 @@ class Host:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
+        self.telemetry.start(self._address.rpartition(":")[0])
         await self._server.start()
         for companion in self._companions:
             await companion.start()
@@ -134,6 +139,7 @@ class Host:
         drains = (companion.drain(grace_s) for companion in self._companions)
         await asyncio.gather(self._server.stop(grace_s), *drains)
         await self._service.close()
+        await self.telemetry.close()
 
     async def _watch_service(self, failure: Callable[[], Awaitable[None]]) -> None:
         await failure()

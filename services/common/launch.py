@@ -1,7 +1,6 @@
 """What every `python -m services.<tier>` does: one line per error, an address when ready, then drain."""
 
 import asyncio
-import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -10,19 +9,29 @@ import typer
 
 from fly.errors import FlyServeError
 from services.common.host import Host, serve_until_signalled
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.logs import configure_logging
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 
 
-def run_service(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
+def run_service(
+    build: Callable[[], Awaitable[Host]], grace_s: float, role: str, telemetry: TelemetryConfig
+) -> None:
     """Serves until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2.
 
     A service that fails ends the process with exit status 1: whoever supervises it starts another.
+
+    Args:
+        build: Makes the host.
+        grace_s: For running calls at the end.
+        role: Of the process, for its log.
+        telemetry: How it logs.
     """
     import uvloop
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging(telemetry, role)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(build, grace_s))

@@ -10,7 +10,7 @@ from fly.known import StaleState
 from fly.messages import Close, DraftStep, Open, Stale, VerifyStep
 from fly.tokens import SequenceUpdate
 
-Step = TypeVar("Step", VerifyStep, DraftStep, contravariant=True)
+Step = TypeVar("Step", bound=VerifyStep | DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
 Wire = TypeVar("Wire")
 

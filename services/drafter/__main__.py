@@ -28,6 +28,9 @@ def main(
     draft_ahead: Annotated[
         str, typer.Option(help="Draft on while the target verifies: auto, on, off.")
     ] = "auto",
+    telemetry: Annotated[
+        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
+    ] = None,
 ) -> None:
     """Serve drafts by a small model over gRPC."""
     try:
@@ -43,13 +46,14 @@ def main(
             "registry": registry,
             "role": role,
             "draft_ahead": draft_ahead,
+            "telemetry": mapping(telemetry or "{}", "telemetry"),
         }
         config = parse(DrafterConfig, flags, "flags")
     except ConfigError as error:
         fail(str(error))
     from services.drafter.servicer import create_host
 
-    run_service(lambda: create_host(config), config.grace_s)
+    run_service(lambda: create_host(config), config.grace_s, config.role, config.telemetry)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from fly.errors import FlyServeError, NotReady
 from fly.tokens import TokenSequence
 from services.common.backoff import Backoff
 from services.common.streams import DrafterStream
+from services.common.telemetry.tracing import current_span
 from services.drafter.guesser import PASSAGE_TOKENS, Question, RemoteGuesser
 from services.drafter.worth import Worth
 
@@ -79,10 +80,11 @@ class GuessLink:
         if question is None:
             return
         try:
-            async with asyncio.timeout(_SILENCE_S):
-                draft = await stream.draft(
-                    self._mirror, question.decided, question.max_tokens, passage_tokens=PASSAGE_TOKENS
-                )
+            with current_span().call("guess"):
+                async with asyncio.timeout(_SILENCE_S):
+                    draft = await stream.draft(
+                        self._mirror, question.decided, question.max_tokens, passage_tokens=PASSAGE_TOKENS
+                    )
         except TimeoutError:
             raise NotReady(f"no answer within {_SILENCE_S:g} s") from None
         except asyncio.CancelledError:

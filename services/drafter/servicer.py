@@ -2,18 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 
 from fly.clock import SystemClock
-from fly.messages import Open, Role
+from fly.messages import Draft, Open, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
 from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.stream_server import serve_stream
+from services.common.telemetry.metrics.engine import drafter_observer
+from services.common.telemetry.process import Telemetry, silent_telemetry
+from services.common.telemetry.sessions import DraftSteps, StreamTelemetry
+from services.common.telemetry.tracing import StreamTrace
 from services.drafter.config import DrafterConfig
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
@@ -26,10 +31,17 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Serves drafting streams from one engine, helped by sub-drafters."""
 
-    def __init__(self, engine: Engine, sub_drafters: SubDrafters, limits: DraftingLimits) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sub_drafters: SubDrafters,
+        limits: DraftingLimits,
+        telemetry: StreamTelemetry[Draft],
+    ) -> None:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
+        self._telemetry = telemetry
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
@@ -39,7 +51,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         async def send(answer: Any) -> None:
             await context.write(draft_response_to_wire(answer))
 
-        await serve_stream(request_iterator, draft_request_from_wire, self._open, send)
+        with self._telemetry.trace(context) as trace:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
         """Stops the engine and lets go of the sub-drafters."""
@@ -47,13 +60,13 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, opening: Open) -> AsyncIterator[DraftSession]:
+    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
         sequence = await self._engine.open(opening)
         try:
             async with self._sub_drafters.help(opening, self._engine.info.vocab_size) as help:
                 session = DraftSession(self._engine, sequence, help, self._limits)
                 try:
-                    yield session
+                    yield self._telemetry.observed(session, opening, trace)
                 finally:
                     await session.close()
         finally:
@@ -70,7 +83,8 @@ async def create_host(config: DrafterConfig, credentials: grpc.ServerCredentials
     await engine.start()
     sub_drafters = SubDrafters(_source(config))
     await sub_drafters.start()
-    return host_engine(engine, sub_drafters, config.limits, config.address, credentials)
+    telemetry = Telemetry(config.telemetry, config.role)
+    return host_engine(engine, sub_drafters, config.limits, config.address, credentials, telemetry)
 
 
 def host_engine(
@@ -79,14 +93,19 @@ def host_engine(
     limits: DraftingLimits | None = None,
     address: str = "127.0.0.1:0",
     credentials: grpc.ServerCredentials | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Host:
     """A host that serves a running engine, not yet started; it stops both when it is drained."""
-    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits())
+    telemetry, role = telemetry or silent_telemetry(), engine.info.role
+    observer = drafter_observer(telemetry.registry, role, engine.load)
+    told = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, observer)
+    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits(), told)
 
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
-    return Host(Service(SERVICE_NAME, register, servicer.close, engine.failure), address, credentials)
+    service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
+    return Host(service, address, credentials, telemetry=telemetry)
 
 
 def _source(config: DrafterConfig) -> EndpointSource | None:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from fly.messages import Role
 from services.common.config import Config
+from services.common.telemetry.config import TelemetryConfig
 from services.engine.factory import EngineConfig
 from services.engine.simulation.runner import SimulatedConfig
 
@@ -24,6 +25,7 @@ class ModelSettings(Config):
         threads: CPU threads of a forward.
         address: host:port to listen at; port 0 takes a free one.
         grace_s: How long running streams may go on when the replica is told to stop.
+        telemetry: What it tells of itself.
     """
 
     model: Path | None = None
@@ -35,6 +37,7 @@ class ModelSettings(Config):
     threads: int = Field(1, ge=1, le=1024)
     address: str = "127.0.0.1:0"
     grace_s: float = Field(10.0, ge=0)
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @model_validator(mode="after")
     def _has_one_model(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
-from services.common.config import parse
+from services.common.config import mapping, parse
 from services.common.launch import fail, run_service
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host
@@ -19,20 +19,24 @@ def main(
     memory_tokens: Annotated[
         int, typer.Option(help="Tokens of finished responses that suffix remembers.")
     ] = 10_000_000,
+    telemetry: Annotated[
+        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
+    ] = None,
 ) -> None:
     """Serve guesses by look-up over gRPC."""
-    flags = {
-        "engine": engine,
-        "address": address,
-        "min_ngram": min_ngram,
-        "max_ngram": max_ngram,
-        "memory_tokens": memory_tokens,
-    }
     try:
+        flags = {
+            "engine": engine,
+            "address": address,
+            "min_ngram": min_ngram,
+            "max_ngram": max_ngram,
+            "memory_tokens": memory_tokens,
+            "telemetry": mapping(telemetry or "{}", "telemetry"),
+        }
         config = parse(SubDrafterConfig, flags, "flags")
     except ConfigError as error:
         fail(str(error))
-    run_service(lambda: create_host(config), config.grace_s)
+    run_service(lambda: create_host(config), config.grace_s, "sub_drafter", config.telemetry)
 
 
 if __name__ == "__main__":

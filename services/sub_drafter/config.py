@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from services.common.config import Config
+from services.common.telemetry.config import TelemetryConfig
 
 
 class SubDrafterConfig(Config):
@@ -19,6 +20,7 @@ class SubDrafterConfig(Config):
         max_tokens: Longest sequence that one stream may hold.
         address: host:port; port 0 takes a free one.
         grace_s: How long running streams may go on when the replica is told to stop.
+        telemetry: What it tells of itself.
     """
 
     engine: Literal["ngram", "suffix"] = "ngram"
@@ -28,3 +30,4 @@ class SubDrafterConfig(Config):
     max_tokens: int = Field(1_048_576, ge=1)
     address: str = "127.0.0.1:0"
     grace_s: float = Field(10.0, ge=0)
+    telemetry: TelemetryConfig = TelemetryConfig()

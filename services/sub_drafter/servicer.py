@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,6 +14,10 @@ from services.common.codec.drafter import draft_request_from_wire, draft_respons
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
 from services.common.stream_server import serve_stream
+from services.common.telemetry.metrics.sub_drafter import sub_drafter_observer
+from services.common.telemetry.process import Telemetry
+from services.common.telemetry.sessions import DraftSteps, StreamTelemetry
+from services.common.telemetry.tracing import StreamTrace
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
 from services.sub_drafter.session import LookupSession
@@ -23,10 +28,12 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
     """Serves look-up sessions."""
 
-    def __init__(self, config: SubDrafterConfig) -> None:
+    def __init__(self, config: SubDrafterConfig, telemetry: Telemetry) -> None:
         self._config = config
         self._engine = build_engine(config)
         self._num_open = 0
+        observer = sub_drafter_observer(telemetry.registry, self._load)
+        self._telemetry = StreamTelemetry(f"{Role.SUB_DRAFTER.value}.draft", telemetry.tracer, observer)
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         info = ModelInfo(
@@ -39,29 +46,37 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
             context_length=self._config.max_tokens,
             dtype="",
             shards=1,
-            kv_capacity=self._config.memory_tokens if self._config.engine == "suffix" else 0,
+            kv_capacity=self._capacity,
             version=VERSION,
         )
-        load = Load(self._num_open, kv_used=self._engine.memory_tokens, kv_capacity=info.kv_capacity)
-        return info_to_wire(info, load)
+        return info_to_wire(info, self._load())
 
     # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         async def send(answer: Any) -> None:
             await context.write(draft_response_to_wire(answer))
 
-        await serve_stream(request_iterator, draft_request_from_wire, self._open, send)
+        with self._telemetry.trace(context) as trace:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
         """Its memory goes with it."""
 
+    @property
+    def _capacity(self) -> int:
+        """Tokens that can be remembered."""
+        return self._config.memory_tokens if self._config.engine == "suffix" else 0
+
+    def _load(self) -> Load:
+        return Load(self._num_open, kv_used=self._engine.memory_tokens, kv_capacity=self._capacity)
+
     @asynccontextmanager
-    async def _open(self, opening: Open) -> AsyncIterator[LookupSession]:
+    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
         lookup = self._engine.open(opening)
         session = LookupSession(lookup, opening.prompt_length, self._config.max_tokens)
         self._num_open += 1
         try:
-            yield session
+            yield self._telemetry.observed(session, opening, trace)
         finally:
             session.close()
             self._num_open -= 1
@@ -69,9 +84,11 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
 async def create_host(config: SubDrafterConfig, credentials: grpc.ServerCredentials | None = None) -> Host:
     """A host that serves this configuration, not yet started."""
-    servicer = SubDrafterServicer(config)
+    telemetry = Telemetry(config.telemetry, Role.SUB_DRAFTER.value)
+    servicer = SubDrafterServicer(config, telemetry)
 
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
-    return Host(Service(SERVICE_NAME, register, servicer.close), config.address, credentials)
+    service = Service(SERVICE_NAME, register, servicer.close)
+    return Host(service, config.address, credentials, telemetry=telemetry)

@@ -21,6 +21,9 @@ def main(
     kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
     shards: Annotated[int, typer.Option(help="Processes of this machine that share the model.")] = 1,
+    telemetry: Annotated[
+        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
+    ] = None,
 ) -> None:
     """Serve verification by a target model over gRPC."""
     try:
@@ -33,13 +36,14 @@ def main(
             "kv_tokens": kv_tokens,
             "threads": threads,
             "shards": shards,
+            "telemetry": mapping(telemetry or "{}", "telemetry"),
         }
         config = parse(TargetConfig, flags, "flags")
     except ConfigError as error:
         fail(str(error))
     from services.target.servicer import create_host
 
-    run_service(lambda: create_host(config), config.grace_s)
+    run_service(lambda: create_host(config), config.grace_s, "target", config.telemetry)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,21 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 
-from fly.messages import Open, Role
+from fly.messages import Open, Role, Verification
 from protos.flyserve.v1 import common_pb2, target_pb2_grpc
 from services.common.codec.shared import info_to_wire
 from services.common.codec.target import verify_request_from_wire, verify_response_to_wire
 from services.common.host import Host, Service
 from services.common.stream_server import serve_stream
+from services.common.telemetry.metrics.engine import target_observer
+from services.common.telemetry.process import Telemetry, silent_telemetry
+from services.common.telemetry.sessions import StreamTelemetry, VerifySteps
+from services.common.telemetry.tracing import StreamTrace
 from services.engine.engine import Engine
 from services.engine.factory import StartFollowers, build_engine
 from services.engine.sharding.spawning import spawned_followers
@@ -24,8 +29,9 @@ SERVICE_NAME = "flyserve.v1.Target"
 class TargetServicer(target_pb2_grpc.TargetServicer):
     """Serves verification streams from one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, telemetry: StreamTelemetry[Verification]) -> None:
         self._engine = engine
+        self._telemetry = telemetry
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
@@ -35,17 +41,18 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         async def send(answer: Any) -> None:
             await context.write(verify_response_to_wire(answer))
 
-        await serve_stream(request_iterator, verify_request_from_wire, self._open, send)
+        with self._telemetry.trace(context) as trace:
+            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
         """Stops the engine."""
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, opening: Open) -> AsyncIterator[VerifySession]:
+    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[VerifySteps]:
         sequence = await self._engine.open(opening)
         try:
-            yield VerifySession(self._engine, sequence)
+            yield self._telemetry.observed(VerifySession(self._engine, sequence), opening, trace)
         finally:
             self._engine.close(sequence)
 
@@ -68,16 +75,23 @@ async def create_host(
     engine_config = config.engine_config(Role.TARGET)
     engine = build_engine(engine_config, None, start_followers or spawned_followers(engine_config))
     await engine.start()
-    return host_engine(engine, config.address, credentials)
+    telemetry = Telemetry(config.telemetry, Role.TARGET.value)
+    return host_engine(engine, config.address, credentials, telemetry)
 
 
 def host_engine(
-    engine: Engine, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None
+    engine: Engine,
+    address: str = "127.0.0.1:0",
+    credentials: grpc.ServerCredentials | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Host:
     """A host that serves a running engine, not yet started; it stops the engine when it is drained."""
-    servicer = TargetServicer(engine)
+    telemetry = telemetry or silent_telemetry()
+    observer = target_observer(telemetry.registry, engine.load)
+    servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, observer))
 
     def register(server: grpc.aio.Server) -> None:
         target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
 
-    return Host(Service(SERVICE_NAME, register, servicer.close, engine.failure), address, credentials)
+    service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
+    return Host(service, address, credentials, telemetry=telemetry)

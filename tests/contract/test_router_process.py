@@ -146,13 +146,13 @@ async def test_a_bad_start_is_one_line(arguments: tuple[str, ...], part: str) ->
     assert part in await refused(*arguments)
 
 
-def test_importing_the_router_loads_neither_torch_nor_ray(tmp_path: Path) -> None:
+def test_importing_the_router_loads_neither_torch_nor_ray_nor_what_only_traces_need(tmp_path: Path) -> None:
     program = """
 import sys, pathlib
 import router.__main__, router.server, router.tokenizer
 tokenizer = router.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
 tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], "{{ messages[0].content }}", {})
-print([name for name in ("torch", "ray") if name in sys.modules])
+print([name for name in ("torch", "ray", "opentelemetry") if name in sys.modules])
 """
     command = [sys.executable, "-c", program, str(save_tokenizer(tmp_path))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)

@@ -35,7 +35,7 @@ def router(
         made = load_deployment(deployment)
         config = router_config(made, registry or _registry_of(made.name, ray_address), LocalOptions())
         parsed = parse(RouterConfig, {**config, "grace_s": made.rollout.drain_s}, str(deployment))
-        run_service(lambda: create_host(parsed), parsed.grace_s)
+        run_service(lambda: create_host(parsed), parsed.grace_s, "router", parsed.telemetry)
 
 
 def _registry_of(name: str, ray_address: str | None) -> str:

@@ -110,3 +110,35 @@ def test_drafting_ahead_takes_spare_cpus(
 def test_a_model_belongs_to_the_engine_model(tier: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="folder of engine model"):
         deployment(drafter={"model": "/m/small"}, sub_drafter=tier)
+
+
+TIERS = {"drafter": {"model": "/m/small"}, "sub_drafter": {"engine": "ngram"}}
+
+
+def test_every_replica_tells_its_metrics_at_a_port_that_follows_from_its_name() -> None:
+    def ports(replicas: int, port: int | None) -> dict[str, int | None]:
+        target = {"model": "/m/big", "replicas": replicas}
+        specs = plan(deployment(target=target, telemetry={"metrics_port": port}, **TIERS), "here:1")
+        return {spec.replica: spec.config["telemetry"]["metrics_port"] for spec in specs}
+
+    one = {"sub_drafter-0": 9700, "drafter-0": 9600, "target-0": 9500}
+    assert ports(1, 9400) == one
+    assert ports(2, 9400) == {**one, "target-1": 9501}
+    assert set(ports(2, 0).values()) == {0}
+    assert set(ports(2, None).values()) == {None}
+    assert max(port for port in ports(101, 9400).values() if port) < 65_536
+
+
+def test_every_replica_is_told_where_its_traces_go_and_who_it_is() -> None:
+    told = {"otlp_endpoint": "http://collector:4317", "log_format": "json"}
+    specs = plan(deployment(telemetry=told, **TIERS), "here:1")
+    tellings = [spec.config["telemetry"] for spec in specs]
+    assert [telling["replica"] for telling in tellings] == [spec.replica for spec in specs]
+    assert all(telling.items() >= told.items() for telling in tellings)
+    drafter = next(spec for spec in specs if spec.role is Role.DRAFTER)
+    assert parse(DrafterConfig, dict(drafter.config), "test").telemetry.log_format == "json"
+
+
+def test_the_tiers_ports_must_follow_the_routers() -> None:
+    with pytest.raises(ConfigError, match="metrics_port is 65500, at most 65136"):
+        deployment(telemetry={"metrics_port": 65_500})

@@ -60,12 +60,12 @@ GUESSES = st.builds(GuessCounts, SHORT, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
 TO_TARGET = st.builds(
     Open, *OPENING, st.sampled_from(EntropyEstimator), num_logprobs=st.none() | SHORT
-) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
+) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS, WORD)
 FROM_TARGET = STALE | st.builds(
     Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS
 )
 TO_DRAFTER = st.builds(Open, *OPENING, without_sub_drafter=st.booleans()) | st.builds(
-    DraftStep, UPDATES, SHORT, st.booleans(), SHORT
+    DraftStep, UPDATES, SHORT, st.booleans(), SHORT, WORD
 )
 FROM_DRAFTER = STALE | st.builds(
     Draft,

@@ -1,0 +1,1 @@
+"""The metrics of every role, one file each."""

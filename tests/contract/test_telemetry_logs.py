@@ -1,0 +1,118 @@
+"""What processes log while they serve: requests by their ids, and nothing of what was said."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.logs import formatter
+from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import EXACT, PLAIN, running
+from tests.contract.telemetry_rig import fetch, telling
+
+ROOT = Path(__file__).parents[2]
+PROMPT = "the quick brown fox jumps over the lazy dog"
+JSON = TelemetryConfig(log_format="json")
+
+
+class Lines(logging.Handler):
+    """Keeps every line of every level."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.setFormatter(formatter(JSON, "all"))
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.fixture
+def log() -> Iterator[Lines]:
+    lines, root = Lines(), logging.getLogger()
+    level = root.level
+    root.addHandler(lines)
+    root.setLevel(logging.DEBUG)
+    yield lines
+    root.setLevel(level)
+    root.removeHandler(lines)
+
+
+async def test_requests_are_logged_by_id_and_nothing_of_what_was_said(tmp_path: Path, log: Lines) -> None:
+    asked: dict[str, Any] = {"prompt_token_ids": None, "prompt": PROMPT, "stop": ["never said"]}
+    async with telling(save_tokenizer(tmp_path), {"log_format": "json"}) as rig:
+        answer = await rig.generate(EXACT, 60, request_id="logged", **asked)
+        await rig.refusal(prompt=PROMPT, max_new_tokens=1 << 30)
+    told = [json.loads(line) for line in log.lines]
+    (ended, refused) = [line for line in told if line["message"] == "request ended"]
+    assert (ended["request_id"], ended["mode"], ended["outcome"]) == ("logged", "exact", "ok")
+    assert ended["seconds"] > 0
+    assert refused["outcome"] == "invalid_request"
+    ids = ", ".join(str(token.id) for token in answer.tokens[:3])
+    everything = "\n".join(log.lines)
+    for said in (PROMPT, "quick brown", "never said", answer.text, answer.text[:8], ids):
+        assert said not in everything
+
+
+async def test_a_stream_that_fails_is_logged_with_its_request(tmp_path: Path, log: Lines) -> None:
+    targets = [FakeTarget(HashModel()), FakeTarget(HashModel())]
+
+    async def die(step: int) -> None:
+        if step == 3:
+            await targets[0].die()
+
+    targets[0].script = die
+    config = {"balancing": "round_robin", "replica_wait_s": 1.0}
+    async with running(save_tokenizer(tmp_path), targets, **config) as rig:
+        for index in range(2):
+            await rig.generate(PLAIN, 20, request_id=f"request-{index}")
+    told = [json.loads(line) for line in log.lines]
+    (failed,) = [line for line in told if "failed in mid-stream" in line["message"]]
+    assert failed["level"] == "warning" and failed["request_id"].startswith("request-")
+
+
+def test_a_process_logs_json_from_its_first_line_on() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "services.sub_drafter",
+        "--telemetry",
+        "{log_format: json, metrics_port: 0}",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("ready ")
+        told = [json.loads(process.stderr.readline()) for _ in range(2)]
+        (address,) = [line["message"].split("//")[1].removesuffix("/metrics") for line in told[:1]]
+        assert 'flyserve_build_info{replica="",role="sub_drafter"' in fetch(address)
+        assert all(line["role"] == "sub_drafter" for line in told)
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=30)
+        assert all(json.loads(line) for line in rest.splitlines())
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("{metrics_prot: 1}", "telemetry.metrics_prot: unknown key, did you mean 'metrics_port'?"),
+        ("{otlp_endpoint: collector}", "must be http://host:port, or https://host:port with TLS"),
+        ("{log_format: xml}", "Input should be 'text' or 'json'"),
+    ],
+)
+def test_a_bad_setting_is_one_line(told: str, reason: str) -> None:
+    command = [sys.executable, "-m", "services.sub_drafter", "--telemetry", told]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and reason in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

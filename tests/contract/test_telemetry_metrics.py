@@ -1,0 +1,158 @@
+"""What Prometheus is told, scraped over real sockets, against what the responses report of themselves."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fly.errors import ConfigError
+from protos.flyserve.v1 import generation_pb2 as pb
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.process import Telemetry
+from tests.contract.fakes import save_tokenizer
+from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, make_request
+from tests.contract.telemetry_rig import TARGET, fetch, telling
+
+METRICS = {"metrics_port": 0}
+VERDICTS = {"VERDICT_EXACT": "exact", "VERDICT_RESCUED": "rescued", "VERDICT_CORRECTED": "corrected"}
+VERDICTS |= {"VERDICT_BONUS": "bonus", "VERDICT_PLAIN": "plain"}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tokenizer(tmp_path)
+
+
+def total(answers: list[Answer], field: str) -> float:
+    return sum(getattr(answer.statistics, field) for answer in answers)
+
+
+async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
+    async with telling(model, METRICS) as rig:
+        answers = [await rig.generate(mode, 60) for mode in (FLY, EXACT, FLY)]
+        plain = await rig.generate(PLAIN, 20)
+        router, target, drafter = [await rig.scrape(role) for role in ("router", "target", "drafter")]
+        sub_drafter = await rig.scrape("sub_drafter")
+    everything = [*answers, plain]
+    assert router("flyserve_requests_total", outcome="ok") == 4
+    assert router("flyserve_requests_active") == 0
+    assert router("flyserve_responses_total", mode="fly", finish_reason="length") == 2
+    assert router("flyserve_tokens_total") == total(everything, "emitted") == 200
+    assert router("flyserve_goodput_tokens_total", mode="plain") == 20
+    told = Counter(VERDICTS[pb.Verdict.Name(t.verdict)] for answer in everything for t in answer.tokens)
+    assert {verdict: router("flyserve_tokens_total", verdict=verdict) for verdict in told} == dict(told)
+    assert router("flyserve_rounds_total") == total(everything, "rounds")
+    assert router("flyserve_draft_length_tokens_sum") == total(everything, "drafted")
+    assert router("flyserve_rounds_carried_total") == total(everything, "carried")
+    assert router("flyserve_prompt_tokens_total") == 4 * len(make_request(FLY).prompt_token_ids.ids)
+    assert router("flyserve_wire_bytes_total") == total(everything, "wire_bytes")
+    assert router("flyserve_time_to_first_token_seconds_count") == 4
+    assert router("flyserve_time_to_first_token_seconds_sum") == pytest.approx(
+        total(everything, "time_to_first_token_s")
+    )
+    assert router("flyserve_replicas", role="target") == 1
+    refused = ("rejected_by_gate", "rejected_by_window", "rejected_by_tail", "rejected_by_guard")
+    assert router("flyserve_refusals_total", mode="fly") == sum(
+        total([answers[0], answers[2]], field) for field in refused
+    )
+    assert router("flyserve_round_phase_seconds_count", phase="verify") == total(everything, "rounds")
+    assert target("flyserve_step_seconds_count") == total(everything, "rounds")
+    assert target("flyserve_verified_positions_total") == total(everything, "rounds") + total(
+        everything, "drafted"
+    )
+    assert drafter("flyserve_drafted_tokens_sum") == total(everything, "drafted")
+    assert drafter("flyserve_draft_forwards_total") == total(everything, "drafter_forwards")
+    assert drafter("flyserve_supplied_tokens_total") == total(everything, "sub_drafter_tokens")
+    assert drafter("flyserve_guesses_total", outcome="asked") == total(everything, "guesses_asked") > 0
+    assert sub_drafter("flyserve_step_seconds_count") > 0
+    assert target("flyserve_kv_capacity_tokens") == 65536
+    assert target("flyserve_build_info", role="target", replica="target-0") == 1
+    assert target("process_cpu_seconds_total") > 0
+
+
+async def test_acceptance_by_position_falls_and_begins_with_every_draft(model: Path) -> None:
+    async with telling(model, METRICS) as rig:
+        answers = [await rig.generate(EXACT, 100) for _ in range(3)]
+        router = await rig.scrape("router")
+
+    def at(position: int, outcome: str) -> float:
+        return router("flyserve_draft_positions_total", position=str(position), outcome=outcome)
+
+    kept, drafted = [[at(p, outcome) for p in range(15)] for outcome in ("kept", "drafted")]
+    assert drafted[0] == router("flyserve_rounds_total", drafted="true")
+    assert sum(drafted) == total(answers, "drafted")
+    # In exact mode nothing is kept for a while only.
+    assert sum(kept) == total(answers, "accepted")
+    assert kept == sorted(kept, reverse=True)
+    assert all(some <= most for some, most in zip(kept, drafted, strict=True))
+
+
+async def test_what_goes_wrong_is_told_by_its_kind(model: Path) -> None:
+    slow = TARGET.__class__(base_s=0.2, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
+    async with telling(model, METRICS, target=slow) as rig:
+        await rig.refusal(prompt="hello", max_new_tokens=1 << 30)
+        call = rig.stub.Generate(make_request(PLAIN, 60))
+        while (await rig.scrape("router"))("flyserve_requests_active") == 0:
+            pass
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(grpc.aio.AioRpcError):
+            await rig.stub.Generate(make_request(PLAIN, 60), timeout=0.3)
+        while (router := await rig.scrape("router"))("flyserve_requests_active"):
+            pass
+    assert router("flyserve_requests_total", mode="unknown", outcome="invalid_request") == 1
+    ended = {
+        outcome: router("flyserve_requests_total", mode="plain", outcome=outcome)
+        for outcome in {s.labels["outcome"] for s in router.samples if s.name == "flyserve_requests_total"}
+        if outcome != "invalid_request"
+    }
+    assert sum(ended.values()) == 2 and ended.keys() <= {"cancelled", "deadline_exceeded"}
+
+
+async def test_metrics_are_served_on_loopback_and_end_with_their_process(model: Path) -> None:
+    async with telling(model, METRICS) as rig:
+        addresses = [host.telemetry.metrics_address for host in rig.hosts.values()]
+        assert all(address.startswith("127.0.0.1:") for address in addresses)
+    for address in addresses:
+        with pytest.raises(OSError):
+            await asyncio.to_thread(fetch, address)
+
+
+async def test_without_a_port_nothing_is_served(model: Path) -> None:
+    async with telling(model, {}) as rig:
+        await rig.generate(FLY, 20)
+        assert {host.telemetry.metrics_address for host in rig.hosts.values()} == {""}
+
+
+async def test_a_replica_beside_its_predecessor_tells_its_metrics_once_the_port_is_free() -> None:
+    first = Telemetry(TelemetryConfig(metrics_port=0, replica="first"), "target")
+    first.start("127.0.0.1")
+    port = int(first.metrics_address.rpartition(":")[2])
+    told = TelemetryConfig(metrics_port=port, replica="second", waits_for_port=True)
+    second, third = Telemetry(told, "target"), Telemetry(told, "target")
+    second.start("127.0.0.1")
+    assert not second.metrics_address
+    await first.close()
+    async with asyncio.timeout(10):
+        while not second.metrics_address:
+            await asyncio.sleep(0.01)
+    assert 'replica="second"' in await fetch(second.metrics_address)
+    third.start("127.0.0.1")
+    await third.close()
+    await second.close()
+
+
+async def test_a_port_in_use_is_one_line() -> None:
+    def telemetry(port: int) -> Telemetry:
+        return Telemetry(TelemetryConfig(metrics_port=port), "target")
+
+    first = telemetry(0)
+    first.start("127.0.0.1")
+    port: Any = first.metrics_address.rpartition(":")[2]
+    with pytest.raises(ConfigError, match=f"telemetry.metrics_port: 127.0.0.1:{port} cannot be bound"):
+        telemetry(int(port)).start("127.0.0.1")
+    await first.close()

@@ -1,0 +1,93 @@
+"""What a line of the log looks like, and what none ever holds."""
+
+import ast
+import json
+import logging
+import sys
+from contextvars import copy_context
+from pathlib import Path
+
+import pytest
+
+from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.logs import FIGURES, formatter, name_request
+
+ROOT = Path(__file__).parents[3]
+SAID = {
+    "prompt",
+    "prompt_ids",
+    "prompt_token_ids",
+    "text",
+    "texts",
+    "tokens",
+    "token",
+    "ids",
+    "pieces",
+    "piece",
+}
+"""Names that stand for what was said, wherever they occur in the code."""
+
+
+def line(log_format: str, message: str = "%d rounds", *arguments: object, **about: object) -> str:
+    record = logging.LogRecord("router.x", logging.INFO, __file__, 1, message, arguments or (3,), None)
+    record.created, record.msecs = 0.0, 250.0
+    for key, value in about.items():
+        setattr(record, key, value)
+    config = TelemetryConfig(log_format=log_format, replica="router-0")  # type: ignore[arg-type]
+    return formatter(config, "router").format(record)
+
+
+def test_a_line_for_people() -> None:
+    told = line("text", **{FIGURES: {"mode": "fly", "seconds": 0.123456789}})
+    assert told == (
+        "1970-01-01T00:00:00.250Z INFO router.x: 3 rounds"
+        " [role=router replica=router-0 mode=fly seconds=0.123457]"
+    )
+
+
+def test_a_line_for_machines() -> None:
+    told = json.loads(line("json", **{FIGURES: {"mode": "fly"}}))
+    expected = {"time": "1970-01-01T00:00:00.250Z", "level": "info", "logger": "router.x"}
+    expected |= {"message": "3 rounds", "role": "router", "replica": "router-0", "mode": "fly"}
+    assert told == expected
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_request_may_be_named_with_anything_and_stays_on_its_line(log_format: str) -> None:
+    def named() -> str:
+        name_request("a\nb [role=root] 你")
+        return line(log_format)
+
+    told = copy_context().run(named)
+    assert "\n" not in told
+    assert line(log_format) != told, "the name belongs to its own task"
+    if log_format == "json":
+        assert json.loads(told)["request_id"] == "a\nb [role=root] 你"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_an_error_is_told_with_its_traceback(log_format: str) -> None:
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        assert "RuntimeError: broken" in line(log_format, exc_info=sys.exc_info())
+
+
+def test_no_call_of_a_logger_is_given_what_was_said() -> None:
+    """Whoever wants to log a prompt, a token or a text has to change this test."""
+    folders = ("router", "services", "orchestration")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    calls = [(file, call) for file in files for call in logger_calls(file)]
+    assert len(calls) > 10
+    for file, call in calls:
+        names = {node.id for part in call.args for node in ast.walk(part) if isinstance(node, ast.Name)}
+        names |= {
+            node.attr for part in call.args for node in ast.walk(part) if isinstance(node, ast.Attribute)
+        }
+        assert not names & SAID, f"{file}:{call.lineno} logs {names & SAID}"
+
+
+def logger_calls(file: Path) -> list[ast.Call]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call for call in calls if ast.unparse(call.func).startswith(("logger.", "logging.info"))]
