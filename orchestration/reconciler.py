@@ -116,7 +116,8 @@ class _Tier:
         if any(i.phase is Phase.READY for i in fresh):
             yield from map(self._let_go, stale)
             return
-        yield from (self._let_go(i) for i in stale if i.phase is Phase.STARTING)
+        spare = [i for i in stale if i.phase is Phase.READY][:-1]
+        yield from (self._let_go(i) for i in stale if i.phase is Phase.STARTING or i in spare)
         if stale and self._is_replaced_in_place(replica):
             self._has_gap = True
             yield from (self._let_go(i) for i in stale if i.phase is not Phase.STARTING)

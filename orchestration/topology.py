@@ -76,8 +76,8 @@ def plan(
 
 
 def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:
-    """The same replica, told what to tell of itself, if anything was said."""
-    if not telemetry.model_fields_set:
+    """The same replica, told what to tell of itself, where that is not the default."""
+    if telemetry == TelemetryConfig():
         return spec
     index = int(spec.replica.rpartition("-")[2])
     port = metrics_port(telemetry, spec.role, index)

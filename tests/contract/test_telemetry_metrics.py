@@ -140,7 +140,7 @@ async def test_a_replica_beside_its_predecessor_tells_its_metrics_once_the_port_
     async with asyncio.timeout(10):
         while not second.metrics_address:
             await asyncio.sleep(0.01)
-    assert 'replica="second"' in await fetch(second.metrics_address)
+    assert 'replica="second"' in await asyncio.to_thread(fetch, second.metrics_address)
     third.start("127.0.0.1")
     await third.close()
     await second.close()

@@ -22,6 +22,7 @@ from services.common.host import Host, Service
 
 FILE = "/etc/one.yaml"
 REGISTRY = "127.0.0.1:7"
+PATIENCE_S = 10
 
 
 async def _nothing() -> None:
@@ -126,9 +127,12 @@ class Scene:
         return {f"{row.replica}.{row.generation}": row for row in (await self.manager.status()).replicas}
 
     async def until(self, condition: Callable[[dict[str, ReplicaStatus]], bool]) -> dict[str, ReplicaStatus]:
-        async with asyncio.timeout(10):
-            while not condition(rows := await self.rows()):
-                await asyncio.sleep(0.01)
+        rows = await self.rows()
+        end = asyncio.get_running_loop().time() + PATIENCE_S
+        while not condition(rows):
+            assert asyncio.get_running_loop().time() < end, (rows, (await self.manager.status()).notes)
+            await asyncio.sleep(0.01)
+            rows = await self.rows()
         return rows
 
     async def until_ready(self, *names: str) -> dict[str, ReplicaStatus]:

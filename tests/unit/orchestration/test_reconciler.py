@@ -167,6 +167,19 @@ def test_a_condemned_replica_is_replaced_by_one_of_the_same() -> None:
     assert scene.decide() == [Drain(Key("target-1", 1))]
 
 
+def test_of_two_outdated_ones_that_serve_the_newer_stays_until_its_successor_serves() -> None:
+    scene = Scene().serve(*specs(1))
+    scene.ledger.condemn(Key("target-0", 1))
+    scene.decide()
+    scene.make_ready()
+    new = scene.desired = specs(1, "b")
+    assert scene.decide() == [Drain(Key("target-0", 1))]
+    scene.ledger.lost(Key("target-0", 1), "", scene.now)
+    assert scene.decide() == [End(Key("target-0", 1)), Start(new[0])]
+    scene.make_ready()
+    assert scene.decide() == [Drain(Key("target-0", 2))]
+
+
 def test_a_drain_that_never_ends_is_ended() -> None:
     scene = Scene().serve(*specs(1))
     scene.desired = ()
@@ -308,5 +321,5 @@ class Histories(RuleBasedStateMachine):
         assert all(i.phase is Phase.READY for i in self.ledger.instances.values())
 
 
-Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestHistories = Histories.TestCase

@@ -119,7 +119,7 @@ def test_every_replica_tells_its_metrics_at_a_port_that_follows_from_its_name() 
     def ports(replicas: int, port: int | None) -> dict[str, int | None]:
         target = {"model": "/m/big", "replicas": replicas}
         specs = plan(deployment(target=target, telemetry={"metrics_port": port}, **TIERS), "here:1")
-        return {spec.replica: spec.config["telemetry"]["metrics_port"] for spec in specs}
+        return {spec.replica: spec.config.get("telemetry", {}).get("metrics_port") for spec in specs}
 
     one = {"sub_drafter-0": 9700, "drafter-0": 9600, "target-0": 9500}
     assert ports(1, 9400) == one
@@ -137,6 +137,13 @@ def test_every_replica_is_told_where_its_traces_go_and_who_it_is() -> None:
     assert all(telling.items() >= told.items() for telling in tellings)
     drafter = next(spec for spec in specs if spec.role is Role.DRAFTER)
     assert parse(DrafterConfig, dict(drafter.config), "test").telemetry.log_format == "json"
+
+
+def test_a_deployment_that_went_through_json_has_the_same_replicas() -> None:
+    for more in ({}, {"telemetry": {"metrics_port": 9400}}):
+        before = deployment(drafter={"model": "/m/small"}, sub_drafter={}, **more)
+        after = Deployment.model_validate_json(before.model_dump_json())
+        assert plan(after, "here:1") == plan(before, "here:1")
 
 
 def test_the_tiers_ports_must_follow_the_routers() -> None:
