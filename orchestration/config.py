@@ -74,7 +74,7 @@ class DrafterTier(ModelTier):
 
     Attributes:
         draft_ahead: Go on drafting while the target verifies; `auto` does where the CPUs of a drafter's
-            machine are enough for the whole deployment.
+            machine are enough for the whole deployment, and else while fewer sequences are open than CPUs.
     """
 
     draft_ahead: AutoSwitch = "auto"

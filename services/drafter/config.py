@@ -1,5 +1,6 @@
 """Configuration of one drafter replica, or of a sub-drafter replica that runs a model."""
 
+import math
 import os
 from typing import Literal
 
@@ -19,7 +20,8 @@ class DrafterConfig(ModelSettings):
         sub_drafter: host:port of a sub-drafter, or `dns:host:port` of several, where there is no registry.
         max_draft: Longest draft that one step may ask for.
         draft_ahead: Go on drafting while the target verifies, as if all were accepted. `auto` does where the
-            CPUs that this process may use are enough for all that was declared to run here.
+            CPUs that this process may use are enough for all that was declared to run here, and else while
+            fewer sequences are open than there are CPUs: each keeps one busy with its verification.
         declared_cpus: CPUs that the deployment's replicas and routers ask for together; unknown where nobody
             says, and `auto` is then off.
     """
@@ -34,10 +36,12 @@ class DrafterConfig(ModelSettings):
     @property
     def limits(self) -> DraftingLimits:
         """The same for a session, on this machine."""
-        return DraftingLimits(self.max_draft, self.drafts_ahead(len(os.sched_getaffinity(0))))
+        return DraftingLimits(self.max_draft, self.ahead_sequences(len(os.sched_getaffinity(0))))
 
-    def drafts_ahead(self, usable_cpus: int) -> bool:
-        """Whether to draft ahead with so many CPUs."""
-        if self.draft_ahead == "auto":
-            return self.declared_cpus is not None and usable_cpus >= self.declared_cpus
-        return self.draft_ahead == "on"
+    def ahead_sequences(self, usable_cpus: int) -> float:
+        """Most open sequences with which to draft ahead on so many CPUs."""
+        if self.draft_ahead != "auto":
+            return math.inf if self.draft_ahead == "on" else 0
+        if self.declared_cpus is None:
+            return 0
+        return math.inf if usable_cpus >= self.declared_cpus else usable_cpus - 1

@@ -20,11 +20,12 @@ class DraftingLimits:
 
     Attributes:
         max_draft: Longest draft that one step may ask for.
-        drafts_ahead: It goes on drafting after its answer, as if all of it were accepted.
+        ahead_sequences: Most open sequences with which it goes on drafting after its answer, as if all of it
+            were accepted.
     """
 
     max_draft: int = 64
-    drafts_ahead: bool = False
+    ahead_sequences: float = 0
 
 
 class DraftSession:
@@ -123,7 +124,7 @@ class DraftSession:
         # One more than the next draft will have: the target's own token comes before it.
         room = self._room(drafting.max_tokens + 1, len(sequence))
         self._guesser.tell(sequence, room)
-        if self._limits.drafts_ahead and room > 1:
+        if room > 1 and self._engine.load().sequences <= self._limits.ahead_sequences:
             self._ahead.start(Drafting(sequence, room, drafting.ending_ids, self._guesser))
 
 

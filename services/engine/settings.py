@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from fly.messages import Role
 from services.common.config import Config
 from services.common.telemetry.config import TelemetryConfig
-from services.engine.factory import EngineConfig
+from services.engine.config import EngineConfig
 from services.engine.simulation.runner import SimulatedConfig
 
 

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from fly.messages import Role
-from services.engine.factory import EngineConfig
+from services.engine.config import EngineConfig
 from services.engine.settings import ModelSettings
 from services.engine.sharding.settings import Sharding
 

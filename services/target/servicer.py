@@ -17,8 +17,9 @@ from services.common.telemetry.metrics.engine import target_observer
 from services.common.telemetry.process import Telemetry, silent_telemetry
 from services.common.telemetry.sessions import StreamTelemetry, VerifySteps
 from services.common.telemetry.tracing import StreamTrace
+from services.engine.config import StartFollowers
 from services.engine.engine import Engine
-from services.engine.factory import StartFollowers, build_engine
+from services.engine.factory import build_engine
 from services.engine.sharding.spawning import spawned_followers
 from services.target.config import TargetConfig
 from services.target.session import VerifySession

@@ -16,7 +16,8 @@ from router.config import RouterConfig, SpeculationConfig
 from router.server import create_host
 from services.drafter import servicer as drafter
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.factory import EngineConfig, build_engine
+from services.engine.config import EngineConfig
+from services.engine.factory import build_engine
 from services.engine.simulation.runner import SimulatedConfig
 from services.target import servicer as target
 from tests.contract.fakes import save_tokenizer

@@ -10,7 +10,7 @@ from fly.errors import ConfigError
 from fly.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.exposition import MetricsServer
-from services.common.telemetry.tracing import create_tracer
+from services.common.telemetry.tracing import NoTracer, Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -84,3 +84,12 @@ def _registry(role: str, replica: str) -> CollectorRegistry:
     build = Info("flyserve_build", "What this process is.", registry=registry)
     build.info({"role": role, "replica": replica, "version": VERSION})
     return registry
+
+
+def create_tracer(config: TelemetryConfig, role: str) -> Tracer:
+    """The tracer of this process; OpenTelemetry is loaded only where there is a collector."""
+    if config.otlp_endpoint is None:
+        return NoTracer()
+    from services.common.telemetry.otlp import exporting_tracer
+
+    return exporting_tracer(config.otlp_endpoint, config, role)

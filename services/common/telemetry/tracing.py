@@ -5,8 +5,6 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Protocol, Self
 
-from services.common.telemetry.config import TelemetryConfig
-
 TRACEPARENT = "traceparent"
 """Key of the trace in a call's metadata (W3C trace context)."""
 
@@ -125,12 +123,3 @@ def enter_span(span: Span) -> Token[Span]:
 def leave_span(token: Token[Span]) -> None:
     """For implementations: makes the span current again that was so before."""
     _current.reset(token)
-
-
-def create_tracer(config: TelemetryConfig, role: str) -> Tracer:
-    """The tracer of this process; OpenTelemetry is loaded only where there is a collector."""
-    if config.otlp_endpoint is None:
-        return NoTracer()
-    from services.common.telemetry.otlp import exporting_tracer
-
-    return exporting_tracer(config.otlp_endpoint, config, role)

@@ -1,7 +1,8 @@
 """A follower of a shared model: it hears a plan, repeats the memory operations, runs the forward."""
 
-from services.engine.factory import EngineConfig, load
+from services.engine.config import EngineConfig
 from services.engine.forward.torch_runner import TorchRunner
+from services.engine.runners import load
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import repeat
 from services.engine.sharding.plan_codec import GroupPlan, decode

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from fly.errors import ModelError
 from services.engine.base import RunnerLost
-from services.engine.factory import StartFollowers
+from services.engine.config import StartFollowers
 from services.engine.sharding.settings import Sharding
 
 LEADER = 0

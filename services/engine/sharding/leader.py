@@ -8,9 +8,10 @@ from torch import Tensor
 
 from services.common.model_source import model_folder
 from services.engine.base import RunnerLost, Scores, Slot, Work
-from services.engine.factory import EngineConfig, StartFollowers, load
+from services.engine.config import EngineConfig, StartFollowers
 from services.engine.forward.torch_runner import TorchRunner
 from services.engine.loading.architecture import read_config
+from services.engine.runners import load
 from services.engine.sharding.checks import check_shards
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import RecordingMemory

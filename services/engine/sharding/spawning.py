@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 from functools import partial
 
-from services.engine.factory import EngineConfig, StartFollowers
+from services.engine.config import EngineConfig, StartFollowers
 
 
 def spawned_followers(config: EngineConfig) -> StartFollowers:

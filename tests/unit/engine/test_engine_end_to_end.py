@@ -11,8 +11,9 @@ from fly.messages import Open, Role
 from fly.tokens import PeerView, TokenSequence
 from fly.types import SamplingParams
 from services.engine.base import Job
+from services.engine.config import EngineConfig
 from services.engine.engine import Engine
-from services.engine.factory import EngineConfig, build_engine
+from services.engine.factory import build_engine
 from services.engine.loading.model import load_model
 
 GREEDY = SamplingParams()

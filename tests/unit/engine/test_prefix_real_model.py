@@ -9,8 +9,9 @@ import torch
 from fly.messages import Open, Role, StepTimes
 from fly.tokens import SequenceUpdate
 from services.engine.base import Scores
+from services.engine.config import EngineConfig
 from services.engine.engine import Engine
-from services.engine.factory import EngineConfig, build_engine
+from services.engine.factory import build_engine
 
 CONTEXT = 640
 SHARED = [(7 * index) % 90 + 3 for index in range(512)]

@@ -14,8 +14,9 @@ from fly.messages import Open, Role
 from fly.tokens import SequenceUpdate
 from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
+from services.engine.config import EngineConfig
 from services.engine.engine import ThreadEngine
-from services.engine.factory import EngineConfig, load
+from services.engine.runners import load
 from services.engine.sequence import EngineSequence
 from services.engine.sharding.leader import LeaderRunner, lead
 from services.engine.sharding.settings import Sharding

@@ -15,7 +15,8 @@ from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.tokens import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator, SamplingParams
-from services.engine.factory import EngineConfig, build_engine
+from services.engine.config import EngineConfig
+from services.engine.factory import build_engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,13 @@ def test_more_targets_are_no_reason_to_replace_a_drafter() -> None:
 
 @pytest.mark.parametrize(
     ("draft_ahead", "declared_cpus", "expected"),
-    [("auto", 4, True), ("auto", 4.5, False), ("auto", None, False), (True, None, True), ("off", 1, False)],
+    [("auto", 4, math.inf), ("auto", 4.5, 3), ("auto", None, 0), (True, None, math.inf), ("off", 1, 0)],
 )
 def test_drafting_ahead_takes_spare_cpus(
-    draft_ahead: object, declared_cpus: float | None, expected: bool
+    draft_ahead: object, declared_cpus: float | None, expected: float
 ) -> None:
     told = {"model": "/m", "draft_ahead": draft_ahead, "declared_cpus": declared_cpus}
-    assert parse(DrafterConfig, told, "drafter").drafts_ahead(usable_cpus=4) is expected
+    assert parse(DrafterConfig, told, "drafter").ahead_sequences(usable_cpus=4) == expected
 
 
 @pytest.mark.parametrize("tier", [{"engine": "model"}, {"engine": "suffix", "model": "/m/tiny"}])

@@ -1,6 +1,7 @@
 """Drafting ahead: the same drafts, sooner; dropped where contradicted; nobody else waits for it."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 LANGUAGE = SimulatedConfig(response_tokens=(30, 30), vocab_size=64)
 GREEDY = SamplingParams(stop_token_ids=(2,))
 SAMPLED = [replace(GREEDY, temperature=1.0, seed=5, coupling=coupling) for coupling in Coupling]
-AHEAD, ALONE = DraftingLimits(drafts_ahead=True), DraftingLimits()
+AHEAD, ALONE = DraftingLimits(ahead_sequences=math.inf), DraftingLimits()
 NUM_DRAFTS = 4
 
 
@@ -135,6 +136,12 @@ def test_drafts_and_outputs_are_the_same_with_and_without(
     for one, other in zip(alone, ahead, strict=True):
         assert (one.tokens, one.drafts) == (other.tokens, other.drafts)
         assert [a.distributions for a in one.answers] == [a.distributions for a in other.answers]
+
+
+async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> None:
+    for most, is_ahead in ((4, False), (5, True)):
+        played = await play_all(1.0, DraftingLimits(ahead_sequences=most), 1, GREEDY)
+        assert any(one.answers[0].drafted_ahead or one.answers[1].drafted_ahead for one in played) is is_ahead
 
 
 async def test_what_the_target_confirms_is_ready_and_what_it_contradicts_is_dropped() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.otlp import RecordingTracer
+from services.common.telemetry.process import create_tracer
 from services.common.telemetry.spans import Part, RecordedSpan
-from services.common.telemetry.tracing import NO_SPAN, NoTracer, create_tracer, current_span
+from services.common.telemetry.tracing import NO_SPAN, NoTracer, current_span
 
 CLIENTS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
