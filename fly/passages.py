@@ -7,7 +7,7 @@ from fly.response_memory import ORDERS, ResponseMemory
 _LOOK_BACK = 20
 """Last tokens of a sequence that passages are looked for: a draft, and what it followed."""
 
-_BEFORE, _LENGTH = 3, 32
+_BEFORE, _LENGTH = 16, 44
 """Tokens of a passage before the place that was looked for, and tokens in all."""
 
 _PER_NGRAM = 4

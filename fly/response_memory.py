@@ -10,7 +10,7 @@ import numpy as np
 END = (1 << 32) - 1
 """Stands behind every response; token ids lie below it."""
 
-ORDERS = (1, 2, 3, 4, 6)
+ORDERS = (1, 2, 4, 8, 16)
 """Lengths of the n-grams that responses are found by."""
 
 _UNTRIED = 4

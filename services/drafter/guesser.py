@@ -14,7 +14,7 @@ from services.engine.sequence import EngineSequence
 LONGEST_GUESS = 15
 """Tokens of a guess that one forward scores: with the pending token 16 rows."""
 
-PASSAGE_TOKENS = 96
+PASSAGE_TOKENS = 128
 """Tokens of passages that are asked for while a draft is verified."""
 
 _MIN_CONFIDENCE = 0.1
