@@ -13,7 +13,7 @@ from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
-from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.stream_server import serve_stream
 from services.common.telemetry.metrics.engine import drafter_observer
 from services.common.telemetry.process import Telemetry, silent_telemetry
@@ -112,5 +112,5 @@ def _source(config: DrafterConfig) -> EndpointSource | None:
     if config.registry is not None:
         return WatchedRegistry(config.registry, SystemClock())
     if config.sub_drafter is not None:
-        return StaticEndpoints({Role.SUB_DRAFTER: [config.sub_drafter]})
+        return listed_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
     return None
