@@ -1,5 +1,6 @@
 """The deployment file: what to serve, with how many replicas of each tier."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Self
@@ -10,12 +11,13 @@ from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.security import located as located_security
 from router.config import SpeculationConfig
-from services.common.config import AutoSwitch, Config, load_yaml
+from services.common.config import AutoSwitch, Config, load_yaml, parse
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetryConfig
 
 APPLICATION_ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_NAME = "default"
 _LOOKED = f"looked beside the deployment file and under {APPLICATION_ROOT}"
 
 METRICS_OFFSETS = {Role.TARGET: 100, Role.DRAFTER: 200, Role.SUB_DRAFTER: 300}
@@ -133,10 +135,37 @@ class RouterTier(Config):
     max_queued: int = Field(1024, ge=0)
 
 
+class RolloutConfig(Config):
+    """How replicas are replaced and let go.
+
+    Attributes:
+        surge: Instances of a tier that may run beside those that they replace; 0 ends a replica before its
+            successor starts: for machines that have no room for both.
+        drain_s: Seconds that running streams may go on in a replica that is let go.
+    """
+
+    surge: int = Field(1, ge=0, le=64)
+    drain_s: float = Field(300.0, ge=0, le=86_400)
+
+
+class ControllerConfig(Config):
+    """Where the controller's registry is found.
+
+    Attributes:
+        port: Of the registry; 0 takes a free one, which the controller keeps over its own restarts.
+        advertised_host: Name or address under which routers and drafters reach it, where that is not the
+            address of Ray's head node: a name that follows the head.
+    """
+
+    port: int = Field(0, ge=0, le=65_535)
+    advertised_host: str | None = Field(None, min_length=1)
+
+
 class Deployment(Config):
     """A whole deployment.
 
     Attributes:
+        name: By which commands find it; one Ray cluster may run several deployments.
         target: Always there.
         drafter: Without one the router decodes plainly.
         sub_drafter: Without one the drafter drafts alone.
@@ -145,11 +174,14 @@ class Deployment(Config):
         telemetry: What every process tells of itself; `metrics_port` is the router's, see `topology`.
     """
 
+    name: str = Field(DEFAULT_NAME, pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     target: TargetTier
     drafter: DrafterTier | None = None
     sub_drafter: SubDrafterTier | None = None
     router: RouterTier = RouterTier()
     speculation: SpeculationConfig = SpeculationConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    controller: ControllerConfig = ControllerConfig()
     security: PublicSecurityConfig = PublicSecurityConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
@@ -186,6 +218,20 @@ def load_deployment(path: Path) -> Deployment:
         located["router"] = deployment.router.model_copy(update=found)
     located["security"] = located_security(deployment.security, path.resolve().parent)
     return deployment.model_copy(update=located)
+
+
+def with_replicas(deployment: Deployment, replicas: Mapping[Role, int]) -> Deployment:
+    """The same deployment with other numbers of replicas.
+
+    Raises:
+        ConfigError: It has no such tier, or a number breaks a limit.
+    """
+    data = deployment.model_dump(mode="json")
+    for role, number in replicas.items():
+        if data[role.value] is None:
+            raise ConfigError(f"{role.value}: {deployment.name} has no such tier: apply a file that has one")
+        data[role.value]["replicas"] = number
+    return parse(Deployment, data, "scale")
 
 
 def _located(model: Path, name: str, path: Path) -> Path:

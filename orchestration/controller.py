@@ -1,79 +1,134 @@
-"""The controller: a named Ray actor that reconciles the deployment and hosts the registry."""
+"""The controller: a named Ray actor that keeps one deployment as it is desired, and hosts its registry."""
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import os
+import socket
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-import ray
-
+from fly.clock import SystemClock
+from fly.errors import ConfigError, FlyServeError
 from fly.messages import Role
+from orchestration.changes import Change
+from orchestration.config import ControllerConfig, Deployment
 from orchestration.fleet import RayFleet
-from orchestration.reconciler import Reconciler, ReplicaStatus
-from orchestration.registry import Registry, registry_service
+from orchestration.manager import Manager, Report
+from orchestration.ray_calls import own_address
+from orchestration.registry import registry_service
 from orchestration.security import controller_identity, registry_guard
-from orchestration.topology import ReplicaSpec
+from orchestration.status import DeploymentStatus
+from orchestration.store import RayStore
 from services.common.host import Host
 from services.common.host_thread import HostThread
 
-NAME = "controller"
-NAMESPACE = "flyserve"
-NUM_CPUS = 0.5
+logger = logging.getLogger(__name__)
+
+_PORT_WAIT_S = 10.0
+_PORT_POLL_S = 0.1
 
 T = TypeVar("T")
 
 
 class Controller:
-    """Its state lives on the event loop of its gRPC host; every method only passes its call to that loop."""
+    """Its state lives on the event loop of its gRPC host; every method only passes its call to that loop.
 
-    def __init__(self, address: str = "127.0.0.1:0", security: dict[str, Any] | None = None) -> None:
-        """Starts the registry's server, so that a restarted controller serves again.
+    Ray restarts it with the same arguments; what it had been told since, it reads from its store.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str | None,
+        config: ControllerConfig,
+        actors: Mapping[Role, str],
+        security: Mapping[str, Any],
+    ) -> None:
+        """Serves the registry and goes on where an earlier controller was.
 
         Args:
-            address: host:port of the registry.
+            name: Of the deployment.
+            host: Interface that the registry listens at; None is the node's own.
+            config: Where the registry is found.
+            actors: Class of each tier's actor.
             security: Of the controller, as `controller_security` says it.
         """
-        self._identity = controller_identity(security or {})
-        self._thread = HostThread(lambda: self._build(address))
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._host = host or own_address()
+        self._config = config
+        self._identity = controller_identity(security)
+        self._manager = Manager(name, RayFleet(name), RayStore(name), SystemClock(), actors, self._identity)
+        try:
+            self._begin()
+        except FlyServeError:
+            raise
+        except Exception:
+            # NOTE: Ray gives an actor up whose constructor raises, but restarts one whose process ends.
+            logger.exception("the controller cannot start; it is started again")
+            os._exit(1)
 
     def address(self) -> str:
         """host:port of the registry."""
-        return self._thread.host.address
+        return self._registry
 
-    def apply(self, specs: tuple[ReplicaSpec, ...], grace_s: float) -> None:
-        """Makes `specs` the desired replicas; returns once the missing ones are being started."""
-        self._call(self._reconciler.apply(specs, grace_s))
+    def apply(self, deployment: str, source: str, replaces: bool) -> Report:
+        """Makes a deployment, as JSON, the desired one; see `Manager.apply`."""
+        return self._call(self._manager.apply(Deployment.model_validate_json(deployment), source, replaces))
 
-    def report(self, role: str, replica: str, address: str) -> None:
-        """A service actor serves at `address`."""
-        self._loop.call_soon_threadsafe(self._reconciler.report, Role(role), replica, address)
+    def scale(self, replicas: Mapping[Role, int]) -> tuple[Change, ...]:
+        """Changes how many replicas are desired; see `Manager.scale`."""
+        return self._call(self._manager.scale(replicas))
 
-    def status(self) -> list[ReplicaStatus]:
-        return self._call(self._read_status())
+    def drain(self, replica: str, at_once: bool) -> None:
+        """Replaces a replica; see `Manager.drain`."""
+        self._call(self._manager.drain(replica, at_once))
 
-    def stop(self, grace_s: float) -> None:
-        """Drains and ends every replica, then the registry."""
-        self._call(self._reconciler.stop(grace_s))
-        self._loop.call_soon_threadsafe(self._registry.close)
-        self._thread.stop(grace_s)
+    def status(self) -> DeploymentStatus:
+        """Every replica, its state and its load."""
+        return self._call(self._manager.status())
 
-    async def _build(self, address: str) -> Host:
-        self._loop = asyncio.get_running_loop()
-        self._registry = Registry()
-        fleet = RayFleet(ray.get_runtime_context().current_actor)
-        self._reconciler = Reconciler(self._registry, fleet, self._identity)
-        return Host(registry_service(self._registry), address, registry_guard(self._identity))
+    def down(self, grace_s: float) -> None:
+        """Drains and ends every replica, then the registry; the caller ends the controller itself."""
+        self._call(self._manager.down(grace_s))
+        self._thread.stop(0.0)
 
-    async def _read_status(self) -> list[ReplicaStatus]:
-        return self._reconciler.status()
+    def _begin(self) -> None:
+        self._thread = HostThread(self._build)
+        port = self._thread.host.address.rpartition(":")[2]
+        self._registry = f"{self._config.advertised_host or self._host}:{port}"
+        self._call(self._manager.start(self._registry))
+
+    async def _build(self) -> Host:
+        record = await self._manager.recall()
+        port = self._config.port
+        if record.registry:
+            port = await self._kept(int(record.registry.rpartition(":")[2]))
+        elif port and not _is_free(self._host, port):
+            taken = f"controller.port: {self._host}:{port} is in use"
+            raise ConfigError(f"{taken}: choose another port, 0 takes a free one")
+        service = registry_service(self._manager.registry)
+        return Host(service, f"{self._host}:{port}", registry_guard(self._identity))
+
+    async def _kept(self, port: int) -> int:
+        """The port that routers and drafters know, which an earlier controller may not have let go of yet.
+
+        Another, free one where somebody else has taken it: the manager says so, and replaces the drafters.
+        """
+        for _ in range(int(_PORT_WAIT_S / _PORT_POLL_S)):
+            if _is_free(self._host, port):
+                return port
+            await asyncio.sleep(_PORT_POLL_S)
+        return 0
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._thread.loop).result()
 
 
-def create_controller(security: dict[str, Any] | None = None) -> Any:
-    """Starts the controller's actor; returns its handle. `security` is what `controller_security` says."""
-    return (
-        ray.remote(Controller)
-        .options(name=NAME, namespace=NAMESPACE, num_cpus=NUM_CPUS, max_concurrency=16)
-        .remote(security=security)
-    )
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -6,29 +6,32 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
 from orchestration.config import Deployment, RouterTier
+from orchestration.controllers import ask, create_controller, end_controller
 from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.processes import ServiceProcess, StopSignals, service_process
 from orchestration.security import controller_security, router_security
-from orchestration.topology import ACTORS, ReplicaSpec, plan, total_cpus
+from orchestration.sessions import write_session
+from orchestration.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.topology import ACTORS, plan, total_cpus
 from services.common.model_source import model_folder
-
-if TYPE_CHECKING:
-    from orchestration.reconciler import ReplicaStatus
 
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
+_ANSWER_S = 30.0
+_SPARE_CPUS = 32
+"""Logical CPUs beyond what the deployment asks for, to scale it and to replace its replicas."""
 
-Progress = Callable[[Sequence["ReplicaStatus"]], None]
+Progress = Callable[[Sequence[ReplicaStatus]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,10 @@ class LocalDeployment:
         """Where its OpenAI-compatible face listens; None where it has none."""
         return self.router.urls[0] if self.router.urls else None
 
-    def status(self) -> list["ReplicaStatus"]:
-        import ray
-
-        status: list[ReplicaStatus] = ray.get(self._controller.status.remote())
-        return status
+    def status(self) -> tuple[ReplicaStatus, ...]:
+        """Every replica."""
+        replicas: tuple[ReplicaStatus, ...] = ask(self._controller.status.remote(), _ANSWER_S).replicas
+        return replicas
 
     def wait(self) -> None:
         """Waits until a signal interrupts.
@@ -88,11 +90,17 @@ class LocalDeployment:
 
 @contextmanager
 def local_deployment(
-    deployment: Deployment, on_progress: Progress, options: LocalOptions | None = None
+    deployment: Deployment, on_progress: Progress, options: LocalOptions | None = None, source: str = ""
 ) -> Iterator[LocalDeployment]:
     """Starts a deployment on this machine and stops it when the block ends, in reverse order.
 
     From the main thread only: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
+
+    Args:
+        deployment: With absolute model folders.
+        on_progress: Is told of every replica while they start.
+        options: How to run it.
+        source: The file that it was read from, for people.
 
     Raises:
         ConfigError: The router's port is in use.
@@ -107,7 +115,7 @@ def local_deployment(
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
         try:
-            yield _start(stack, signals, deployment, on_progress, options)
+            yield _start(stack, signals, deployment, on_progress, options, source)
         finally:
             # NOTE: before the stack unwinds: nothing may interrupt the stop.
             signals.ignore()
@@ -119,24 +127,27 @@ def _start(
     deployment: Deployment,
     on_progress: Progress,
     options: LocalOptions,
+    source: str,
 ) -> LocalDeployment:
-    from orchestration.controller import create_controller
-
     folder = stack.enter_context(temporary_folder())
-    num_cpus = math.ceil(total_cpus(plan(deployment, "", options.actors))) + 1
-    stack.enter_context(local_ray(num_cpus, "flyserve", folder, options.verbose))
+    specs = plan(deployment, "", options.actors)
+    num_cpus = math.ceil(total_cpus(specs)) + _SPARE_CPUS
+    ray_address = stack.enter_context(local_ray(num_cpus, folder, options.verbose))
     signals.install()
     signals.check()
-    controller = create_controller(controller_security(deployment.security))
-    registry = _await(controller.address.remote(), options.startup_timeout_s, "the controller")
-    specs = plan(deployment, registry, options.actors)
-    _await(controller.apply.remote(specs, options.grace_s), options.startup_timeout_s, "the controller")
+    security = controller_security(deployment.security)
+    controller = create_controller(
+        deployment.name, "127.0.0.1", deployment.controller, options.actors, security
+    )
+    registry = ask(controller.address.remote(), options.startup_timeout_s)
+    ask(controller.apply.remote(deployment.model_dump_json(), source, False), options.startup_timeout_s)
+    write_session(folder, deployment.name, ray_address)
 
-    def tell(status: Sequence["ReplicaStatus"]) -> None:
+    def tell(status: Sequence[ReplicaStatus]) -> None:
         signals.check()
         on_progress(status)
 
-    _wait_until_ready(controller, specs, tell, options.startup_timeout_s)
+    _wait_until_ready(controller, len(specs), tell, options.startup_timeout_s)
     # NOTE: a start that is given up before has nothing to drain.
     stack.callback(_stop, controller, options.grace_s)
     router = stack.enter_context(_router(deployment, registry, folder, options))
@@ -145,48 +156,30 @@ def _start(
 
 def _stop(controller: Any, grace_s: float) -> None:
     """Lets running streams finish; every process ends with Ray in any case."""
-    import ray
-
-    ray.wait([controller.stop.remote(grace_s)], timeout=grace_s + _STOP_TIMEOUT_S)
-
-
-def _await(reference: Any, timeout_s: float, name: str) -> Any:
-    import ray
-
-    from orchestration.ray_calls import reason
-
-    try:
-        return ray.get(reference, timeout=timeout_s)
-    except ray.exceptions.GetTimeoutError:
-        raise NotReady(f"{name} was not ready after {timeout_s:.0f} s") from None
-    except ray.exceptions.RayActorError as error:
-        raise NotReady(f"{name} died: {reason(error)}") from None
+    with suppress(NotReady):
+        end_controller(controller, grace_s, grace_s + _STOP_TIMEOUT_S)
 
 
-def _wait_until_ready(
-    controller: Any, specs: Sequence[ReplicaSpec], on_progress: Progress, timeout_s: float
-) -> None:
-    from orchestration.reconciler import State
-
+def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
-        status: list[ReplicaStatus] = _await(controller.status.remote(), timeout_s, "the controller")
-        on_progress(status)
-        for replica in status:
+        status: DeploymentStatus = ask(controller.status.remote(), timeout_s)
+        on_progress(status.replicas)
+        for replica in status.replicas:
             if replica.state is State.FAILED:
                 raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
-        missing = [_with_detail(replica) for replica in status if replica.state is not State.READY]
-        if not missing:
+        missing = [_with_detail(replica) for replica in status.replicas if replica.state is not State.READY]
+        if status.replicas and not missing:
             return
         if time.monotonic() > deadline:
             raise NotReady(
-                f"{len(missing)} of {len(specs)} replicas were not ready after {timeout_s:.0f} s: "
+                f"{len(missing)} of {num_replicas} replicas were not ready after {timeout_s:.0f} s: "
                 + ", ".join(missing)
             )
         time.sleep(_POLL_S)
 
 
-def _with_detail(replica: "ReplicaStatus") -> str:
+def _with_detail(replica: ReplicaStatus) -> str:
     return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
 
 

@@ -15,6 +15,8 @@ from orchestration.config import APPLICATION_ROOT
 if TYPE_CHECKING:
     import psutil
 
+FOLDER_PREFIX = "flyserve-"
+TOKEN = "RAY_AUTH_TOKEN"
 _OBJECT_STORE_BYTES = 100 * 2**20
 _EXIT_TIMEOUT_S = 5.0
 
@@ -26,8 +28,13 @@ def prepare_environment() -> None:
     and no second token for a second deployment of the same process.
     """
     os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault(TOKEN, secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    set_import_path()
+
+
+def set_import_path() -> None:
+    """Has the processes that this one starts find the application's code."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(APPLICATION_ROOT) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(APPLICATION_ROOT), *filter(None, paths)])
@@ -37,7 +44,7 @@ def prepare_environment() -> None:
 def temporary_folder() -> Iterator[Path]:
     """A folder for sockets and logs that goes when the block ends."""
     # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="flyserve-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         yield folder
     finally:
@@ -45,12 +52,11 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def local_ray(num_cpus: int, namespace: str, folder: Path, verbose: bool) -> Iterator[None]:
-    """A Ray on this machine for the time of the block.
+def local_ray(num_cpus: int, folder: Path, verbose: bool) -> Iterator[str]:
+    """A Ray on this machine for the time of the block; the address of its GCS.
 
     Args:
         num_cpus: Logical CPUs that actors may ask for; more than the machine has is fine.
-        namespace: Of named actors.
         folder: For its sockets and logs.
         verbose: Print what the services log.
     """
@@ -66,14 +72,13 @@ def local_ray(num_cpus: int, namespace: str, folder: Path, verbose: bool) -> Ite
             include_dashboard=False,
             log_to_driver=verbose,
             logging_level=logging.ERROR,
-            namespace=namespace,
             _temp_dir=str(folder),
         )
     except SystemExit:
         # NOTE: while it starts, Ray has a handler of its own for SIGTERM.
         raise KeyboardInterrupt from None
     else:
-        yield
+        yield str(ray.get_runtime_context().gcs_address)
     finally:
         # NOTE: counted before Ray lets go of them: later they are nobody's children.
         started = [process for child in _children() - before for process in _with_descendants(child)]

@@ -1,9 +1,15 @@
-"""Calls of Ray actors from an event loop, and why they fail."""
+"""Calls of Ray from an event loop, and why they fail."""
 
 import asyncio
 from typing import Any
 
+import ray
 from ray.exceptions import RayTaskError
+
+from orchestration.replicas import Node
+
+NAMESPACE_PREFIX = "flyserve-"
+"""Of the namespace of a deployment's named actors, before its name."""
 
 
 def cause(error: BaseException) -> BaseException | None:
@@ -21,3 +27,20 @@ def reason(error: BaseException) -> str:
 async def result(reference: Any) -> Any:
     """Awaits a Ray reference in any event loop."""
     return await asyncio.wrap_future(reference.future())
+
+
+def nodes() -> tuple[Node, ...]:
+    """The nodes that are up."""
+
+    def made(node: Any) -> Node:
+        name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+        return Node(node["NodeID"], name, node["Resources"].get("CPU", 0.0))
+
+    known: Any = ray.nodes  # without annotations of its own
+    return tuple(made(node) for node in known() if node["Alive"])
+
+
+def own_address() -> str:
+    """Of the node that this process runs on, as the other nodes know it."""
+    known: Any = ray.util.get_node_ip_address  # without annotations of its own
+    return str(known())

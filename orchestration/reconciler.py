@@ -1,212 +1,157 @@
-"""Desired against actual, replica by replica: starts what is missing, watches it, publishes where it is."""
+"""Desired against actual, replica by replica: what to start, to drain and to end now. Pure."""
 
-import asyncio
-import contextlib
-import logging
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fly.messages import Role
-from orchestration.registry import Registry
+from orchestration.config import RolloutConfig
+from orchestration.ledger import Ledger
+from orchestration.replicas import Instance, Key, Phase
 from orchestration.topology import ReplicaSpec
-from services.common.backoff import Backoff
-from services.common.channel import open_channel
-from services.common.security.identity import Identity, PeerTls, certificate_name
 
-logger = logging.getLogger(__name__)
-
-_RETRY_S = 0.1
-
-
-class ReplicaDown(Exception):
-    """The replica does not run at present; it comes by itself. May say in one line what it waits for."""
-
-
-class ReplicaLost(Exception):
-    """The replica will not come back by itself, but another may run in its place; says why in one line."""
-
-
-class ReplicaFailed(Exception):
-    """The replica cannot be started; says why in one line."""
-
-
-class Replica(Protocol):
-    """One running replica, as its supervisor sees it."""
-
-    async def address(self) -> str:
-        """host:port of its server, as soon as it serves.
-
-        Raises:
-            ReplicaDown: It is being restarted.
-            ReplicaLost: It has to be started anew.
-            ReplicaFailed: Nothing would start it.
-        """
-
-    async def drain(self, grace_s: float) -> None:
-        """Lets running streams finish within `grace_s`; never raises."""
-
-    def kill(self) -> None:
-        """Ends its processes; killing twice does nothing."""
-
-
-class Fleet(Protocol):
-    """Where replicas run."""
-
-    def start(self, spec: ReplicaSpec) -> Replica:
-        """Starts one; does not wait until it serves."""
-
-
-class State(StrEnum):
-    """How far a replica is."""
-
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILED = "failed"
+UNREACHABLE_S = 5.0
+"""Who does not answer for so long is ended and started anew."""
+_DRAIN_MARGIN_S = 10.0
+"""A drain that has not ended by itself so long after its time is ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaStatus:
-    """What became of one desired replica.
-
-    Attributes:
-        role: Its tier.
-        replica: Its name.
-        state: How far it is.
-        address: host:port while it is listed, else empty.
-        generation: Times that it was started, as far as it was listed.
-        detail: Why it failed, or what it waits for, in one line.
-    """
-
-    role: Role
-    replica: str
-    state: State
-    address: str = ""
-    generation: int = 0
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class _Member:
-    """A desired replica and its supervision."""
+class Start:
+    """Start the next instance of a replica."""
 
     spec: ReplicaSpec
-    replica: Replica
-    state: State = State.STARTING
-    detail: str = ""
-    backoff: Backoff = field(default_factory=Backoff)
-    supervision: asyncio.Task[None] | None = None
 
 
-class Reconciler:
-    """Keeps the replicas that are desired running and listed; for one event loop."""
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no new sequences, finish the running ones, then end."""
 
-    def __init__(self, registry: Registry, fleet: Fleet, identity: Identity | None = None) -> None:
-        """Watches replicas with an `identity`, or in plaintext."""
-        self._registry = registry
-        self._identity = identity
-        self._fleet = fleet
-        self._members: dict[str, _Member] = {}
-
-    async def apply(self, specs: Iterable[ReplicaSpec], grace_s: float) -> None:
-        """Starts the desired replicas that are missing and ends those that are desired no more."""
-        desired = {spec.replica: spec for spec in specs}
-        surplus = [name for name, member in self._members.items() if member.spec != desired.get(name)]
-        await self._end(surplus, grace_s)
-        for name, spec in desired.items():
-            if name not in self._members:
-                self._members[name] = member = _Member(spec, self._fleet.start(spec))
-                member.supervision = asyncio.create_task(self._supervise(member))
-
-    def report(self, role: Role, replica: str, address: str) -> None:
-        """A replica says that it serves at `address`; one that is not desired is ignored."""
-        if replica in self._members:
-            self._registry.publish(role, replica, address)
-
-    def status(self) -> list[ReplicaStatus]:
-        return [self._status(member) for member in self._members.values()]
-
-    async def stop(self, grace_s: float) -> None:
-        """Drains and ends every replica."""
-        await self._end(list(self._members), grace_s)
-
-    async def _supervise(self, member: _Member) -> None:
-        """Asks for the replica's address and follows its health there, anew after every restart."""
-        while True:
-            try:
-                address = await member.replica.address()
-            except ReplicaDown as down:
-                member.state, member.detail = State.RESTARTING, str(down)
-                await asyncio.sleep(_RETRY_S)
-                continue
-            except ReplicaLost as loss:
-                await self._start_anew(member, str(loss))
-                continue
-            except ReplicaFailed as failure:
-                member.state, member.detail = State.FAILED, str(failure)
-                return
-            await self._follow_health(member, address)
-            await asyncio.sleep(_RETRY_S)
-
-    async def _start_anew(self, member: _Member, reason: str) -> None:
-        logger.warning("%s is started anew: %s", member.spec.replica, reason)
-        member.state, member.detail = State.RESTARTING, reason
-        if (endpoint := self._registry.endpoint(member.spec.replica)) is not None:
-            self._registry.withdraw(endpoint.replica, endpoint.address)
-        member.replica.kill()
-        await asyncio.sleep(member.backoff.next_s())
-        member.replica = self._fleet.start(member.spec)
-
-    async def _follow_health(self, member: _Member, address: str) -> None:
-        """Lists the replica while the server at `address` says that it serves; returns when it does not."""
-        spec = member.spec
-        try:
-            async with open_channel(address, self._toward(spec.role)) as channel:
-                async for is_serving in _health(channel):
-                    if not is_serving:
-                        # NOTE: leaving ends the stream: a server that drains waits for its streams.
-                        self._registry.mark_draining(spec.replica, address)
-                        return
-                    self._registry.publish(spec.role, spec.replica, address)
-                    member.state, member.detail, member.backoff = State.READY, "", Backoff()
-        except grpc.aio.AioRpcError:
-            pass
-        member.state = State.RESTARTING
-        self._registry.withdraw(spec.replica, address)
-
-    def _toward(self, role: Role) -> PeerTls | None:
-        return self._identity.toward(certificate_name(role)) if self._identity else None
-
-    async def _end(self, names: list[str], grace_s: float) -> None:
-        members = [self._members.pop(name) for name in names]
-        await asyncio.gather(*(self._end_one(member, grace_s) for member in members))
-
-    async def _end_one(self, member: _Member, grace_s: float) -> None:
-        if member.supervision is not None:
-            member.supervision.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await member.supervision
-        endpoint = self._registry.endpoint(member.spec.replica)
-        if endpoint is not None:
-            self._registry.mark_draining(endpoint.replica, endpoint.address)
-            await member.replica.drain(grace_s)
-            self._registry.withdraw(endpoint.replica, endpoint.address)
-        member.replica.kill()
-
-    def _status(self, member: _Member) -> ReplicaStatus:
-        spec = member.spec
-        endpoint = self._registry.endpoint(spec.replica)
-        address, generation = (endpoint.address, endpoint.generation) if endpoint else ("", 0)
-        return ReplicaStatus(spec.role, spec.replica, member.state, address, generation, member.detail)
+    key: Key
 
 
-async def _health(channel: grpc.aio.Channel) -> AsyncIterator[bool]:
-    """Whether the server takes new work: now, and whenever that changes."""
-    request = health_pb2.HealthCheckRequest(service="")
-    async for response in health_pb2_grpc.HealthStub(channel).Watch(request):
-        yield response.status == health_pb2.HealthCheckResponse.SERVING
+@dataclass(frozen=True, slots=True)
+class End:
+    """End its processes and forget it.
+
+    Attributes:
+        key: Which.
+        fault: Why, where that counts as a failure of its replica.
+    """
+
+    key: Key
+    fault: str = ""
+
+
+Action = Start | Drain | End
+
+
+def decide(
+    desired: Sequence[ReplicaSpec], ledger: Ledger, now: float, rollout: RolloutConfig
+) -> list[Action]:
+    """What brings the instances nearer to the desired replicas; nothing where they are there.
+
+    A replica whose spec has changed is replaced: another instance is started beside it, and it drains once
+    that one serves. Of a tier, at most `rollout.surge` instances are beside another one of their replica, or
+    of a replica that is desired no more; with no surge a replica drains first, one at a time.
+    """
+    return [action for role in Role for action in _Tier(role, desired, ledger, now, rollout).actions()]
+
+
+def apply(action: Action, ledger: Ledger, now: float) -> Instance | None:
+    """Enters an action in the ledger; the instance that it is about, None where it is not there any more."""
+    match action:
+        case Start(spec):
+            return ledger.start(spec, now)
+        case Drain(key):
+            ledger.drain(key, now)
+            return ledger.instances.get(key)
+        case End(key, fault):
+            if fault:
+                ledger.lost(key, fault, now)
+            instance = ledger.instances.get(key)
+            ledger.forget(key)
+            return instance
+
+
+class _Tier:
+    """One tier at one time."""
+
+    def __init__(
+        self, role: Role, desired: Sequence[ReplicaSpec], ledger: Ledger, now: float, rollout: RolloutConfig
+    ) -> None:
+        self._wanted: Mapping[str, ReplicaSpec] = {
+            spec.replica: spec for spec in desired if spec.role is role
+        }
+        self._instances = [i for _, i in sorted(ledger.instances.items()) if i.role is role]
+        self._by_replica: dict[str, list[Instance]] = {}
+        for instance in self._instances:
+            self._by_replica.setdefault(instance.key.replica, []).append(instance)
+        self._ledger, self._now, self._rollout = ledger, now, rollout
+        self._has_gap = False
+        self._room = rollout.surge - self._num_extra()
+
+    def actions(self) -> Iterator[Action]:
+        yield from self._clear_away()
+        for replica in sorted(self._by_replica.keys() - self._wanted.keys()):
+            yield from map(self._let_go, self._alive(replica))
+        for replica, spec in self._wanted.items():
+            yield from self._keep(replica, spec)
+
+    def _clear_away(self) -> Iterator[Action]:
+        """What will do nothing more of use."""
+        for instance in self._instances:
+            waited_s = self._now - instance.since
+            if instance.phase is Phase.LOST:
+                yield End(instance.key)
+            elif instance.phase is Phase.UNREACHABLE and waited_s >= UNREACHABLE_S:
+                yield End(instance.key, f"it did not answer for {UNREACHABLE_S:g} s")
+            elif instance.phase is Phase.DRAINING and waited_s >= self._rollout.drain_s + _DRAIN_MARGIN_S:
+                yield End(instance.key)
+
+    def _keep(self, replica: str, spec: ReplicaSpec) -> Iterator[Action]:
+        """One desired replica."""
+        alive = self._alive(replica)
+        fresh = [i for i in alive if i.spec == spec and not i.is_condemned]
+        stale = [i for i in alive if i not in fresh]
+        if any(i.phase is Phase.READY for i in fresh):
+            yield from map(self._let_go, stale)
+            return
+        spare = [i for i in stale if i.phase is Phase.READY][:-1]
+        yield from (self._let_go(i) for i in stale if i.phase is Phase.STARTING or i in spare)
+        if stale and self._is_replaced_in_place(replica):
+            self._has_gap = True
+            yield from (self._let_go(i) for i in stale if i.phase is not Phase.STARTING)
+        if not fresh and self._may_start(replica):
+            yield Start(spec)
+
+    def _may_start(self, replica: str) -> bool:
+        """Whether another instance may start now; one beside another takes room."""
+        if self._now < self._ledger.slot(replica).retry_at:
+            return False
+        if not self._present(replica):
+            return True
+        self._room -= 1
+        return self._room >= 0
+
+    def _num_extra(self) -> int:
+        """Instances beside another one of their replica, or of a replica that is desired no more."""
+        numbers = ((replica, len(self._present(replica))) for replica in self._by_replica)
+        return sum(number - (replica in self._wanted) for replica, number in numbers if number)
+
+    def _is_replaced_in_place(self, replica: str) -> bool:
+        """Without a surge: one at a time, while all other replicas serve."""
+        serving = {i.key.replica for i in self._instances if i.phase is Phase.READY}
+        others = [i for i in self._instances if i.key.replica != replica]
+        is_whole = self._wanted.keys() - {replica} <= serving and all(i.phase is Phase.READY for i in others)
+        return self._rollout.surge == 0 and not self._has_gap and is_whole
+
+    def _let_go(self, instance: Instance) -> Action:
+        return Drain(instance.key) if instance.phase is Phase.READY else End(instance.key)
+
+    def _alive(self, replica: str) -> list[Instance]:
+        """Instances of a replica that serve or may come to."""
+        return [i for i in self._present(replica) if i.phase is not Phase.DRAINING]
+
+    def _present(self, replica: str) -> list[Instance]:
+        """Instances of a replica that take room."""
+        return [i for i in self._by_replica.get(replica, ()) if i.phase is not Phase.LOST]

@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Any
 
 import grpc
 
-from fly.messages import Endpoint, Role, Snapshot
+from fly.messages import Endpoint, Snapshot
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
 from services.common.codec.registry import snapshot_to_wire
@@ -16,44 +15,25 @@ from services.common.host import Service
 
 
 class Registry:
-    """The endpoints and their watchers; for one event loop.
+    """The present endpoints and their watchers; for one event loop.
 
-    It remembers replicas that it does not list at present, so that their generations go on.
+    Attributes:
+        snapshot: What watchers were told last.
     """
 
-    def __init__(self) -> None:
-        self.snapshot = Snapshot()
-        self._known: dict[str, Endpoint] = {}
-        self._listed: set[str] = set()
+    def __init__(self, generation: int = 0) -> None:
+        """Lists nothing yet; generations of snapshots go on after `generation`."""
+        self.snapshot = Snapshot(generation)
         self._watchers: set[asyncio.Queue[Snapshot | None]] = set()
 
-    def publish(self, role: Role, replica: str, address: str) -> None:
-        """Lists a replica; an address that it did not have before means that it was started anew."""
-        known = self._known.get(replica)
-        if known is None or known.address != address:
-            known = Endpoint(role, address, replica, known.generation + 1 if known else 1)
-        elif replica in self._listed:
-            return
-        self._known[replica] = known
-        self._listed.add(replica)
-        self._changed()
-
-    def withdraw(self, replica: str, address: str) -> None:
-        """Lists a replica no more, unless it has another address by now."""
-        if replica in self._listed and self._known[replica].address == address:
-            self._listed.remove(replica)
-            self._changed()
-
-    def mark_draining(self, replica: str, address: str) -> None:
-        """Tells that a replica takes no new sequences, unless it has another address by now."""
-        known = self.endpoint(replica)
-        if known is not None and known.address == address and not known.draining:
-            self._known[replica] = replace(known, draining=True)
-            self._changed()
-
-    def endpoint(self, replica: str) -> Endpoint | None:
-        """Where a replica is; None where it is not listed."""
-        return self._known[replica] if replica in self._listed else None
+    def show(self, endpoints: tuple[Endpoint, ...]) -> bool:
+        """Makes these the endpoints; says whether that changed anything, and tells it if so."""
+        if endpoints == self.snapshot.endpoints:
+            return False
+        self.snapshot = Snapshot(self.snapshot.generation + 1, endpoints)
+        for queue in self._watchers:
+            queue.put_nowait(self.snapshot)
+        return True
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[asyncio.Queue[Snapshot | None]]:
@@ -70,12 +50,6 @@ class Registry:
         """Ends every watch."""
         for queue in self._watchers:
             queue.put_nowait(None)
-
-    def _changed(self) -> None:
-        endpoints = tuple(self._known[replica] for replica in sorted(self._listed))
-        self.snapshot = Snapshot(self.snapshot.generation + 1, endpoints)
-        for queue in self._watchers:
-            queue.put_nowait(self.snapshot)
 
 
 class RegistryService(RegistryServicer):

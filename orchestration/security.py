@@ -1,5 +1,6 @@
 """What each process of a deployment is told of its security: no more than it needs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ def router_security(security: PublicSecurityConfig) -> dict[str, Any]:
     return told
 
 
-def controller_identity(security: dict[str, Any]) -> Identity | None:
+def controller_identity(security: Mapping[str, Any]) -> Identity | None:
     """Of the controller, from what `security_of` says."""
-    return Identity.of(parse(SecurityConfig, security, "security"))
+    return Identity.of(parse(SecurityConfig, dict(security), "security"))
 
 
 def registry_guard(identity: Identity | None) -> Guard:

@@ -1,7 +1,7 @@
 """The plan: which replicas a deployment consists of. Pure; nothing is started here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fly.messages import Role
@@ -29,7 +29,6 @@ MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
 
 _LIGHT_CPUS = 0.5
 _ROUTER_CPUS = 1.0
-_ADDRESS = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,7 @@ class ReplicaSpec:
         num_cpus: Logical CPUs that each of its actors asks for; never 0, or its node could be scaled away.
         config: What its actor is constructed with.
         shards: Actors that share it, all on one node: a leader, which serves, and its followers.
+        hints: What its actor is told besides; another value is no reason to replace a running one.
     """
 
     role: Role
@@ -51,6 +51,12 @@ class ReplicaSpec:
     num_cpus: float
     config: Mapping[str, Any]
     shards: int = 1
+    hints: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def total_cpus(self) -> float:
+        """Logical CPUs of all its actors."""
+        return self.num_cpus * self.shards
 
 
 def plan(
@@ -79,11 +85,12 @@ def _secured(spec: ReplicaSpec, security: PublicSecurityConfig) -> ReplicaSpec:
 
 
 def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:
-    """The same replica, told what to tell of itself, if anything was said."""
-    if not telemetry.model_fields_set:
+    """The same replica, told what to tell of itself, where that is not the default."""
+    if telemetry == TelemetryConfig():
         return spec
     index = int(spec.replica.rpartition("-")[2])
-    own = {"replica": spec.replica, "metrics_port": metrics_port(telemetry, spec.role, index)}
+    port = metrics_port(telemetry, spec.role, index)
+    own = {"replica": spec.replica, "metrics_port": port, "waits_for_port": True}
     return replace(spec, config={**spec.config, "telemetry": {**telemetry.model_dump(), **own}})
 
 
@@ -101,7 +108,7 @@ def metrics_port(telemetry: TelemetryConfig, role: Role, index: int) -> int | No
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     """Logical CPUs that the replicas ask for together."""
-    return sum(spec.num_cpus * spec.shards for spec in specs)
+    return sum(spec.total_cpus for spec in specs)
 
 
 def _targets(tier: TargetTier, actor: str) -> tuple[ReplicaSpec, ...]:
@@ -120,7 +127,7 @@ def _sub_drafters(deployment: Deployment, actor: str) -> tuple[ReplicaSpec, ...]
         return ()
     if tier.engine == "model":
         return _model_sub_drafters(tier)
-    config: dict[str, Any] = {"engine": tier.engine, "address": _ADDRESS}
+    config: dict[str, Any] = {"engine": tier.engine}
     if tier.engine == "suffix":
         config["memory_tokens"] = tier.memory_tokens
     return tuple(
@@ -144,13 +151,11 @@ def _drafters(
     tier = deployment.drafter
     if tier is None:
         return ()
-    more: dict[str, Any] = {
-        "draft_ahead": tier.draft_ahead,
-        "declared_cpus": other_cpus + tier.replicas * tier.threads,
-    }
+    more: dict[str, Any] = {"draft_ahead": tier.draft_ahead}
     if registry is not None:
         more["registry"] = registry
-    return _replicas(Role.DRAFTER, tier, actor, more)
+    hints = {"declared_cpus": other_cpus + tier.replicas * tier.threads}
+    return tuple(replace(spec, hints=hints) for spec in _replicas(Role.DRAFTER, tier, actor, more))
 
 
 def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) -> tuple[ReplicaSpec, ...]:
@@ -160,7 +165,6 @@ def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) 
         "max_sequences": tier.max_sequences,
         "kv_tokens": tier.kv_tokens,
         "threads": tier.threads,
-        "address": _ADDRESS,
         **more,
     }
     return tuple(

@@ -19,8 +19,10 @@ def main(
         Path | None,
         typer.Option(help="The target's model, for its tokenizer: a folder or org/name@revision."),
     ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="host:port of a target; may repeat.")] = None,
-    drafter: Annotated[list[str] | None, typer.Option(help="host:port of a drafter; may repeat.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="host:port of a target, or dns:host:port; may repeat.")
+    ] = None,
+    drafter: Annotated[list[str] | None, typer.Option(help="The same of a drafter; may repeat.")] = None,
     registry: Annotated[str | None, typer.Option(help="host:port of the registry.")] = None,
     host: Annotated[str | None, typer.Option(help="Interface to bind to; default 127.0.0.1.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="Default 50051; 0 takes a free one.")] = None,

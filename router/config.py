@@ -142,8 +142,9 @@ class RouterConfig(Config):
         model_name: As it names the model; the folder's name, or the hub's org/name, where it is absent.
         chat_template: Jinja file that takes the place of the model's own chat template.
         registry: host:port of the registry; excludes `targets` and `drafters`.
-        targets: host:port of every target replica, where there is no registry.
-        drafters: host:port of every drafter replica, where there is no registry.
+        targets: host:port of every target replica, where there is no registry; or `dns:host:port` with a name
+            that stands for all of them, which is looked up again and again.
+        drafters: The same of the drafters.
         balancing: Policy that picks a replica.
         max_concurrent: Requests that decode at a time.
         max_queued: Requests that may wait for a place; more are refused.

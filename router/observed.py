@@ -9,6 +9,7 @@ from typing import Self
 from fly.clock import Clock
 from fly.errors import FlyServeError
 from router.request import PreparedRequest
+from router.security.callers import current_caller
 from services.common.telemetry.logs import FIGURES, name_request
 from services.common.telemetry.observers import RouterObserver
 from services.common.telemetry.tracing import Tracer
@@ -42,9 +43,9 @@ class ObservedRequest:
         self._observer.ended(self._mode, outcome, seconds)
         self._span.note(outcome=outcome)
         self._span.__exit__(kind, error, trace)
-        logger.info(
-            "request ended", extra={FIGURES: {"mode": self._mode, "outcome": outcome, "seconds": seconds}}
-        )
+        figures = {"mode": self._mode, "outcome": outcome, "seconds": seconds}
+        key = {"api_key": name} if (name := current_caller().name) else {}
+        logger.info("request ended", extra={FIGURES: {**figures, **key}})
 
     def accepted(self, request: PreparedRequest) -> None:
         """It breaks no limit, and waits for its place from now on."""

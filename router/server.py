@@ -25,7 +25,7 @@ from router.servicer import SERVICE_NAME, GenerationServicer
 from router.tokenizer import Tokenizer
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
-from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.security.identity import Identity
 from services.common.telemetry.metrics.router import router_observer
 from services.common.telemetry.process import Telemetry
@@ -83,7 +83,7 @@ def _http_server(face: Starlette, config: RouterConfig, identity: Identity | Non
 def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:
     if config.registry is not None:
         return WatchedRegistry(config.registry, clock, identity)
-    return StaticEndpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters})
+    return listed_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, folder: Path) -> None:

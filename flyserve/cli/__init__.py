@@ -1,11 +1,12 @@
-"""The command line: `flyserve up`, `generate`, `chat`, `status`, `bench`, `token`."""
+"""The command line: one module a command; those that talk to a controller are in `cluster`."""
 
 from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from flyserve.cli import bench, chat, generate, status, token, up
+from flyserve.cli import bench, chat, generate, info, token, up
+from flyserve.cli.cluster import apply, router, scaling, status
 
 _EPILOG = """Start with [bold]flyserve up[/bold], then [bold]flyserve generate "your prompt"[/bold] elsewhere.
 
@@ -33,9 +34,15 @@ def _add(name: str, command: Callable[..., Any], examples: str) -> None:
 _add("up", up.up, up.EXAMPLES)
 _add("generate", generate.generate, generate.EXAMPLES)
 _add("chat", chat.chat, chat.EXAMPLES)
-_add("status", status.status, status.EXAMPLES)
+_add("info", info.info, info.EXAMPLES)
 _add("bench", bench.bench, bench.EXAMPLES)
 _add("token", token.token, token.EXAMPLES)
+_add("apply", apply.apply, apply.EXAMPLES)
+_add("status", status.status, status.EXAMPLES)
+_add("scale", scaling.scale, scaling.SCALE_EXAMPLES)
+_add("drain", scaling.drain, scaling.DRAIN_EXAMPLES)
+_add("down", scaling.down, scaling.DOWN_EXAMPLES)
+_add("router", router.router, router.EXAMPLES)
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def running(
     options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose)
     with (
         start_progress(messages(), startup_timeout_s) as (show, end),
-        local_deployment(deployment, show, options) as deployed,
+        local_deployment(deployment, show, options, str(path.resolve())) as deployed,
     ):
         end()
         yield deployed

@@ -26,7 +26,7 @@ def name_caller(caller: Caller) -> None:
 def key_check(keys: Keys) -> Check:
     """Lets calls in that bring a known key in their metadata."""
 
-    def check(context: Any) -> None:
+    def check(method: str, context: Any) -> None:
         said = [value for name, value in context.invocation_metadata() or () if name == AUTHORIZATION]
         # NOTE: of two, a proxy before us may have looked at the other.
         name_caller(keys.caller(said[0] if len(said) == 1 and isinstance(said[0], str) else ""))

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from services.common.config import parse
 from services.common.host import Host
 from services.common.host_thread import HostThread
+from services.common.interfaces import interface_towards
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import configure_logging
 
 
 class ServiceActor:
-    """Hosts one replica's gRPC server.
+    """Hosts one replica's gRPC server, from its constructor on.
 
-    The server starts in the constructor, so an actor that Ray restarted serves again, and reports its new
-    address to the registry. When the service can serve no more, the process ends.
+    When the service can serve no more, the process ends.
 
     Attributes:
         role: Its tier.
@@ -26,25 +26,23 @@ class ServiceActor:
     role: ClassVar[str]
     follower: ClassVar[type | None] = None
 
-    def __init__(
-        self, config: dict[str, Any], replica: str, registry: Any = None, followers: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, config: dict[str, Any], registry: str = "", followers: Sequence[Any] = ()) -> None:
         """Builds and starts the host.
 
         Args:
             config: Of the tier.
-            replica: Name of the replica, stable over restarts.
-            registry: Handle of the actor whose `report(role, replica, address)` is told the address.
+            registry: host:port of the registry. Where the configuration names no address, the server listens
+                at the interface that leads there: on one machine at loopback, on a cluster at the node's own.
             followers: Handles of the other actors of a shared replica.
 
         Raises:
             FlyServeError: The configuration or the model cannot be served.
         """
         self.followers = followers
+        if registry:
+            config = {"address": f"{interface_towards(registry)}:0", **config}
         configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)
         self._thread = HostThread(lambda: self.build(config), _end_process)
-        if registry is not None:
-            registry.report.remote(self.role, replica, self.address())
 
     async def build(self, config: dict[str, Any]) -> Host:
         """The tier's host, not yet started; runs on the host's own event loop."""
@@ -54,12 +52,8 @@ class ServiceActor:
         """host:port of the gRPC server."""
         return self._thread.host.address
 
-    def ping(self) -> bool:
-        """Whether the server's event loop still answers."""
-        return self._thread.is_alive()
-
     def drain(self, grace_s: float) -> None:
-        """Lets running streams finish within `grace_s`, then frees everything."""
+        """Lets running streams finish within `grace_s`, then frees everything; draining again joins in."""
         self._thread.stop(grace_s)
 
 

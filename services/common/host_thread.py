@@ -9,7 +9,12 @@ from services.common.host import FAILED_GRACE_S, Host
 
 
 class HostThread:
-    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on."""
+    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on.
+
+    Attributes:
+        host: Serves until it is stopped.
+        loop: That it runs on.
+    """
 
     def __init__(
         self, build: Callable[[], Awaitable[Host]], on_failure: Callable[[], None] | None = None
@@ -21,10 +26,11 @@ class HostThread:
             on_failure: Called on the loop after a host that failed has been drained.
         """
         self._on_failure = on_failure
+        self._stopping = threading.Lock()
         self._watch: asyncio.Task[None] | None = None
-        self._loop = _new_event_loop()
+        self.loop = _new_event_loop()
         self.host: Host
-        self._thread = threading.Thread(target=self._loop.run_forever, name="grpc-host", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="grpc-host", daemon=True)
         self._thread.start()
         try:
             self.host = self._run(self._started(build))
@@ -33,18 +39,11 @@ class HostThread:
             raise
 
     def stop(self, grace_s: float) -> None:
-        """Drains the host and ends its thread."""
-        self._run(self._stopped(grace_s))
-        self._end_loop()
-
-    def is_alive(self, timeout_s: float = 5.0) -> bool:
-        """Whether the event loop answers within `timeout_s`."""
-        answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
-        try:
-            answer.result(timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        """Drains the host and ends its thread; who stops it again waits for the first stop to end."""
+        with self._stopping:
+            if not self.loop.is_closed():
+                self._run(self._stopped(grace_s))
+                self._end_loop()
 
     async def _started(self, build: Callable[[], Awaitable[Host]]) -> Host:
         host = await build()
@@ -65,12 +64,12 @@ class HostThread:
         on_failure()
 
     def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

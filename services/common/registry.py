@@ -1,7 +1,9 @@
-"""Sources of endpoints: static lists, and the registry, which may be away for a while."""
+"""Sources of endpoints: lists, names that are looked up, and the registry, which may be away for a while."""
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -17,6 +19,14 @@ from services.common.codec.registry import snapshot_from_wire
 from services.common.security.identity import CONTROLLER, Identity
 
 logger = logging.getLogger(__name__)
+
+DNS = "dns:"
+"""Begins an entry of a list that is a name of many addresses."""
+LOOK_UP_S = 5.0
+"""How often names are looked up."""
+
+
+LookUp = Callable[[str], Awaitable[Iterable[str]]]
 
 
 class EndpointSource(Protocol):
@@ -43,6 +53,66 @@ class StaticEndpoints:
 
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
         yield self._snapshot
+
+
+class NamedEndpoints:
+    """Endpoints from names that stand for every replica of a tier, looked up again and again.
+
+    An entry `dns:host:port` is a name of many addresses, such as a headless service of Kubernetes has; any
+    other is an address. While a name cannot be looked up, what it last stood for holds.
+    """
+
+    is_static = False
+
+    def __init__(
+        self, addresses: Mapping[Role, Sequence[str]], clock: Clock, look_up: LookUp | None = None
+    ) -> None:
+        """Looks nothing up yet; `look_up` gives a name's addresses, by default those of the system."""
+        self._addresses = addresses
+        self._clock = clock
+        self._look_up = look_up or addresses_of
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    async def watch(self) -> AsyncGenerator[Snapshot, None]:
+        snapshot = Snapshot()
+        while True:
+            endpoints = tuple([endpoint async for endpoint in self._endpoints()])
+            if endpoints != snapshot.endpoints:
+                snapshot = Snapshot(snapshot.generation + 1, endpoints)
+                yield snapshot
+            await self._clock.sleep(LOOK_UP_S)
+
+    async def _endpoints(self) -> AsyncGenerator[Endpoint, None]:
+        for role, entries in self._addresses.items():
+            for entry in entries:
+                for place in await self._places(entry):
+                    yield Endpoint(role, place, place)
+
+    async def _places(self, entry: str) -> tuple[str, ...]:
+        """Every host:port that an entry stands for, in order."""
+        if not entry.startswith(DNS):
+            return (entry,)
+        name, _, port = entry.removeprefix(DNS).rpartition(":")
+        try:
+            hosts = await self._look_up(name)
+        except OSError as error:
+            logger.warning("%s cannot be looked up (%s): its last addresses hold", name, error.strerror)
+        else:
+            self._known[entry] = tuple(sorted(f"{host}:{port}" for host in hosts))
+        return self._known.get(entry, ())
+
+
+async def addresses_of(name: str) -> set[str]:
+    """Every address of a name, as they stand before a port; raises OSError where it has none."""
+    found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    hosts = {str(place[0]) for *_, place in found}
+    return {f"[{host}]" if ":" in host else host for host in hosts}
+
+
+def listed_endpoints(addresses: Mapping[Role, Sequence[str]], clock: Clock) -> EndpointSource:
+    """The endpoints of a list of `host:port` and `dns:host:port`."""
+    has_names = any(entry.startswith(DNS) for entries in addresses.values() for entry in entries)
+    return NamedEndpoints(addresses, clock) if has_names else StaticEndpoints(addresses)
 
 
 class WatchedRegistry:

@@ -17,7 +17,7 @@ class DrafterConfig(ModelSettings):
     Attributes:
         role: `sub_drafter` for a tiny model that helps a drafter.
         registry: host:port of the registry that knows the sub-drafters.
-        sub_drafter: host:port of a sub-drafter, where there is no registry.
+        sub_drafter: host:port of a sub-drafter, or `dns:host:port` of several, where there is no registry.
         max_draft: Longest draft that one step may ask for.
         draft_ahead: Go on drafting while the target verifies, as if all were accepted. `auto` does where the
             CPUs that this process may use are enough for all that was declared to run here, and else while

@@ -13,7 +13,7 @@ from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
-from services.common.registry import EndpointSource, StaticEndpoints, WatchedRegistry
+from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.security.guard import Guard, service_guard
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
@@ -118,5 +118,5 @@ def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource 
     if config.registry is not None:
         return WatchedRegistry(config.registry, SystemClock(), identity)
     if config.sub_drafter is not None:
-        return StaticEndpoints({Role.SUB_DRAFTER: [config.sub_drafter]})
+        return listed_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
     return None

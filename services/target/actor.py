@@ -1,5 +1,6 @@
 """A target replica as Ray actors: thin around the host, and around the followers of a shared model."""
 
+import contextlib
 import logging
 import os
 from concurrent.futures import Future
@@ -37,9 +38,11 @@ class TargetFollower:
         # NOTE: without a group it is of no use, whether or not somebody is there to end it.
         Timer(_LAST_WORDS_S, os._exit, (0,)).start()
 
-    def end(self) -> str:
-        """Waits for its end, and says why."""
-        return self._end.result()
+    def end(self, timeout_s: float) -> str | None:
+        """Waits for its end, and says why; None where it has not ended within `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            return self._end.result(timeout_s)
+        return None
 
 
 class TargetActor(ServiceActor):

@@ -57,7 +57,7 @@ def test_a_conversation_goes_through_the_chat_template(router: ServiceProcess) -
 
 
 def test_status_tells_models_defaults_and_limits(router: ServiceProcess) -> None:
-    told = json.loads(flyserve("status", "--json", address=router.address).stdout)["deployment"]
+    told = json.loads(flyserve("info", "--json", address=router.address).stdout)["deployment"]
     assert (told["target"]["architecture"], told["drafter"]) == ("simulated", None)
     assert (told["default"]["mode"], told["default"]["preset"]) == ("fly", "flyserve")
     assert told["default"]["tail"] == "carry" and told["default"]["draft_length"] == 15

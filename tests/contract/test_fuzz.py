@@ -18,7 +18,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fly.messages import Close, DraftStep, Open, Role, VerifyStep
+from fly.messages import Close, DraftStep, Endpoint, Open, Role, VerifyStep
 from fly.tokens import PeerView, TokenSequence
 from fly.types import SamplingParams
 from orchestration.registry import Registry, registry_service
@@ -135,7 +135,7 @@ class System:
         told = {**ROUTER, "model": save_tokenizer(folder), "targets": [target], "drafters": [drafter]}
         router = await self._serve(await create_router(parse(RouterConfig, told, "test")))
         self._registry = Registry()
-        self._registry.publish(Role.TARGET, "target-0", target)
+        self._registry.show((Endpoint(Role.TARGET, target, "target-0"),))
         registry = await self._serve(Host(registry_service(self._registry)))
         addresses = {
             "target": target,

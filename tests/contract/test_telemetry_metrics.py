@@ -128,6 +128,24 @@ async def test_without_a_port_nothing_is_served(model: Path) -> None:
         assert {host.telemetry.metrics_address for host in rig.hosts.values()} == {""}
 
 
+async def test_a_replica_beside_its_predecessor_tells_its_metrics_once_the_port_is_free() -> None:
+    first = Telemetry(TelemetryConfig(metrics_port=0, replica="first"), "target")
+    first.start("127.0.0.1")
+    port = int(first.metrics_address.rpartition(":")[2])
+    told = TelemetryConfig(metrics_port=port, replica="second", waits_for_port=True)
+    second, third = Telemetry(told, "target"), Telemetry(told, "target")
+    second.start("127.0.0.1")
+    assert not second.metrics_address
+    await first.close()
+    async with asyncio.timeout(10):
+        while not second.metrics_address:
+            await asyncio.sleep(0.01)
+    assert 'replica="second"' in await asyncio.to_thread(fetch, second.metrics_address)
+    third.start("127.0.0.1")
+    await third.close()
+    await second.close()
+
+
 async def test_a_port_in_use_is_one_line() -> None:
     def telemetry(port: int) -> Telemetry:
         return Telemetry(TelemetryConfig(metrics_port=port), "target")

@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from fly.clock import SystemClock
 from fly.errors import ConfigError
-from fly.messages import Role
+from fly.messages import Endpoint, Role
 from orchestration.registry import Registry, registry_service
 from orchestration.security import controller_identity, registry_guard
 from protos.flyserve.v1 import common_pb2, registry_pb2
@@ -106,13 +106,22 @@ async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tm
         assert router.addresses[1].startswith("https://") and answer.status_code == 200
 
 
-@pytest.mark.parametrize("role", ["drafter", "sub-drafter", "controller", "target", "stranger"])
+@pytest.mark.parametrize("role", ["drafter", "sub-drafter", "target", "stranger"])
 async def test_a_target_answers_only_a_router(authority: Authority, role: str) -> None:
     files = authority.issue(f"{role}.flyserve", file=f"caller-{role}")
     router = authority.issue(ROUTER)
     async with serving(await a_target(authority)) as address:
         assert await info(address, authority.peer(router, TARGET)) is grpc.StatusCode.OK
         assert await info(address, authority.peer(files, TARGET)) is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_controller_may_ask_a_target_how_it_is_and_no_more(authority: Authority) -> None:
+    peer = authority.peer(authority.issue("controller.flyserve"), TARGET)
+    async with serving(await a_target(authority)) as address, open_channel(address, peer) as channel:
+        assert await info(address, peer) is grpc.StatusCode.OK
+        call = TargetStub(channel).Verify(timeout=5)
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(("caller", "is_let_in"), [("router", True), ("drafter", True), ("target", False)])
@@ -202,7 +211,7 @@ async def test_a_router_calls_and_serves_with_new_files(authority: Authority, tm
         renewed = Authority(tmp_path)
         renewed.issue("controller.flyserve")
         renewed.issue(ROUTER)
-        registry.publish(Role.TARGET, "target-0", "127.0.0.1:1")
+        registry.show((Endpoint(Role.TARGET, "127.0.0.1:1", "target-0"),))
         watch = WatchedRegistry(address, clock, caller).watch()
         async with asyncio.timeout(10):
             assert [e.replica for e in (await anext(watch)).endpoints] == ["target-0"]
@@ -251,7 +260,7 @@ async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: A
     ("interface", "check", "said"),
     [
         ("0.0.0.0", None, "whoever reaches"),
-        ("0.0.0.0", lambda context: None, "API keys travel to"),
+        ("0.0.0.0", lambda method, context: None, "API keys travel to"),
         ("127.0.0.1", None, ""),
         ("[::1]", None, ""),
         ("localhost", None, ""),

@@ -1,10 +1,15 @@
 """Actors and a router that follow the services' contract without a model."""
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
+from fly.errors import ModelError
 from services.common.actor import ServiceActor
 from services.common.host import Host, Service
+from services.drafter.actor import DrafterActor
+from services.target.actor import TargetActor
 
 
 async def _nothing() -> None:
@@ -38,6 +43,34 @@ class Slow(StandIn):
 
 class Broken(StandIn):
     async def build(self, config: dict[str, Any]) -> Host:
-        from fly.errors import ModelError
-
         raise ModelError(f"{config['model']}: no weights\nin the folder")
+
+
+def _simulated(config: dict[str, Any]) -> dict[str, Any]:
+    """A folder of a model holds the parameters of a simulated one instead of weights."""
+    told = dict(config)
+    folder = Path(told.pop("model"))
+    try:
+        parameters = json.loads((folder / "simulated.json").read_text())
+    except OSError:
+        raise ModelError(f"{folder}: no such model on this node") from None
+    return {**told, "simulated": parameters}
+
+
+class SimulatedTarget(TargetActor):
+    async def build(self, config: dict[str, Any]) -> Host:
+        return await super().build(_simulated(config))
+
+
+class SimulatedDrafter(DrafterActor):
+    async def build(self, config: dict[str, Any]) -> Host:
+        return await super().build(_simulated(config))
+
+
+class Follower:
+    def end(self, timeout_s: float) -> None:
+        threading.Event().wait(timeout_s)
+
+
+class SharedStandIn(StandIn):
+    follower = Follower

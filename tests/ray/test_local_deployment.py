@@ -1,5 +1,9 @@
+import json
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +57,16 @@ def by_name(running: LocalDeployment) -> dict[str, tuple[str, int]]:
     return {status.replica: (status.address, status.generation) for status in running.status()}
 
 
+def command(*arguments: str) -> str:
+    """What a command of another process of this user prints, which finds the deployment by itself."""
+    flyserve = str(Path(sys.executable).with_name("flyserve"))
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    environment.pop("RAY_AUTH_TOKEN")
+    done = subprocess.run([flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def pid_listening_at(address: str) -> int:
     port = int(address.rpartition(":")[2])
     for process in psutil.Process().children(recursive=True):
@@ -67,6 +81,8 @@ def test_a_killed_replica_is_restarted_and_published_anew(deployment: Deployment
         before = by_name(running)
         assert set(before) == {"target-0", "target-1", "drafter-0", "sub_drafter-0"}
         assert all(generation == 1 for _, generation in before.values())
+        told = json.loads(command("status", "--json"))
+        assert {row["replica"]: (row["address"], row["generation"]) for row in told["replicas"]} == before
 
         os.kill(pid_listening_at(before["target-0"][0]), signal.SIGKILL)
 
@@ -74,6 +90,8 @@ def test_a_killed_replica_is_restarted_and_published_anew(deployment: Deployment
         after = by_name(running)
         assert after.pop("target-0")[0] != before.pop("target-0")[0]
         assert after == before
+        assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
+        eventually(lambda: "sub_drafter-1" in by_name(running))
 
 
 def test_a_replica_that_cannot_start_names_itself_and_the_cause(

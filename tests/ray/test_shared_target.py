@@ -22,6 +22,7 @@ from fly.types import Mode
 from flyserve import Client, Speculation
 from orchestration.config import Deployment
 from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from orchestration.status import State
 from orchestration.topology import ACTORS, ReplicaSpec
 from services.common.config import parse
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
@@ -89,7 +90,9 @@ def actors(name: str) -> list[psutil.Process]:
 
 
 def generation(running: LocalDeployment) -> int:
-    return next(status.generation for status in running.status() if status.replica == "target-0")
+    """Which start of the target serves; 0 while none does."""
+    ready = {row.replica: row.generation for row in running.status() if row.state is State.READY}
+    return ready.get("target-0", 0)
 
 
 @pytest.mark.timeout(900)
@@ -125,15 +128,19 @@ def test_a_group_for_which_no_node_has_room_says_so() -> None:
 
     prepare_environment()
     spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
-    with temporary_folder() as folder, local_ray(2, "flyserve", folder, verbose=False):
+    with temporary_folder() as folder, local_ray(2, folder, verbose=False):
         from orchestration.fleet import RayFleet
-        from orchestration.reconciler import ReplicaDown
+        from orchestration.replicas import Instance
+        from orchestration.supervision import ReplicaDown
 
-        replica = RayFleet(None).start(spec)
-        with pytest.raises(ReplicaDown, match="no node has room for 2 shards of 8 CPUs yet"):
-            asyncio.run(replica.address())
-        replica.kill()
-        replica.kill()
+        async def start() -> None:
+            replica = await RayFleet("test").start(Instance(spec, 1), "127.0.0.1:1")
+            with pytest.raises(ReplicaDown, match=r"no node is large enough for 2 shards of 8 CPUs: .* 2"):
+                await replica.node()
+            await replica.end()
+            await replica.end()
+
+        asyncio.run(start())
 
 
 def test_heads_that_cannot_be_shared_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -12,13 +13,13 @@ from grpc_health.v1 import health
 from fly.errors import Unauthenticated
 from services.common.handlers import Coroutine, Generator, around
 from services.common.security.config import SecurityConfig
-from services.common.security.identity import Identity
+from services.common.security.identity import CONTROLLER, Identity
 
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Check = Callable[[Context], None]
-"""Raises Unauthenticated where a call must not be answered."""
+Check = Callable[[str, Context], None]
+"""Raises Unauthenticated where a call of this method must not be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +52,24 @@ class Guard:
 
 
 def service_guard(config: SecurityConfig, identity: Identity | None, *callers: str) -> Guard:
-    """Of a service behind the router: with TLS, only those who bear one of these names may call it."""
+    """Of a service behind the router: with TLS, only those who bear one of these names may call it.
+
+    The controller may ask any service for its `Info`, which says how it is.
+    """
     if identity is None:
         return Guard()
     return Guard(identity.server_credentials(True), peers_named(*callers), config.health_port)
 
 
 def peers_named(*names: str) -> Check:
-    """Lets in whose certificate bears one of these names."""
+    """Lets in whose certificate bears one of these names; for `Info`, the controller as well."""
 
-    def check(context: Context) -> None:
+    def check(method: str, context: Context) -> None:
         borne = {
             bytes(name).decode("ascii", "replace") for name in context.auth_context().get("peer_dns", ())
         }
-        if borne.isdisjoint(names):
+        allowed = (*names, CONTROLLER) if method.endswith("/Info") else names
+        if borne.isdisjoint(allowed):
             raise Unauthenticated(f"the caller's certificate does not name {' or '.join(names)}")
 
     return check
@@ -92,19 +97,22 @@ class CheckInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(f"/{health.SERVICE_NAME}/"):
             return handler
-        return around(handler, self._checked, self._checked_stream)
+        check = partial(self._check, handler_call_details.method)
+        return around(handler, partial(_checked, check), partial(_checked_stream, check))
 
-    def _checked(self, method: Coroutine) -> Coroutine:
-        async def call(request: Any, context: Context) -> Any:
-            self._check(context)
-            return await method(request, context)
 
-        return call
+def _checked(check: Callable[[Context], None], method: Coroutine) -> Coroutine:
+    async def call(request: Any, context: Context) -> Any:
+        check(context)
+        return await method(request, context)
 
-    def _checked_stream(self, method: Generator) -> Generator:
-        async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-            self._check(context)
-            async for response in method(request, context):
-                yield response
+    return call
 
-        return call
+
+def _checked_stream(check: Callable[[Context], None], method: Generator) -> Generator:
+    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        check(context)
+        async for response in method(request, context):
+            yield response
+
+    return call

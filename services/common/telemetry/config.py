@@ -20,6 +20,8 @@ class TelemetryConfig(Config):
             `traceparent` of its own.
         log_format: Lines for people, or one JSON object per line.
         replica: Name of the process in all three; the orchestration sets it.
+        waits_for_port: Where the metrics' port is taken, as by the process that this one is to replace, serve
+            at once and tell them as soon as it is free; the orchestration sets it.
     """
 
     metrics_port: int | None = Field(None, ge=0, le=65_535)
@@ -27,6 +29,7 @@ class TelemetryConfig(Config):
     trace_ratio: float = Field(0.1, ge=0, le=1)
     log_format: Literal["text", "json"] = "text"
     replica: str = ""
+    waits_for_port: bool = False
 
     @field_validator("otlp_endpoint")
     @classmethod

@@ -30,7 +30,7 @@ def fails_with(result: Result, *parts: str, status: int = 2) -> None:
     assert result.exit_code == status
 
 
-@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("chat",), ("status",), ("bench",)])
+@pytest.mark.parametrize("arguments", [(), ("up",), ("generate",), ("chat",), ("info",), ("bench",)])
 def test_help_reads_well(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
     assert result.exit_code == 0

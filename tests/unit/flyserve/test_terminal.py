@@ -144,7 +144,7 @@ def test_ctrl_c_ends_a_response_with_its_own_status() -> None:
 def test_a_watch_into_a_pipe_prints_one_look_after_the_other() -> None:
     command = [sys.executable, "-c", "from flyserve.cli import main; main()"]
     with fake_generation() as (_, address):
-        watch = [*command, "status", "--watch", "--every-s", "0.1", "--address", address]
+        watch = [*command, "info", "--watch", "--every-s", "0.1", "--address", address]
         process = subprocess.Popen(watch, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
@@ -157,7 +157,7 @@ def test_a_watch_into_a_pipe_prints_one_look_after_the_other() -> None:
 
 
 def test_a_watched_deployment_that_goes_away_is_shown_as_such() -> None:
-    flags = ("status", "--watch", "--every-s", "0.1", "--retries", "0")
+    flags = ("info", "--watch", "--every-s", "0.1", "--retries", "0")
     with fake_generation() as (_, address), terminal(*flags, "--address", address) as person:
         person.read_until("target: .*big")
         person.read_until("target: .*big")

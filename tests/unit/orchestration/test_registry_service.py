@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from fly.messages import Role
+from fly.messages import Endpoint, Role
 from orchestration.registry import Registry, registry_service
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
@@ -25,12 +25,16 @@ async def channel(registry: Registry) -> AsyncIterator[grpc.aio.Channel]:
     await host.drain(0.0)
 
 
+def target(address: str, generation: int = 1) -> Endpoint:
+    return Endpoint(Role.TARGET, address, "target-0", generation)
+
+
 def places(snapshot: registry_pb2.Snapshot) -> dict[str, tuple[str, int, bool]]:
     return {e.replica: (e.address, e.generation, e.draining) for e in snapshot.endpoints}
 
 
 async def test_list_answers_the_present_snapshot(registry: Registry, channel: grpc.aio.Channel) -> None:
-    registry.publish(Role.TARGET, "target-0", "h:1")
+    registry.show((target("h:1"),))
     response = await RegistryStub(channel).List(registry_pb2.ListRequest())
     assert places(response.snapshot) == {"target-0": ("h:1", 1, False)}
     assert response.snapshot.endpoints[0].role == registry_pb2.ROLE_TARGET
@@ -41,16 +45,16 @@ async def test_watch_gets_the_present_and_every_later_snapshot(
 ) -> None:
     watch = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
     snapshots = [(await anext(aiter(watch))).snapshot]
-    for address in ("h:1", "h:2"):
-        registry.publish(Role.DRAFTER, "drafter-0", address)
+    for generation in (1, 2):
+        registry.show((target(f"h:{generation}", generation),))
         snapshots.append((await anext(aiter(watch))).snapshot)
-    registry.withdraw("drafter-0", "h:2")
+    registry.show(())
     snapshots.append((await anext(aiter(watch))).snapshot)
     assert [snapshot.generation for snapshot in snapshots] == [0, 1, 2, 3]
     assert [places(snapshot) for snapshot in snapshots] == [
         {},
-        {"drafter-0": ("h:1", 1, False)},
-        {"drafter-0": ("h:2", 2, False)},
+        {"target-0": ("h:1", 1, False)},
+        {"target-0": ("h:2", 2, False)},
         {},
     ]
 
@@ -65,36 +69,17 @@ async def test_closing_ends_every_watch(registry: Registry, channel: grpc.aio.Ch
 async def test_a_watcher_that_leaves_is_forgotten(registry: Registry) -> None:
     with registry.watch() as queue:
         assert queue.qsize() == 1
-    registry.publish(Role.TARGET, "target-0", "h:1")
+    registry.show((target("h:1"),))
     assert queue.qsize() == 1
 
 
-async def test_the_same_address_again_changes_nothing(registry: Registry) -> None:
-    registry.publish(Role.TARGET, "target-0", "h:1")
-    registry.publish(Role.TARGET, "target-0", "h:1")
+async def test_the_same_endpoints_again_change_nothing(registry: Registry) -> None:
+    assert registry.show((target("h:1"),))
+    assert not registry.show((target("h:1"),))
     assert registry.snapshot.generation == 1
 
 
-async def test_a_replica_that_comes_back_as_it_was_keeps_its_generation(registry: Registry) -> None:
-    registry.publish(Role.TARGET, "target-0", "h:1")
-    registry.withdraw("target-0", "h:1")
-    assert registry.endpoint("target-0") is None
-    registry.publish(Role.TARGET, "target-0", "h:1")
-    assert registry.snapshot.endpoints[0].generation == 1
-    assert registry.snapshot.generation == 3
-
-
-async def test_news_of_an_earlier_start_is_ignored(registry: Registry) -> None:
-    registry.publish(Role.TARGET, "target-0", "h:1")
-    registry.publish(Role.TARGET, "target-0", "h:2")
-    registry.withdraw("target-0", "h:1")
-    registry.mark_draining("target-0", "h:1")
-    assert [(e.address, e.draining) for e in registry.snapshot.endpoints] == [("h:2", False)]
-
-
-async def test_draining_is_told_once(registry: Registry) -> None:
-    registry.publish(Role.TARGET, "target-0", "h:1")
-    registry.mark_draining("target-0", "h:1")
-    registry.mark_draining("target-0", "h:1")
-    assert registry.snapshot.generation == 2
-    assert registry.snapshot.endpoints[0].draining
+async def test_a_restarted_registry_goes_on_counting() -> None:
+    registry = Registry(generation=7)
+    registry.show((target("h:1"),))
+    assert registry.snapshot.generation == 8

@@ -7,7 +7,7 @@ import pytest
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.config import Deployment
-from orchestration.topology import MODEL_SUB_DRAFTER, plan, total_cpus
+from orchestration.topology import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
 
@@ -63,14 +63,13 @@ def test_actors_are_configured_with_plain_values() -> None:
         "max_sequences": 64,
         "kv_tokens": 65_536,
         "threads": 3,
-        "address": "127.0.0.1:0",
     }
     assert all(type(value) in (str, int) for value in target.config.values())
 
 
 def test_a_suffix_sub_drafter_is_told_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    assert helper.config == {"engine": "suffix", "address": "127.0.0.1:0", "memory_tokens": 10_000_000}
+    assert helper.config == {"engine": "suffix", "memory_tokens": 10_000_000}
 
 
 def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
@@ -85,7 +84,16 @@ def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
 def test_a_drafter_is_told_what_everything_asks_for() -> None:
     _, drafter, *_ = plan(deployment(drafter={"model": "/m/small"}, sub_drafter={}), "here:1")
     # The sub-drafter, the drafter, two targets of 3 threads, and the router.
-    assert drafter.config["declared_cpus"] == 0.5 + 1 + 2 * 3 + 1
+    assert drafter.hints["declared_cpus"] == 0.5 + 1 + 2 * 3 + 1
+
+
+def test_more_targets_are_no_reason_to_replace_a_drafter() -> None:
+    def drafter(num_targets: int) -> ReplicaSpec:
+        target = {"model": "/m/big", "replicas": num_targets}
+        return plan(deployment(target=target, drafter={"model": "/m/small"}), "here:1")[0]
+
+    assert drafter(1) == drafter(2)
+    assert drafter(1).hints != drafter(2).hints
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ def test_every_replica_tells_its_metrics_at_a_port_that_follows_from_its_name() 
     def ports(replicas: int, port: int | None) -> dict[str, int | None]:
         target = {"model": "/m/big", "replicas": replicas}
         specs = plan(deployment(target=target, telemetry={"metrics_port": port}, **TIERS), "here:1")
-        return {spec.replica: spec.config["telemetry"]["metrics_port"] for spec in specs}
+        return {spec.replica: spec.config.get("telemetry", {}).get("metrics_port") for spec in specs}
 
     one = {"sub_drafter-0": 9700, "drafter-0": 9600, "target-0": 9500}
     assert ports(1, 9400) == one
@@ -130,6 +138,13 @@ def test_every_replica_is_told_where_its_traces_go_and_who_it_is() -> None:
     assert all(telling.items() >= told.items() for telling in tellings)
     drafter = next(spec for spec in specs if spec.role is Role.DRAFTER)
     assert parse(DrafterConfig, dict(drafter.config), "test").telemetry.log_format == "json"
+
+
+def test_a_deployment_that_went_through_json_has_the_same_replicas() -> None:
+    for more in ({}, {"telemetry": {"metrics_port": 9400}}):
+        before = deployment(drafter={"model": "/m/small"}, sub_drafter={}, **more)
+        after = Deployment.model_validate_json(before.model_dump_json())
+        assert plan(after, "here:1") == plan(before, "here:1")
 
 
 def test_the_tiers_ports_must_follow_the_routers() -> None:

@@ -1,4 +1,4 @@
-"""`flyserve status`: what a deployment serves, live."""
+"""`flyserve info`: what a deployment serves, live."""
 
 import time
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ from flyserve.types import Deployment, Model
 
 EXAMPLES = """Examples:
 
-flyserve status
+flyserve info
 
-flyserve status --watch --every-s 1
+flyserve info --watch --every-s 1
 
-flyserve status --json | jq .deployment.target.model_id"""
+flyserve info --json | jq .deployment.target.model_id"""
 
 _TIMEOUT_S = 10.0
 
@@ -44,7 +44,7 @@ class Status:
 
 
 @grouped
-def status(
+def info(
     connection: ConnectionOptions,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,

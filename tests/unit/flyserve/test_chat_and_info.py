@@ -47,8 +47,8 @@ def test_an_error_ends_a_piped_conversation(served: tuple[FakeGeneration, str]) 
     assert len(served[0].conversations) == 2
 
 
-def test_status_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
-    result = run("status", "--address", served[1])
+def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
+    result = run("info", "--address", served[1])
     assert result.exit_code == 0 and "\x1b" not in result.output
     head, target, drafter, default, limits = result.stdout.splitlines()
     assert head.startswith("FlyServe 0, answered in ")
@@ -58,13 +58,13 @@ def test_status_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None
     assert limits.startswith("at most: max_new_tokens 0")
 
 
-def test_status_as_json(served: tuple[FakeGeneration, str]) -> None:
-    told = json.loads(run("status", "--json", "--address", served[1]).stdout)
+def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:
+    told = json.loads(run("info", "--json", "--address", served[1]).stdout)
     assert told["deployment"]["target"]["weight_fingerprint"] == "w1"
     assert told["deployment"]["default"]["preset"] == "vllm" and told["answered_in_s"] > 0
 
 
-def test_status_of_nothing_is_one_line_with_the_remedy() -> None:
-    result = run("status", "--retries", "0", "--address", refused_address())
+def test_info_of_nothing_is_one_line_with_the_remedy() -> None:
+    result = run("info", "--retries", "0", "--address", refused_address())
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1 and "start a deployment with: flyserve up" in result.stderr

@@ -1,0 +1,87 @@
+"""`flyserve apply`: makes a deployment file true on a Ray cluster."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fly.errors import NotReady
+from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, read_status
+from flyserve.cli.cluster.table import fault_line, is_complete, summary
+from flyserve.cli.terminal import messages, output, reported_errors
+
+if TYPE_CHECKING:
+    from orchestration.manager import Report
+    from orchestration.status import DeploymentStatus
+
+_POLL_S = 0.3
+
+EXAMPLES = """Examples:
+
+flyserve apply deployment.yaml
+
+flyserve apply deployment.yaml --no-wait --ray-address head:6379"""
+
+
+def apply(
+    deployment: Annotated[Path, typer.Argument(help="Deployment file.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also where another file's deployment has this name.")
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Return when everything serves as the file says.")] = True,
+    timeout_s: Annotated[float, typer.Option(min=1, help="For --wait.")] = 600.0,
+    ray_address: RayAddress = None,
+) -> None:
+    """Create or update a deployment on a Ray cluster; applying the same again changes nothing.
+
+    Only what has changed is touched: replicas are added, drained, or replaced one by one.
+    """
+    with reported_errors():
+        from orchestration.config import load_deployment
+        from orchestration.connection import connected
+        from orchestration.controllers import ask, create_controller
+        from orchestration.security import controller_security
+        from orchestration.topology import ACTORS
+
+        made = load_deployment(deployment)
+        with connected(made.name, ray_address):
+            controller = create_controller(
+                made.name, None, made.controller, ACTORS, controller_security(made.security)
+            )
+            source = str(deployment.resolve())
+            report = ask(controller.apply.remote(made.model_dump_json(), source, replace), ANSWER_S)
+            _print_report(made.name, report)
+            if wait:
+                wait_until_complete(controller, timeout_s)
+            output().print(f"registry {ask(controller.address.remote(), ANSWER_S)}", markup=False)
+
+
+def wait_until_complete(controller: Any, timeout_s: float) -> None:
+    """Returns when everything desired serves and nothing else does; tells its progress on stderr.
+
+    Raises:
+        NotReady: That is not so in time; says what is missing and why.
+    """
+    deadline = time.monotonic() + timeout_s
+    with messages().status("waiting for the replicas") as progress:
+        while not is_complete(status := read_status(controller)):
+            progress.update(summary(status))
+            if time.monotonic() > deadline:
+                raise NotReady(f"not complete after {timeout_s:g} s: {_faults(status)}")
+            time.sleep(_POLL_S)
+
+
+def _print_report(name: str, report: "Report") -> None:
+    console = output()
+    if report.is_new:
+        console.print(f"{name}: created", markup=False)
+    elif not report.changes:
+        console.print(f"{name}: unchanged", markup=False)
+    for change in report.changes:
+        console.print(str(change), markup=False)
+
+
+def _faults(status: "DeploymentStatus") -> str:
+    faults = [fault_line(row) for row in status.replicas if row.detail]
+    return "; ".join([summary(status), *faults])

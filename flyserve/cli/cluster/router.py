@@ -1,0 +1,45 @@
+"""`flyserve router`: a router of a deployment, in this process."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, controller_of
+from flyserve.cli.terminal import reported_errors
+
+EXAMPLES = """Examples:
+
+flyserve router deployment.yaml --registry head:50052"""
+
+
+def router(
+    deployment: Annotated[Path, typer.Argument(help="The file that was applied.")],
+    registry: Annotated[
+        str | None, typer.Option(help="host:port of the registry; when absent the controller is asked.")
+    ] = None,
+    ray_address: RayAddress = None,
+) -> None:
+    """Serve a deployment's public API from this machine, as its file says; run as many as needed.
+
+    With the registry's address it needs no Ray on this machine.
+    """
+    with reported_errors():
+        from orchestration.config import load_deployment
+        from orchestration.local import LocalOptions, router_config
+        from router.config import RouterConfig
+        from router.server import create_host
+        from services.common.config import parse
+        from services.common.launch import run_service
+
+        made = load_deployment(deployment)
+        config = router_config(made, registry or _registry_of(made.name, ray_address), LocalOptions())
+        parsed = parse(RouterConfig, {**config, "grace_s": made.rollout.drain_s}, str(deployment))
+        run_service(lambda: create_host(parsed), parsed.grace_s, "router", parsed.telemetry)
+
+
+def _registry_of(name: str, ray_address: str | None) -> str:
+    with controller_of(name, ray_address) as controller:
+        from orchestration.controllers import ask
+
+        return str(ask(controller.address.remote(), ANSWER_S))

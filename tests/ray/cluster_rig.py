@@ -1,0 +1,212 @@
+"""Three nodes on this machine, a deployment of simulated engines on them, a router, and load."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fly.messages import Role
+from fly.types import Mode
+from flyserve import Client, Speculation
+from orchestration.config import ControllerConfig, Deployment
+from orchestration.controllers import ask, create_controller, end_controller
+from orchestration.local_ray import prepare_environment, temporary_folder
+from orchestration.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.topology import ACTORS
+from services.common.config import parse
+from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
+
+FOLDER = Path(__file__).parent
+NUM_STREAMS = 16
+NEW_TOKENS = 96
+PROMPTS = [f"prompt {index}" for index in range(NUM_STREAMS)]
+SIMULATED = {Role.TARGET: "standins:SimulatedTarget", Role.DRAFTER: "standins:SimulatedDrafter"}
+_SYSTEM = {
+    "health_check_initial_delay_ms": 3000,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
+"""So Ray takes a lost node for lost after 2 s; by default it takes up to 15."""
+
+
+class Nodes:
+    """The cluster's nodes; the head runs the controller and this process."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def kill(self, id: str) -> None:
+        """Ends a node's processes at once."""
+        (node,) = [node for node in self._cluster.worker_nodes if node.unique_id == id or node.node_id == id]
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def gcs_away(self) -> Iterator[None]:
+        """Ray's GCS answers nothing during the block."""
+        (gcs,) = (p for p in psutil.Process().children(recursive=True) if p.name() == "gcs_server")
+        gcs.suspend()
+        try:
+            yield
+        finally:
+            gcs.resume()
+
+    def add(self) -> str:
+        return str(self._cluster.add_node(num_cpus=4).node_id)
+
+
+@contextmanager
+def three_nodes() -> Iterator[Nodes]:
+    """A head and two workers of 4 logical CPUs each, with token authentication."""
+    prepare_environment()
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
+        (folder / "ray").mkdir()
+        head = {"num_cpus": 4, "include_dashboard": False, "_system_config": _SYSTEM}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            for _ in range(2):
+                cluster.add_node(num_cpus=4)
+            ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+            yield Nodes(cluster)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def model(folder: Path, name: str, **parameters: Any) -> str:
+    """The folder of a simulated model."""
+    made = folder / name
+    made.mkdir()
+    save_tokenizer(made)
+    shape = {"vocab_size": VOCAB_SIZE, "response_tokens": [400, 500], "base_s": 0.02}
+    (made / "simulated.json").write_text(json.dumps({**shape, **parameters}))
+    return str(made)
+
+
+class Running:
+    """A deployment and its controller."""
+
+    def __init__(self, name: str, actors: dict[Role, str], port: int = 0) -> None:
+        self.name = name
+        config = ControllerConfig(port=port)
+        self.handle = create_controller(name, "127.0.0.1", config, {**ACTORS, **actors})
+
+    @property
+    def registry(self) -> str:
+        return str(ask(self.handle.address.remote(), 30))
+
+    def apply(self, source: str = "test.yaml", **tiers: Any) -> Any:
+        data = {"name": self.name, "rollout": {"drain_s": 20}, **tiers}
+        deployment = parse(Deployment, data, "test")
+        return ask(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
+
+    def status(self) -> DeploymentStatus:
+        status: DeploymentStatus = ask(self.handle.status.remote(), 30)
+        return status
+
+    def rows(self) -> dict[str, ReplicaStatus]:
+        return {row.replica: row for row in self.status().replicas}
+
+    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 30.0) -> float:
+        """Seconds until it came true; a controller that is being restarted is asked again."""
+        from fly.errors import NotReady
+
+        begin = time.monotonic()
+        rows: Sequence[ReplicaStatus] = ()
+        while (waited_s := time.monotonic() - begin) < within_s:
+            try:
+                rows = self.status().replicas
+            except NotReady:
+                continue
+            if condition(rows):
+                return waited_s
+            time.sleep(0.05)
+        raise AssertionError(
+            f"not in {within_s} s: {[(r.replica, r.generation, r.state, r.detail) for r in rows]}"
+        )
+
+    def until_complete(self, within_s: float = 30.0) -> float:
+        """Seconds until everything desired serves and nothing else is there."""
+
+        def is_complete(rows: Sequence[ReplicaStatus]) -> bool:
+            return bool(rows) and all(row.state is State.READY and row.is_current for row in rows)
+
+        return self.until(is_complete, within_s)
+
+    def down(self) -> None:
+        end_controller(self.handle, 0.0, 30.0)
+
+
+class Load:
+    """Exact streams, one after the other, on every one of several threads."""
+
+    def __init__(self, address: str) -> None:
+        self._client = Client(address)
+        self._pool = ThreadPoolExecutor(NUM_STREAMS)
+        self._is_over = False
+
+    def answer(self, prompt: str) -> tuple[int, ...]:
+        exact = Speculation(mode=Mode.EXACT)
+        response = self._client.generate(prompt, NEW_TOKENS, speculation=exact)
+        return tuple(token.id for token in response.tokens)
+
+    def answers(self) -> dict[str, tuple[int, ...]]:
+        """Of every prompt."""
+        return dict(zip(PROMPTS, self._pool.map(self.answer, PROMPTS), strict=True))
+
+    @contextmanager
+    def running(self) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+        """What was answered during the block, complete when it has ended; a failed stream raises then."""
+        answered: list[tuple[str, tuple[int, ...]]] = []
+        self._is_over = False
+
+        def work(prompt: str) -> None:
+            while not self._is_over:
+                answered.append((prompt, self.answer(prompt)))
+
+        workers = [self._pool.submit(work, prompt) for prompt in PROMPTS]
+        try:
+            yield answered
+        finally:
+            self._is_over = True
+            for worker in workers:
+                worker.result(60)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._client.close()
+
+
+def process_of(name: str) -> psutil.Process:
+    """The process of a class of actors, by the title that Ray gives it."""
+    (found,) = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if any(part.startswith(f"ray::{name}") for part in process.cmdline())
+    ]
+    return found
+
+
+def listener_at(address: str) -> psutil.Process:
+    """The process of this machine that listens there."""
+    port = int(address.rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process
+    raise AssertionError(f"nobody listens at {address}")

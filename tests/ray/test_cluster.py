@@ -1,0 +1,248 @@
+"""Three nodes, a deployment on them, 16 exact streams through a router, and everything that may go wrong."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fly.errors import ConfigError
+from fly.messages import Role
+from orchestration.status import State
+from tests.ray.cluster_rig import SIMULATED, Load, Nodes, Running, listener_at, model, process_of, three_nodes
+from tests.support.processes import TARGET_MODEL, service
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing() -> None:
+    """The cluster outlives each of these tests; its own fixture looks at what is left."""
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with three_nodes() as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "a": model(folder, "a", seed=1),
+        "b": model(folder, "b", seed=2),
+        "drafter": model(folder, "drafter", seed=1, agreement=0.7, base_s=0.002),
+    }
+
+
+@pytest.fixture(scope="module")
+def running(nodes: Nodes, models: dict[str, str]) -> Iterator[Running]:
+    running = Running("main", SIMULATED)
+    running.apply(target={"model": models["a"], "replicas": 3}, drafter={"model": models["drafter"]})
+    running.until_complete()
+    yield running
+    running.down()
+
+
+@pytest.fixture(scope="module")
+def load(running: Running, models: dict[str, str]) -> Iterator[Load]:
+    flags = ("--model", models["a"], "--registry", running.registry, "--grpc-port", "0")
+    with service("router", *flags) as router:
+        load = Load(router.address)
+        yield load
+        load.close()
+
+
+def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of another process; a later option overrides an earlier one."""
+    flyserve = str(Path(sys.executable).with_name("flyserve"))
+    name, *more = arguments
+    told = [flyserve, name, "--ray-address", nodes.address, *more]
+    return subprocess.run(
+        told, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100
+    )
+
+
+def command(nodes: Nodes, *arguments: str) -> str:
+    """What a command prints that succeeds."""
+    done = run(nodes, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_targets_are_spread_and_the_same_again_changes_nothing(
+    running: Running, models: dict[str, str]
+) -> None:
+    rows = running.rows()
+    assert len({row.node for row in rows.values() if row.role is Role.TARGET}) == 3
+    report = running.apply(target={"model": models["a"], "replicas": 3}, drafter={"model": models["drafter"]})
+    assert not report.changes
+    assert {row.replica: row.address for row in running.status().replicas} == {
+        name: row.address for name, row in rows.items()
+    }
+    with pytest.raises(ConfigError, match=r"main runs already, as test.yaml says, and this is other.yaml"):
+        running.apply("other.yaml", target={"model": models["b"]})
+
+
+def test_the_controller_is_killed_under_load(running: Running, load: Load) -> None:
+    expected = load.answers()
+    before = running.rows()
+    with load.running() as answered:
+        process_of("Controller").kill()
+        begin, num_before = time.monotonic(), len(answered)
+        running.until(lambda rows: running.status().controller_starts == 2, within_s=20)
+        took_s = running.until_complete() + time.monotonic() - begin
+        while len(answered) < num_before + 16:
+            time.sleep(0.01)
+    assert running.rows().keys() == before.keys()
+    assert all(row.address == before[name].address for name, row in running.rows().items())
+    assert all(answer == expected[prompt] for prompt, answer in answered)
+    assert took_s < 10
+
+
+def test_rays_gcs_is_away_under_load(running: Running, load: Load, nodes: Nodes) -> None:
+    expected = load.answers()
+    before = running.rows()
+    with load.running() as answered, nodes.gcs_away():
+        begin = time.monotonic()
+        while time.monotonic() < begin + 4 or len(answered) < 32:
+            time.sleep(0.01)
+    running.until_complete()
+    assert all(answer == expected[prompt] for prompt, answer in answered)
+    assert {name: row.address for name, row in running.rows().items()} == {
+        name: row.address for name, row in before.items()
+    }
+
+
+def test_a_node_is_killed_under_load_and_comes_back(running: Running, load: Load, nodes: Nodes) -> None:
+    expected = load.answers()
+    before = running.rows()
+    drafters_node = before["drafter-0"].node
+    import ray
+
+    head = ray.get_runtime_context().get_node_id()
+    ids = {node["NodeID"][:8]: node["NodeID"] for node in ray.nodes()}
+    lost = [row for row in before.values() if row.role is Role.TARGET and head[:8] not in row.node]
+    victim = next((row for row in lost if row.node == drafters_node), lost[0])
+    with load.running() as answered:
+        nodes.kill(ids[victim.node.rpartition("(")[2][:8]])
+        begin = time.monotonic()
+        running.until(lambda rows: any(row.generation > 1 for row in rows), within_s=30)
+        running.until_complete()
+        took_s = time.monotonic() - begin
+    assert all(answer == expected[prompt] for prompt, answer in answered)
+    assert victim.node not in {row.node for row in running.rows().values()}
+    assert took_s < 15
+    back = nodes.add()[:8]
+    running.handle.drain.remote("target-1", False)
+    running.until(lambda rows: any(back in row.node and row.state is State.READY for row in rows))
+    running.until_complete()
+
+
+def test_all_targets_are_replaced_by_other_weights_under_load(
+    running: Running, load: Load, models: dict[str, str]
+) -> None:
+    old = load.answers()
+    with load.running() as answered:
+        report = running.apply(
+            target={"model": models["b"], "replicas": 3}, drafter={"model": models["drafter"]}
+        )
+        running.until(lambda rows: any(not row.is_current for row in rows))
+        running.until_complete(within_s=90)
+    assert [change.key for change in report.changes] == ["target.model"]
+    new = load.answers()
+    assert all(old[prompt] != new[prompt] for prompt in old)
+    assert {answer == new[prompt] for prompt, answer in answered} == {True, False}
+    assert all(answer in (old[prompt], new[prompt]) for prompt, answer in answered)
+
+
+def test_what_has_no_room_is_told_and_the_rest_goes_on(running: Running, load: Load) -> None:
+    from orchestration.controllers import ask
+
+    ask(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    running.until(lambda rows: any(row.state is State.PENDING for row in rows))
+    pending = next(row for row in running.rows().values() if row.state is State.PENDING)
+    assert "no node has room for 1 CPUs at present" in pending.detail
+    assert "flyserve scale target=N" in pending.remedy
+    assert load.answer("prompt 0")
+    with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* less than or equal to 1024"):
+        ask(running.handle.scale.remote({Role.TARGET: 5000}), 30)
+    ask(running.handle.scale.remote({Role.TARGET: 1}), 30)
+    running.until_complete()
+
+
+def test_shards_share_a_node_and_a_model_that_is_missing_is_told(nodes: Nodes, tmp_path: Path) -> None:
+    shared = Running("shared", {Role.TARGET: "standins:SharedStandIn"})
+    shared.apply(target={"model": str(tmp_path), "shards": 3, "replicas": 2})
+    shared.until_complete()
+    assert len({row.node for row in shared.rows().values()}) == 2
+    import ray
+
+    homes: dict[str, set[str]] = {}
+    for table in ray.util.placement_group_table().values():
+        if table["state"] == "CREATED" and len(table["bundles"]) == 3:
+            homes[table["name"]] = set(table["bundles_to_node_id"].values())
+    assert {name: len(home) for name, home in homes.items()} == {
+        "flyserve-shared/target-0.1": 1,
+        "flyserve-shared/target-1.1": 1,
+    }
+    shared.down()
+    missing = Running("missing", SIMULATED)
+    missing.apply(target={"model": str(tmp_path / "gone")})
+    missing.until(lambda rows: any(row.state is State.FAILED for row in rows))
+    failed = missing.rows()["target-0"]
+    assert "no such model on this node" in failed.detail
+    assert "every node" in failed.remedy
+    missing.down()
+
+
+def test_a_registrys_port_that_is_taken_is_refused_with_its_key(nodes: Nodes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"controller.port: .*:{port} is in use: choose"):
+            _ = Running("taken", {}, port).registry
+
+
+def test_a_deployment_outlives_the_command_that_applied_it(nodes: Nodes, tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(f"name: cli\ntarget: {{model: {TARGET_MODEL}, max_sequences: 4, kv_tokens: 4096}}\n")
+    created, registry = command(nodes, "apply", str(file)).splitlines()
+    assert created == "cli: created"
+    named = ("--name", "cli")
+    before = json.loads(command(nodes, "status", "--json", *named))
+
+    listener_at(registry.removeprefix("registry ")).kill()
+    while (after := json.loads(command(nodes, "status", "--json", *named)))["controller_starts"] == 1:
+        time.sleep(0.1)
+    (row,) = after["replicas"]
+    assert (row["address"], row["state"]) == (before["replicas"][0]["address"], "ready")
+
+    assert command(nodes, "scale", "target=2", *named) == "target.replicas: 1 -> 2 (scales the tier)\n"
+    ready = {"target 2/2"}
+    while not ready & set(command(nodes, "status", *named).splitlines()):
+        time.sleep(0.1)
+    assert command(nodes, "down", "--grace-s", "0", *named) == "cli has ended\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "message"),
+    [
+        ({"RAY_AUTH_TOKEN": "0" * 64}, (), "RAY_AUTH_TOKEN: is not the token of the Ray cluster at"),
+        ({}, ("--ray-address", "127.0.0.1:1"), "no Ray answers at 127.0.0.1:1"),
+        ({}, ("--name", "nobody"), "no deployment is called nobody; there are: main"),
+    ],
+)
+def test_a_command_that_cannot_reach_it_says_why_in_one_line(
+    running: Running, nodes: Nodes, environment: dict[str, str], arguments: tuple[str, ...], message: str
+) -> None:
+    done = run(nodes, "status", *arguments, **environment)
+    (line,) = [line for line in done.stderr.splitlines() if line.strip()]
+    assert done.returncode != 0
+    assert line.startswith("error: ")
+    assert message in line

@@ -1,0 +1,107 @@
+"""What the commands of a cluster print and refuse, without one."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fly.errors import ConfigError
+from fly.messages import Load, Role
+from flyserve.cli import app
+from flyserve.cli.cluster.scaling import parse_tiers
+from flyserve.cli.cluster.table import is_complete, status_view
+from orchestration.sessions import find_session, write_session
+from orchestration.status import DeploymentStatus, ReplicaStatus, State, TierStatus
+
+READY = ReplicaStatus(
+    Role.TARGET,
+    "target-0",
+    State.READY,
+    "10.0.0.1:50100",
+    3,
+    node="10.0.0.1 (ab12)",
+    load=Load(sequences=5, queued=2, kv_used=50, kv_capacity=200),
+    since_s=7.0,
+)
+FAILED = ReplicaStatus(
+    Role.TARGET, "target-1", State.FAILED, detail="/m: no weights", remedy="correct it", generation=9
+)
+
+
+def status(*replicas: ReplicaStatus) -> DeploymentStatus:
+    tiers = (TierStatus(Role.TARGET, 2, 1, 1),)
+    return DeploymentStatus("main", "10.0.0.1:7", 2, tiers, replicas, ("look at this",))
+
+
+def printed(status: DeploymentStatus) -> list[str]:
+    console = Console(file=io.StringIO(), width=40, soft_wrap=True, highlight=False)
+    console.print(status_view(status))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_every_replica_is_a_line_that_is_never_cut_and_faults_have_their_remedies() -> None:
+    lines = printed(status(READY, FAILED))
+    assert lines[0] == "main: registry 10.0.0.1:7, controller started 2 times"
+    assert lines[1] == "target 1/2 (1 to be replaced)"
+    assert lines[3].split() == [
+        *("target-0", "3", "ready", "7", "s", "10.0.0.1", "(ab12)"),
+        *("10.0.0.1:50100", "5", "2", "25%"),
+    ]
+    assert lines[4].split()[:3] == ["target-1", "9", "failed"]
+    assert lines[5:] == ["target-1: /m: no weights; correct it", "look at this"]
+
+
+def test_a_deployment_is_complete_when_everything_serves_as_it_should() -> None:
+    from dataclasses import replace
+
+    assert is_complete(status(READY))
+    assert not is_complete(status(READY, FAILED))
+    assert not is_complete(status(replace(READY, is_current=False)))
+
+
+def test_tiers_are_told_by_name_and_number() -> None:
+    assert parse_tiers(["target=4", "sub_drafter=0"]) == {Role.TARGET: 4, Role.SUB_DRAFTER: 0}
+    for wrong in ("target", "target=-1", "router=2", "target=x"):
+        with pytest.raises(ConfigError, match="is none of target=N, drafter=N, sub_drafter=N"):
+            parse_tiers([wrong])
+
+
+def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    for folder in ("flyserve-1", "flyserve-2", "flyserve-3"):
+        (tmp_path / folder).mkdir()
+    write_session(tmp_path / "flyserve-1", "main", "127.0.0.1:9")
+    session = find_session("main")
+    assert session is not None
+    assert (session.ray_address, session.token, session.pid) == ("127.0.0.1:9", "secret", os.getpid())
+    assert find_session("other") is None
+    gone = {"name": "main", "ray_address": "h:1", "token": "t", "pid": 2**22 + 1}
+    (tmp_path / "flyserve-2" / "session.json").write_text(json.dumps(gone))
+    assert find_session("main") == session
+    write_session(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
+    with pytest.raises(ConfigError, match="2 local deployments are called main"):
+        find_session("main")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["apply", "absent.yaml"], "absent.yaml: No such file"),
+        (["scale", "target"], "'target' is none of target=N"),
+        (["router", "absent.yaml"], "absent.yaml: No such file"),
+    ],
+)
+def test_wrong_input_is_one_line_before_anything_is_connected(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    assert message in line
