@@ -1,6 +1,7 @@
 """The plan: which replicas a deployment consists of. Pure; nothing is started here."""
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +25,9 @@ ACTORS: Mapping[Role, str] = {
 
 MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
 """Class of a sub-drafter's actor that runs a model."""
+
+Members = Mapping[Role, tuple[str, ...]]
+"""Names of the replicas that make up each tier."""
 
 _LIGHT_CPUS = 0.5
 _ROUTER_CPUS = 1.0
@@ -58,7 +62,7 @@ class ReplicaSpec:
 
 
 def plan(
-    deployment: Deployment, registry: str, actors: Mapping[Role, str] = ACTORS
+    deployment: Deployment, registry: str, actors: Mapping[Role, str] = ACTORS, members: Members | None = None
 ) -> tuple[ReplicaSpec, ...]:
     """The replicas of a deployment, helpers first: who needs another finds it there.
 
@@ -66,13 +70,25 @@ def plan(
         deployment: With absolute model folders.
         registry: host:port of the registry, where drafters find their sub-drafters.
         actors: Class of each tier's actor.
+        members: As many as the deployment has replicas; absent, they are numbered from 0.
     """
-    sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER])
-    targets = _targets(deployment.target, actors[Role.TARGET])
+    names = members or {role: first_names(role, tier.replicas) for role, tier in deployment.tiers.items()}
+    sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER], names)
+    targets = _targets(deployment.target, actors[Role.TARGET], names)
     others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
     helper = registry if sub_drafters else None
-    drafters = _drafters(deployment, actors[Role.DRAFTER], helper, others)
+    drafters = _drafters(deployment, actors[Role.DRAFTER], names, helper, others)
     return tuple(_told(spec, deployment.telemetry) for spec in (*sub_drafters, *drafters, *targets))
+
+
+def replica_names(role: Role) -> Iterator[str]:
+    """`target-0`, `target-1` and so on."""
+    return (f"{role}-{index}" for index in itertools.count())
+
+
+def first_names(role: Role, number: int) -> tuple[str, ...]:
+    """The first `number` of these."""
+    return tuple(itertools.islice(replica_names(role), number))
 
 
 def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:
@@ -102,41 +118,41 @@ def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     return sum(spec.total_cpus for spec in specs)
 
 
-def _targets(tier: TargetTier, actor: str) -> tuple[ReplicaSpec, ...]:
+def _targets(tier: TargetTier, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
     shared = {
         "shards": tier.shards,
         "group_timeout_s": tier.group_timeout_s,
         "group_start_timeout_s": tier.group_start_timeout_s,
     }
-    replicas = _replicas(Role.TARGET, tier, actor, shared if tier.shards > 1 else {})
+    more = shared if tier.shards > 1 else {}
+    replicas = _replicas(Role.TARGET, tier, actor, names, more)
     return tuple(replace(replica, shards=tier.shards) for replica in replicas)
 
 
-def _sub_drafters(deployment: Deployment, actor: str) -> tuple[ReplicaSpec, ...]:
+def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
     tier = deployment.sub_drafter
     if tier is None or tier.engine == "none" or deployment.drafter is None:
         return ()
     if tier.engine == "model":
-        return _model_sub_drafters(tier)
+        return _model_sub_drafters(tier, names)
     config: dict[str, Any] = {"engine": tier.engine}
     if tier.engine == "suffix":
         config["memory_tokens"] = tier.memory_tokens
     return tuple(
-        ReplicaSpec(Role.SUB_DRAFTER, f"{Role.SUB_DRAFTER}-{index}", actor, _LIGHT_CPUS, config)
-        for index in range(tier.replicas)
+        ReplicaSpec(Role.SUB_DRAFTER, name, actor, _LIGHT_CPUS, config) for name in names[Role.SUB_DRAFTER]
     )
 
 
-def _model_sub_drafters(tier: SubDrafterTier) -> tuple[ReplicaSpec, ...]:
+def _model_sub_drafters(tier: SubDrafterTier, names: Members) -> tuple[ReplicaSpec, ...]:
     """Replicas of the drafter's own servicer, with nobody to help them."""
     assert tier.model is not None
     models = ModelTier(model=tier.model, replicas=tier.replicas, dtype=tier.dtype, threads=tier.threads)
     more = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
-    return _replicas(Role.SUB_DRAFTER, models, MODEL_SUB_DRAFTER, more)
+    return _replicas(Role.SUB_DRAFTER, models, MODEL_SUB_DRAFTER, names, more)
 
 
 def _drafters(
-    deployment: Deployment, actor: str, registry: str | None, other_cpus: float
+    deployment: Deployment, actor: str, names: Members, registry: str | None, other_cpus: float
 ) -> tuple[ReplicaSpec, ...]:
     """The drafters, told where sub-drafters are listed, and how many CPUs everything asks for together."""
     tier = deployment.drafter
@@ -146,10 +162,12 @@ def _drafters(
     if registry is not None:
         more["registry"] = registry
     hints = {"declared_cpus": other_cpus + tier.replicas * tier.threads}
-    return tuple(replace(spec, hints=hints) for spec in _replicas(Role.DRAFTER, tier, actor, more))
+    return tuple(replace(spec, hints=hints) for spec in _replicas(Role.DRAFTER, tier, actor, names, more))
 
 
-def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) -> tuple[ReplicaSpec, ...]:
+def _replicas(
+    role: Role, tier: ModelTier, actor: str, names: Members, more: Mapping[str, Any]
+) -> tuple[ReplicaSpec, ...]:
     config = {
         "model": str(tier.model),
         "dtype": tier.dtype.value,
@@ -158,7 +176,4 @@ def _replicas(role: Role, tier: ModelTier, actor: str, more: Mapping[str, Any]) 
         "threads": tier.threads,
         **more,
     }
-    return tuple(
-        ReplicaSpec(role, f"{role}-{index}", actor, float(tier.threads), config)
-        for index in range(tier.replicas)
-    )
+    return tuple(ReplicaSpec(role, name, actor, float(tier.threads), config) for name in names[role])

@@ -12,7 +12,7 @@ from flyserve.cli.cluster.table import fault_line, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.manager import Report
+    from orchestration.changes import Report
     from orchestration.status import DeploymentStatus
 
 _POLL_S = 0.3
