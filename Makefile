@@ -3,6 +3,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
+# Files of tests go to as many processes as there are CPUs; the slow ones take the machine for themselves.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 8 --dist loadfile
+
 # Models are local folders: nothing is looked up in a hub. CPU engines take one thread unless told otherwise.
 export HF_HUB_OFFLINE := 1
 
@@ -16,10 +19,11 @@ demo: $(READY) ## Start the whole system, send it held-out problems, print the c
 	$(BIN)/flyserve bench
 
 test: $(READY) chromium ## Run all tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m slow
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh

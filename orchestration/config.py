@@ -147,7 +147,7 @@ class RouterTier(Config):
     model_name: str | None = Field(None, min_length=1, max_length=256)
     chat_template: Path | None = None
     cors_origins: tuple[str, ...] = ()
-    balancing: Literal["least_load", "round_robin"] = "least_load"
+    balancing: Literal["prefix_affinity", "least_load", "power_of_two", "round_robin"] = "prefix_affinity"
     max_concurrent: int = Field(256, ge=1)
     max_queued: int = Field(1024, ge=0)
 

@@ -7,6 +7,7 @@ import typer
 
 from fly.errors import ConfigError
 from router.config import RouterConfig
+from router.policies import POLICIES
 from router.server import create_host
 from services.common.config import load_yaml, mapping, parse
 from services.common.launch import fail, run_service
@@ -28,7 +29,7 @@ def main(
     http_port: Annotated[
         int | None, typer.Option(help="Of the OpenAI-compatible face; 0 takes a free one, default none.")
     ] = None,
-    balancing: Annotated[str | None, typer.Option(help="least_load or round_robin.")] = None,
+    balancing: Annotated[str | None, typer.Option(help=f"{', '.join(POLICIES)}.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(help="Requests that decode at a time.")] = None,
     max_queued: Annotated[int | None, typer.Option(help="Requests that may wait.")] = None,
     telemetry: Annotated[

@@ -151,6 +151,9 @@ class RouterConfig(Config):
         replica_wait_s: How long a request waits for a target when there is none.
         verify_timeout_s: A target that takes longer for one step is taken for broken.
         draft_timeout_s: A drafter that takes longer for one step is taken for broken.
+        probe_interval_s: How often a replica is asked whether it lives, whatever its streams do.
+        probe_timeout_s: One that leaves two such questions unanswered, and all streams, is gone.
+        write_timeout_s: A client that takes nothing of its response for so long is given up.
         grace_s: How long running requests may go on when the router is told to stop.
         max_connection_age_s: Clients reconnect after so long, so that new routers get their share.
         telemetry: What it tells of itself.
@@ -166,13 +169,16 @@ class RouterConfig(Config):
     registry: str | None = None
     targets: tuple[str, ...] = ()
     drafters: tuple[str, ...] = ()
-    balancing: str = "least_load"
+    balancing: str = "prefix_affinity"
     max_concurrent: int = Field(256, ge=1)
     max_queued: int = Field(1024, ge=0)
     start_timeout_s: float = Field(60.0, gt=0)
     replica_wait_s: float = Field(10.0, ge=0)
     verify_timeout_s: float = Field(120.0, gt=0)
     draft_timeout_s: float = Field(30.0, gt=0)
+    probe_interval_s: float = Field(2.0, gt=0)
+    probe_timeout_s: float = Field(3.0, gt=0)
+    write_timeout_s: float = Field(60.0, gt=0)
     grace_s: float = Field(30.0, ge=0)
     max_connection_age_s: float = Field(600.0, gt=0)
     speculation: SpeculationConfig = SpeculationConfig()
@@ -195,7 +201,7 @@ class RouterConfig(Config):
     @classmethod
     def _is_known(cls, balancing: str) -> str:
         if balancing not in POLICIES:
-            raise ValueError(f"must be one of {', '.join(sorted(POLICIES))}")
+            raise ValueError(f"must be one of {', '.join(POLICIES)}")
         return balancing
 
     @model_validator(mode="after")

@@ -12,15 +12,24 @@ class Deadline:
         self._clock = clock
         self._at = None if timeout_s is None else clock.now() + timeout_s
 
+    def remaining_s(self) -> float | None:
+        """Above 0; None where there is no deadline.
+
+        Raises:
+            DeadlineExceeded: It has passed.
+        """
+        if self._at is None:
+            return None
+        remaining_s = self._at - self._clock.now()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("the request's deadline has passed")
+        return remaining_s
+
     def remaining_ms(self) -> int:
         """At least 1; 0 where there is no deadline.
 
         Raises:
             DeadlineExceeded: It has passed.
         """
-        if self._at is None:
-            return 0
-        remaining_s = self._at - self._clock.now()
-        if remaining_s <= 0:
-            raise DeadlineExceeded("the request's deadline has passed")
-        return max(1, int(remaining_s * 1000))
+        remaining_s = self.remaining_s()
+        return 0 if remaining_s is None else max(1, int(remaining_s * 1000))

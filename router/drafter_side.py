@@ -14,6 +14,7 @@ from router.checks import check_draft
 from router.clients import Replica
 from router.fleet import Fleet
 from router.links import Link, Links
+from router.policies.key import RequestKey
 from services.common.backoff import Backoff
 from services.common.streams import DrafterStream
 
@@ -29,7 +30,12 @@ class DrafterSide:
     """
 
     def __init__(
-        self, fleet: Fleet, make_opening: Callable[[], Open], timeout_s: float, clock: Clock
+        self,
+        fleet: Fleet,
+        make_opening: Callable[[], Open],
+        timeout_s: float,
+        clock: Clock,
+        key: RequestKey = (),
     ) -> None:
         """Opens nothing yet; a replica that is silent for `timeout_s` is taken for broken."""
         self.links: Links[DrafterStream] = Links()
@@ -38,6 +44,7 @@ class DrafterSide:
         self._make_opening = make_opening
         self._timeout_s = timeout_s
         self._clock = clock
+        self._key = key
         self._backoff: Backoff | None = None
         self._retry_at = clock.now()
 
@@ -94,7 +101,7 @@ class DrafterSide:
     async def _open(self, target: Replica) -> Link[DrafterStream] | None:
         if self._clock.now() < self._retry_at:
             return None
-        replica = self._fleet.drafter_for(target)
+        replica = self._fleet.drafter_for(target, self._key)
         if replica is None:
             self.fault = "; ".join(self._fleet.misfits(target)) or "no drafter is available"
             return None

@@ -7,17 +7,15 @@ from contextlib import AsyncExitStack, aclosing
 from fly.clock import Clock
 from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
-from router.clients import Accepts, Replica, ReplicaPool, any_replica, shake_hands, still_serves
+from router.breaker import Breaker
+from router.clients import Accepts, Probing, Replica, ReplicaPool, any_replica, shake_hands
 from router.pairing import mismatch
 from router.policies import create_policy
-from services.common.backoff import Backoff
+from router.policies.key import RequestKey
 from services.common.channel import open_channel
 from services.common.registry import EndpointSource
 
 logger = logging.getLogger(__name__)
-
-_REFRESH_S = 5.0
-"""An idle replica is asked this often for its load, and whether it lives."""
 
 
 class Fleet:
@@ -28,10 +26,13 @@ class Fleet:
         drafters: Drafters that may, each with the targets whose tokens it speaks.
     """
 
-    def __init__(self, source: EndpointSource, balancing: str, clock: Clock) -> None:
+    def __init__(
+        self, source: EndpointSource, balancing: str, clock: Clock, probing: Probing | None = None
+    ) -> None:
         self.targets = ReplicaPool(create_policy(balancing))
-        self.drafters = ReplicaPool(create_policy(balancing))
+        self.drafters = ReplicaPool(create_policy(balancing), is_needed=False)
         self._source = source
+        self._probing = probing or Probing()
         self._clock = clock
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
         self._retiring: dict[asyncio.Task[None], Replica] = {}
@@ -65,9 +66,9 @@ class Fleet:
             replica.is_idle.set()
         await asyncio.gather(*self._retiring)
 
-    def drafter_for(self, target: Replica) -> Replica | None:
+    def drafter_for(self, target: Replica, key: RequestKey) -> Replica | None:
         """The drafter of the next sequence at this target; None where none speaks its tokens."""
-        return self.drafters.pick(lambda drafter: mismatch(target.info, drafter.info) is None)
+        return self.drafters.pick(lambda drafter: mismatch(target.info, drafter.info) is None, key)
 
     def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """A target that will do and a drafter for it, to say what is served; picks nothing.
@@ -115,23 +116,22 @@ class Fleet:
 
     async def _keep(self, endpoint: Endpoint, tried: asyncio.Event) -> None:
         """Keeps one endpoint in its pool whenever it can serve, until cancelled."""
-        backoff = Backoff()
+        breaker = Breaker(self._clock)
         while True:
-            if await self._serve(endpoint, tried):
-                backoff = Backoff()
-            else:
-                await self._clock.sleep(backoff.next_s())
+            await self._clock.sleep(breaker.wait_s)
+            await self._serve(endpoint, breaker, tried)
+            breaker.failed()
 
-    async def _serve(self, endpoint: Endpoint, tried: asyncio.Event) -> bool:
-        """One connection, from handshake to failure; says whether it was of use."""
+    async def _serve(self, endpoint: Endpoint, breaker: Breaker, tried: asyncio.Event) -> None:
+        """One connection, from handshake to failure."""
         async with AsyncExitStack() as held:
             channel = await held.enter_async_context(open_channel(endpoint.address))
             try:
-                replica = Replica(endpoint, channel, *await shake_hands(channel, endpoint))
+                replica = Replica(endpoint, channel, *await shake_hands(channel, endpoint), breaker)
             except NotReady as error:
                 self._note_fault(endpoint, str(error))
                 tried.set()
-                return False
+                return
             try:
                 self._welcome(replica)
                 tried.set()
@@ -140,7 +140,6 @@ class Fleet:
                 self._pool(endpoint.role).remove(replica)
                 self._retire(replica, held.pop_all())
             logger.warning("%s failed", replica.name)
-            return replica.has_served
 
     def _welcome(self, replica: Replica) -> None:
         self._pool(replica.endpoint.role).add(replica)
@@ -151,19 +150,24 @@ class Fleet:
                 logger.error("%s", fault)
 
     async def _until_broken(self, replica: Replica) -> None:
-        """Returns when a stream failed there, its connection is lost, or it serves something else.
+        """Returns when a stream failed there, its connection is lost, it is silent, or serves another model.
+
+        The streams of a silent one end at once: a host that is gone, or a connection of which only our half
+        is left, would keep them waiting for as long as a step may take.
 
         NOTE: A lost connection comes back by itself, perhaps to another model at the same address: hence a
         new handshake before it is used again.
         """
+        probing = self._probing
         signs = [
             asyncio.create_task(replica.is_broken.wait()),
             asyncio.create_task(replica.lost_connection()),
         ]
         try:
             while not any(sign.done() for sign in signs):
-                done, _ = await asyncio.wait(signs, timeout=_REFRESH_S, return_when=asyncio.FIRST_COMPLETED)
-                if not done and not await still_serves(replica):
+                wait = asyncio.wait(signs, timeout=probing.interval_s, return_when=asyncio.FIRST_COMPLETED)
+                if not (await wait)[0] and not await replica.still_serves(probing.timeout_s):
+                    replica.hang_up()
                     return
         finally:
             replica.is_broken.set()

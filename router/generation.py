@@ -97,12 +97,13 @@ async def open_response(
             config.verify_timeout_s,
             config.replica_wait_s,
             request.logprobs,
+            request.key,
             request.weight_fingerprint,
         )
         await sides.enter_async_context(target)
         drafter = None
         if request.plan.drafts:
-            drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock)
+            drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock, request.key)
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
         speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fly.types import Coupling, DraftLengthPolicy, FlyRule, Mode, SamplingParams
+from router.policies.key import RequestKey
 from router.seeds import choice_seed
 
 RULE_FIELDS = (
@@ -154,6 +155,7 @@ class PreparedRequest:
         logprobs: Most likely tokens told per position; None tells no log-probabilities.
         weight_fingerprint: Of the targets that it was checked for; "" where any will do.
         resumed: Choices that the client has a part of.
+        key: Of the prompt under its cache salt, for balancing.
     """
 
     request_id: str
@@ -169,6 +171,7 @@ class PreparedRequest:
     logprobs: int | None = None
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()
+    key: RequestKey = ()
 
     @property
     def needs_distributions(self) -> bool:

@@ -10,6 +10,7 @@ from fly.messages import Role
 from fly.types import SamplingParams
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.chat_template import ChatTemplate
+from router.clients import Probing
 from router.config import RouterConfig
 from router.draft_lengths import DraftLengths
 from router.fleet import Fleet
@@ -45,7 +46,8 @@ async def create_host(
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
     template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
-    fleet = Fleet(_source(config, clock), config.balancing, clock)
+    probing = Probing(config.probe_interval_s, config.probe_timeout_s)
+    fleet = Fleet(_source(config, clock), config.balancing, clock, probing)
     try:
         await fleet.start(config.start_timeout_s)
         _check_tokenizer(tokenizer, fleet, folder)

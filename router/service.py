@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
 from router.admission import Admission
-from router.choices import EmitOfChoice, generate_choices
+from router.choices import EmitOfChoice, generate_choices, patient
 from router.clients import Accepts, Replica, any_replica, with_weights
 from router.deadline import Deadline
 from router.deployment_info import describe
@@ -25,7 +25,7 @@ class GenerationService:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._admission = Admission(means.config.max_concurrent, means.config.max_queued)
+        self._admission = Admission(means.config.max_concurrent, means.config.max_queued, means.clock)
         means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
 
     async def describe(self) -> DeploymentInfo:
@@ -62,13 +62,16 @@ class GenerationService:
         """
         means, clock = self._means, self._means.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
+        tenant = request.cache_salt
         with ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed:
+            self._admission.check(tenant, deadline)
             prepared = await self._prepare(request)
             header = _header(prepared)
             observed.accepted(prepared)
-            async with self._admission.place():
+            async with self._admission.place(tenant, deadline):
                 observed.admitted()
-                await generate_choices(means, prepared, started, deadline, make_emit(header))
+                emit = patient(make_emit(header), means.config.write_timeout_s)
+                await generate_choices(means, prepared, started, deadline, emit)
         return header
 
     async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:

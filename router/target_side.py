@@ -11,14 +11,15 @@ from fly.messages import Open, Verification
 from fly.tokens import TokenSequence
 from fly.types import SparseDistribution
 from router.checks import check_verification
-from router.clients import Accepts, Replica, still_serves, with_weights
+from router.clients import Accepts, Replica, with_weights
 from router.fleet import Fleet
 from router.links import Link, Links
+from router.policies.key import RequestKey
 from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)
 
-_MAX_FAILOVERS = 8
+_MOST_FAILURES_IN_A_ROW = 8
 
 
 class TargetSide:
@@ -35,6 +36,7 @@ class TargetSide:
         timeout_s: float,
         wait_s: float,
         num_logprobs: int | None = None,
+        key: RequestKey = (),
         weight_fingerprint: str = "",
     ) -> None:
         """Opens nothing yet.
@@ -45,6 +47,7 @@ class TargetSide:
             timeout_s: A replica that takes longer for one step is taken for broken.
             wait_s: How long to wait for a replica when there is none.
             num_logprobs: As the opening asks for; None where it asks for none.
+            key: Of the prompt, for the policy that picks a replica.
             weight_fingerprint: Of the replicas that will do; all, where it is empty.
         """
         self.links: Links[TargetStream] = Links()
@@ -53,9 +56,10 @@ class TargetSide:
         self._timeout_s = timeout_s
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
+        self._key = key
         self._weight_fingerprint = weight_fingerprint
         self._failed: list[Replica] = []
-        self._has_verified = False
+        self._failures_in_a_row = 0
         self._link: Link[TargetStream]
 
     @property
@@ -115,7 +119,7 @@ class TargetSide:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None
         check_verification(verification, len(drafts), self.replica.info.vocab_size, self._num_logprobs)
         self.replica.served(verification.load)
-        self._has_verified = True
+        self._failures_in_a_row = 0
         return verification
 
     async def _fail_over(self, error: FlyServeError) -> None:
@@ -126,31 +130,29 @@ class TargetSide:
         if not isinstance(error, Overloaded):
             failed.is_broken.set()
         self._failed.append(failed)
-        if len(self._failed) > _MAX_FAILOVERS:
-            raise NotReady(f"{len(self._failed)} targets failed one after the other, the last: {error}")
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row > _MOST_FAILURES_IN_A_ROW:
+            raise NotReady(f"{self._failures_in_a_row} targets failed one after the other, the last: {error}")
         await self._open(await self._successor(failed, error))
 
     async def _successor(self, failed: Replica, error: FlyServeError) -> Replica:
-        """A replica that has not failed this response: of the same weights, once some have said anything.
-
-        So a response that comes just as the last replica of its weights drains begins with the new ones.
-        """
+        """A replica of the same weights that has not failed this response."""
 
         def accepts(replica: Replica) -> bool:
             same_weights = replica.info.weight_fingerprint == failed.info.weight_fingerprint
-            return (same_weights or not self._has_verified) and replica not in self._failed
+            return same_weights and replica not in self._failed
 
         while True:
             if isinstance(error, Overloaded) and not self._fleet.targets.ready(accepts):
                 raise error
             replica = await self._pick(accepts)
-            if await still_serves(replica):
+            if await replica.still_serves():
                 return replica
             replica.is_broken.set()
 
     async def _pick(self, accepts: Accepts) -> Replica:
         await self._fleet.targets.wait(accepts, self._wait_s)
-        replica = self._fleet.targets.pick(accepts)
+        replica = self._fleet.targets.pick(accepts, self._key)
         if replica is None:
             raise NotReady("no target replica is available")
         return replica

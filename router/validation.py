@@ -11,6 +11,7 @@ from fly.types import SamplingParams
 from router.advice import advise
 from router.config import LimitsConfig, RouterConfig
 from router.planning import check_speculation, plan_speculation
+from router.policies.key import request_key
 from router.request import GenerateRequest, PreparedRequest
 from router.resumption import check_resumption
 from router.sampling_limits import check_sampling
@@ -123,6 +124,7 @@ def _complete(
         logprobs=request.logprobs,
         weight_fingerprint=target.weight_fingerprint,
         resumed=request.resume.choices if request.resume else (),
+        key=request_key(prompt_ids, request.cache_salt),
     )
 
 

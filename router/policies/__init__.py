@@ -4,9 +4,16 @@ from collections.abc import Callable
 
 from router.policies.base import Policy
 from router.policies.least_load import LeastLoad
+from router.policies.power_of_two import PowerOfTwo
+from router.policies.prefix_affinity import PrefixAffinity
 from router.policies.round_robin import RoundRobin
 
-POLICIES: dict[str, Callable[[], Policy]] = {"least_load": LeastLoad, "round_robin": RoundRobin}
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "prefix_affinity": PrefixAffinity,
+    "least_load": LeastLoad,
+    "power_of_two": PowerOfTwo,
+    "round_robin": RoundRobin,
+}
 
 
 def create_policy(name: str) -> Policy:

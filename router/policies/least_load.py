@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 
-from router.policies.base import C, Candidate
+from router.policies.base import C, Policy, lightest
+from router.policies.key import RequestKey
 
 
-class LeastLoad:
-    """Counts our own sequences and the reported ones, waiting ones twice; the first of equals wins."""
+class LeastLoad(Policy):
+    """The first of equals wins."""
 
-    def choose(self, candidates: Sequence[C]) -> C:
-        return min(candidates, key=_weight)
-
-
-def _weight(candidate: Candidate) -> int:
-    """Our own count is always fresh, the reported one knows the other routers'."""
-    return max(candidate.outstanding, candidate.load.sequences) + candidate.load.queued
+    def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
+        return lightest(candidates)

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 
-from router.policies.base import C
+from router.policies.base import C, Policy
+from router.policies.key import RequestKey
 
 
-class RoundRobin:
-    """Goes by address, so that replicas may come and go between two turns."""
+class RoundRobin(Policy):
+    """Goes by identity, so that replicas may come and go between two turns."""
 
     def __init__(self) -> None:
         self._last = ""
 
-    def choose(self, candidates: Sequence[C]) -> C:
-        ordered = sorted(candidates, key=lambda candidate: candidate.address)
-        chosen = next((c for c in ordered if c.address > self._last), ordered[0])
-        self._last = chosen.address
+    def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
+        ordered = sorted(candidates, key=lambda candidate: candidate.identity)
+        chosen = next((c for c in ordered if c.identity > self._last), ordered[0])
+        self._last = chosen.identity
         return chosen

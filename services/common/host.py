@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
+from services.common.health import Health
 from services.common.status import StatusInterceptor
 from services.common.telemetry.process import Telemetry, silent_telemetry
 
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 FAILED_GRACE_S = 1.0
 """For the answers that are on their way when a service fails."""
+_LAST_WORD_S = 0.5
+"""For those who watch a host's health to be told that it drains."""
 _OPTIONS: Sequence[tuple[str, Any]] = (
     # Two servers on one port would share its connections in silence.
     ("grpc.so_reuseport", 0),
@@ -87,7 +89,7 @@ class Host:
         self._service = service
         self._address = address
         self._credentials = credentials
-        self._health = HealthServicer()
+        self._health = Health()
         self._server = grpc.aio.server(interceptors=(StatusInterceptor(),), options=(*_OPTIONS, *options))
         self._companions = companions
         self._watch: asyncio.Task[None] | None = None
@@ -136,6 +138,7 @@ class Host:
         if self._watch is not None:
             self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        asyncio.get_running_loop().call_later(_LAST_WORD_S, self._health.end_watches)
         drains = (companion.drain(grace_s) for companion in self._companions)
         await asyncio.gather(self._server.stop(grace_s), *drains)
         await self._service.close()

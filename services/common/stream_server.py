@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
 from fly.errors import DeadlineExceeded, InvalidRequest
@@ -42,7 +42,7 @@ async def serve_stream(
 
     Raises:
         InvalidRequest: The stream does not begin with an open, or opens twice.
-        DeadlineExceeded: Nothing came for `idle_ttl_s`.
+        DeadlineExceeded: Nothing came for `idle_ttl_s`, or the deadline of its open has passed.
     """
     opening = await _next(requests, decode, idle_ttl_s)
     if opening is None or isinstance(opening, Close):
@@ -54,7 +54,7 @@ async def serve_stream(
     message = await _next(requests, decode, idle_ttl_s)
     if message is None or isinstance(message, Close):
         return
-    async with open_session(opening) as session:
+    async with _ended_by(opening.deadline_ms), open_session(opening) as session:
         while message is not None and not isinstance(message, Close):
             if isinstance(message, Open):
                 raise InvalidRequest.of("kind", "is open, but this stream is open already")
@@ -62,6 +62,18 @@ async def serve_stream(
             message = await _next(requests, decode, idle_ttl_s)
         if isinstance(message, Close) and message.update is not None:
             await session.finish(message.update)
+
+
+@asynccontextmanager
+async def _ended_by(deadline_ms: int) -> AsyncIterator[None]:
+    """The client ends its stream by then itself: this is for one that cannot."""
+    try:
+        async with asyncio.timeout(deadline_ms / 1000 or None) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DeadlineExceeded("the request's deadline has passed") from None
 
 
 async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:

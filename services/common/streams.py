@@ -1,7 +1,6 @@
 """The client's side of a sequence's stream: tell the truth by position, replay when the server is stale."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -54,6 +53,10 @@ class SequenceStream(Generic[Step, Answer]):
         """What the sequence came to: told with the farewell, once the last step has been answered."""
         self._last = self._view.update(sequence, (), decided)
 
+    def hang_up(self) -> None:
+        """Ends the stream; a step that waits for its answer is told that the server is not ready."""
+        self._call.cancel()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -101,6 +104,10 @@ class SequenceStream(Generic[Step, Answer]):
             raise from_rpc_error(error) from error
         except asyncio.InvalidStateError:
             raise await self._ended() from None
+        except asyncio.CancelledError:
+            if _is_leaving():
+                raise
+            raise NotReady("the call has been given up") from None
         if response is grpc.aio.EOF:
             raise await self._ended()
         self.num_bytes += response.ByteSize()
@@ -116,12 +123,24 @@ class SequenceStream(Generic[Step, Answer]):
 
     async def _say_farewell(self) -> None:
         """An explicit close: without it the server must take its client for dead."""
-        if self._opening is None:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
-                async with asyncio.timeout(_FAREWELL_TIMEOUT_S):
-                    await self._write(Close(self._last))
-                    await self._call.done_writing()
-                    await self._call.read()
+        if self._opening is not None:
+            return
+        try:
+            async with asyncio.timeout(_FAREWELL_TIMEOUT_S):
+                await self._write(Close(self._last))
+                await self._call.done_writing()
+                await self._call.read()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+            return
+        except asyncio.CancelledError:
+            if _is_leaving():
+                raise
+
+
+def _is_leaving() -> bool:
+    """Whether it is the task that was cancelled, and not its call."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class TargetStream(SequenceStream[VerifyStep, Verification]):

@@ -87,11 +87,6 @@ class GuessLink:
                     )
         except TimeoutError:
             raise NotReady(f"no answer within {_SILENCE_S:g} s") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise NotReady("its channel has been closed") from None
         self._backoff = Backoff()
         self.guesser.answered(question, draft)
 

@@ -3,13 +3,14 @@
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
+from fly.blocks import BLOCK_TOKENS, BlockChain
 from fly.errors import InvalidRequest
 from fly.known import KnownSequence, StaleState
 from fly.messages import Open, StaleReason
 from fly.tokens import SequenceUpdate
 from fly.types import SparseDistribution
 from services.engine.base import Job, Scores, Slot, Work
-from services.engine.memory.prefix_cache import BLOCK_TOKENS, NO_PREFIXES, BlockChain, Prefixes
+from services.engine.memory.prefix_cache import NO_PREFIXES, Prefixes
 
 
 class EngineSequence(KnownSequence):

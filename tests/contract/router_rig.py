@@ -25,7 +25,7 @@ class Rig:
         addresses: Where it listens: gRPC, then HTTP if it has a port.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, addresses: Sequence[str]) -> None:
+    def __init__(self, channel: grpc.aio.Channel, addresses: Sequence[str] = ()) -> None:
         self.channel = channel
         self.addresses = addresses
         self.stub = GenerationStub(channel)

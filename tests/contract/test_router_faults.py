@@ -72,18 +72,6 @@ async def test_a_stream_is_never_continued_with_other_weights(model: Path) -> No
     assert response.code() == grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_stream_that_has_not_begun_may_begin_with_other_weights(model: Path) -> None:
-    first, second = FakeTarget(HashModel()), FakeTarget(HashModel(agreement=0.5), weight_fingerprint="w2")
-    async with running(model, [second]) as rig:
-        expected = ids(await rig.generate(PLAIN))
-    second = FakeTarget(HashModel(agreement=0.5), weight_fingerprint="w2")
-    async with running(model, [first, second], balancing="round_robin", replica_wait_s=0.2) as rig:
-        dies_at(first, 1)
-        responses = [await rig.generate(PLAIN), await rig.generate(PLAIN)]
-    assert [ids(response) for response in responses] == [expected, expected]
-    assert first.num_steps == 1
-
-
 def fields_of(request: pb.GenerateRequest) -> dict[str, Any]:
     return {descriptor.name: value for descriptor, value in request.ListFields()}
 

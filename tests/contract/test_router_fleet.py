@@ -115,7 +115,7 @@ async def test_a_draining_replica_finishes_what_it_has() -> None:
         registry.publish(Endpoint(Role.TARGET, target.host.address, "t"))
         await comes_true(lambda: len(fleet.targets.replicas) == 1)
         (replica,) = fleet.targets.replicas
-        with replica.lease():
+        with replica.lease(lambda: None):
             registry.publish()
             await comes_true(lambda: not fleet.targets.replicas)
             assert replica.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN

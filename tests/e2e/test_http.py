@@ -1,8 +1,5 @@
 """The demo pair over HTTP, with the `openai` package: what a newcomer does; it is what gRPC gives."""
 
-import json
-import re
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +9,7 @@ from openai import BadRequestError, OpenAI
 from demo.tasks import Task
 from fly.types import Mode
 from flyserve import Client, Speculation
-from tests.support.processes import ROOT, Deployment
+from tests.support.processes import Deployment
 
 pytestmark = pytest.mark.slow
 
@@ -82,21 +79,3 @@ def test_what_is_not_supported_is_refused_by_name(client: OpenAI, problems: list
     with pytest.raises(BadRequestError, match="tools is not supported") as caught:
         client.chat.completions.create(**asking(problems[0]), tools=[tool])
     assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
-
-
-def test_the_readmes_snippets_do_what_they_say(
-    deployment: Deployment, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (url,) = deployment.router.urls
-    snippets = re.findall(r"```(sh|python)\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    found = {
-        language: code.replace("http://127.0.0.1:8000", url).replace("flyserve-demo", MODEL)
-        for language, code in snippets
-        if "127.0.0.1:8000" in code
-    }
-    exec(compile(found["python"], "README.md", "exec"), {})
-    assert "Answer: 35 " in capsys.readouterr().out.replace("\n", " ")
-    told = subprocess.run(["sh", "-c", found["sh"]], capture_output=True, text=True, timeout=60, check=True)
-    chunks = [json.loads(line[6:]) for line in told.stdout.splitlines() if line.startswith("data: {")]
-    text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
-    assert text.endswith("Answer: 35") and told.stdout.rstrip().endswith("data: [DONE]")

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
+from fly.blocks import BLOCK_TOKENS
 from fly.messages import Role
 from services.engine.base import Scores, Slot, Work
 from services.engine.memory.arena import ContiguousArena, KvArena
 from services.engine.memory.paged_arena import PagedArena
-from services.engine.memory.prefix_cache import BLOCK_TOKENS
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 NUM_LAYERS = 2

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from fly.blocks import BLOCK_TOKENS
 from fly.errors import ConfigError
 from services.engine.base import Slot
-from services.engine.memory.prefix_cache import BLOCK_TOKENS
 
 Block = int
 """A block's number; its tokens lie at rows `block * BLOCK_TOKENS` and following."""

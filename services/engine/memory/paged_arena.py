@@ -7,9 +7,9 @@ twice as fast. What it gains and costs on a GPU has not been measured.
 import torch
 from torch import Tensor
 
+from fly.blocks import BLOCK_TOKENS
 from services.engine.base import Slot
 from services.engine.memory.block_ledger import Block, BlockLedger
-from services.engine.memory.prefix_cache import BLOCK_TOKENS
 
 
 class PagedArena:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Protocol, TypeVar
 
+from fly.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import Memory, Slot, Work
-from services.engine.memory.prefix_cache import BLOCK_TOKENS, BlockKey, PrefixIndex
+from services.engine.memory.prefix_cache import PrefixIndex
 
 
 class Resident(Protocol):

@@ -215,7 +215,7 @@ def test_an_unknown_draft_length_policy_is_refused() -> None:
     [
         ({}, "neither registry nor targets"),
         ({"targets": ["a:1"], "registry": "b:1"}, "excludes"),
-        ({"targets": ["a:1"], "balancing": "best"}, "least_load, round_robin"),
+        ({"targets": ["a:1"], "balancing": "best"}, "prefix_affinity, least_load, power_of_two, round_robin"),
         ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "flyserve, official, paper, vllm"),
         ({"targets": ["a:1"], "speculation": {"draft_length": {"max": 65}}}, "draft_length.max"),
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),

@@ -1,0 +1,25 @@
+"""How one answer came to be, mode by mode, while `flyserve up` runs: `verdicts.py [host:port]`."""
+
+import sys
+from collections import Counter
+
+from flyserve import Client, Mode, Speculation
+
+PROMPT = (
+    "Karl has 7 books. Now Karl loses 3 books. Next Karl wins 31 books. How many books does Karl have now?\n"
+)
+
+
+def main(address: str) -> None:
+    """Asks the same in every mode, and prints what each kept, and how fast it was."""
+    with Client(address) as client:
+        for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY):
+            response = client.generate(PROMPT, speculation=Speculation(mode=mode))
+            verdicts = Counter(token.verdict.value for token in response.tokens)
+            rate = len(response.tokens) / response.statistics.total_s
+            print(f"{mode.value:>5}: {rate:5.0f} tokens/s, {dict(verdicts)}")
+            print(f"       {response.text!r}")
+
+
+if __name__ == "__main__":
+    main(*(sys.argv[1:] or ["127.0.0.1:50051"]))

@@ -1,0 +1,103 @@
+"""SIGTERM: readiness goes first, then nothing new comes in, what runs ends in peace, and so the process."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fly.errors import NotReady
+from fly.messages import Open
+from fly.tokens import TokenSequence
+from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from services.common.channel import open_channel
+from services.common.streams import DrafterStream, TargetStream
+from tests.contract.fakes import VOCAB_SIZE, FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import PLAIN, ids, make_request
+from tests.support.processes import ServiceProcess, service
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+PATIENCE_S = 8
+"""Less than any grace."""
+PROMPT = [20, 21, 22, 23]
+SIMULATED = ("--simulated", "{base_s: 0.001}")
+
+
+@asynccontextmanager
+async def told_to_stop(process: ServiceProcess, channel: grpc.aio.Channel) -> AsyncIterator[None]:
+    """Inside the block the process drains; at its end it has ended, whoever watches its health."""
+    health = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+    assert (await anext(health)).status == SERVING
+    process.process.send_signal(signal.SIGTERM)
+    assert (await anext(health)).status == NOT_SERVING
+    yield
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.to_thread(process.process.wait) == 0
+
+
+async def test_a_router_ends_its_responses_and_takes_no_more(tmp_path: Path) -> None:
+    paced = f"{{vocab_size: {VOCAB_SIZE}, response_tokens: [500, 500], base_s: 0.01}}"
+    with service("services.target", "--simulated", paced) as target:
+        flags = ("--model", str(save_tokenizer(tmp_path)), "--target", target.address, "--grpc-port", "0")
+        with service("router", *flags) as router:
+            async with open_channel(router.address) as channel, open_channel(router.address) as late:
+                stub = GenerationStub(channel)
+                expected = ids((await stub.Generate(make_request(PLAIN, 60))).choices[0])
+                stream = aiter(stub.GenerateStream(make_request(PLAIN, 60)))
+                received = ids(await anext(stream))
+                async with told_to_stop(router, channel):
+                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                        while True:
+                            await GenerationStub(late).Generate(make_request(PLAIN, 1))
+                    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+                    async for chunk in stream:
+                        received += ids(chunk)
+    assert received == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [("services.target", SIMULATED), ("services.drafter", SIMULATED), ("services.sub_drafter", ())],
+)
+async def test_a_service_ends_its_streams_and_takes_no_more(module: str, flags: tuple[str, ...]) -> None:
+    def open_stream(channel: grpc.aio.Channel) -> TargetStream | DrafterStream:
+        kind = TargetStream if module == "services.target" else DrafterStream
+        return kind(channel, Open("test", prompt_length=len(PROMPT)))
+
+    async def step(stream: TargetStream | DrafterStream, *more: int) -> None:
+        sequence = TokenSequence([*PROMPT, *more])
+        if isinstance(stream, TargetStream):
+            await stream.verify(sequence, [], len(sequence))
+        else:
+            await stream.draft(sequence, len(sequence), 4)
+
+    with service(module, *flags) as served:
+        async with open_channel(served.address) as channel, open_channel(served.address) as late:
+            stream = open_stream(channel)
+            await step(stream)
+            async with told_to_stop(served, channel):
+                with pytest.raises(NotReady):
+                    while True:
+                        async with open_stream(late) as another:
+                            await step(another)
+                await step(stream, 24)
+                await step(stream, 24, 25)
+                async with stream:
+                    pass
+
+
+async def test_streams_that_outlive_the_grace_are_ended() -> None:
+    target = FakeTarget(HashModel())
+    await target.host.start()
+    async with open_channel(target.host.address) as channel:
+        stream = TargetStream(channel, Open("test", prompt_length=len(PROMPT)))
+        await stream.verify(TokenSequence(PROMPT), [], len(PROMPT))
+        await asyncio.wait_for(target.host.drain(0.2), 2.0)
+        with pytest.raises(NotReady):
+            await stream.verify(TokenSequence([*PROMPT, 24]), [], len(PROMPT))
+    assert target.num_open == 0

@@ -1,0 +1,139 @@
+"""Hosts that are gone without a word: nothing comes, no connection ends, and responses go on all the same."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1 import generation_pb2 as pb
+from router.config import RouterConfig
+from router.server import create_host
+from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeService, FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import EXACT, PLAIN, Rig, ids, make_request
+from tests.support.processes import service
+from tests.support.proxy import Proxy, proxied
+from tests.support.serving import connected, serving
+
+PATIENCE_S = 20
+PROBING = {"probe_interval_s": 0.1, "probe_timeout_s": 0.3}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tokenizer(tmp_path)
+
+
+@asynccontextmanager
+async def routed(model: Path, targets: Sequence[str], drafters: Sequence[str] = ()) -> AsyncIterator[Rig]:
+    """A router of these addresses; it would wait long for a step."""
+    config = RouterConfig(
+        model=model, grpc_port=0, targets=tuple(targets), drafters=tuple(drafters), **PROBING
+    )
+    async with asyncio.timeout(PATIENCE_S), connected(await create_host(config)) as channel:
+        yield Rig(channel)
+
+
+@asynccontextmanager
+async def behind_proxies(*fakes: FakeService) -> AsyncIterator[list[Proxy]]:
+    async with AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(fake.host)) for fake in fakes]
+        yield [await stack.enter_async_context(proxied(address)) for address in addresses]
+
+
+def paced(fake: FakeService, seconds: float = 0.01) -> FakeService:
+    """Takes its time for every step, so that there is a middle of a response."""
+
+    async def script(number: int) -> None:
+        await asyncio.sleep(seconds)
+
+    fake.script = script
+    return fake
+
+
+async def stepped(fake: FakeService, more: int) -> None:
+    wanted = fake.num_steps + more
+    while fake.num_steps < wanted:
+        fake.stepped.clear()
+        await fake.stepped.wait()
+
+
+async def test_a_target_whose_host_is_gone_is_left_in_mid_stream(model: Path) -> None:
+    targets = [FakeTarget(HashModel()), FakeTarget(HashModel())]
+    async with (
+        behind_proxies(*targets) as proxies,
+        routed(model, [proxy.address for proxy in proxies]) as rig,
+    ):
+        expected = ids(await rig.generate(PLAIN))
+        for target in targets:
+            paced(target).num_steps = 0
+        calls = [asyncio.create_task(rig.generate(PLAIN)) for _ in range(4)]
+        await asyncio.gather(*(stepped(target, 12) for target in targets))
+        proxies[0].swallow()
+        responses = await asyncio.gather(*calls)
+    assert all(ids(response) == expected for response in responses)
+    assert sum(response.statistics.replays for response in responses) >= 1
+
+
+async def test_a_drafter_whose_host_is_gone_is_done_without_until_it_is_back(model: Path) -> None:
+    target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel(agreement=0.5))
+    async with (
+        behind_proxies(target, drafter) as (to_target, to_drafter),
+        routed(model, [to_target.address], [to_drafter.address]) as rig,
+    ):
+        expected = ids(await rig.generate(PLAIN, 400))
+        paced(target, 0.005)
+        call = asyncio.create_task(rig.generate(EXACT, 400))
+        await stepped(drafter, 5)
+        to_drafter.swallow()
+        await to_drafter.swallowed.wait()
+        await stepped(target, 10)
+        num_steps = drafter.num_steps
+        to_drafter.recover()
+        await stepped(drafter, 5)
+        response = await call
+    assert ids(response) == expected and "without a draft" in response.warnings[0]
+    assert drafter.num_steps > num_steps
+
+
+async def test_a_replica_that_answers_streams_but_no_question_is_kept(model: Path) -> None:
+    class Busy(FakeTarget):
+        num_asked = 0
+
+        async def Info(self, request: Any, context: Any) -> common_pb2.InfoResponse:
+            self.num_asked += 1
+            if self.num_asked > 1:
+                await asyncio.Event().wait()
+            response: common_pb2.InfoResponse = await super().Info(request, context)
+            return response
+
+    target = Busy(HashModel())
+    paced(target, 0.02)
+    async with serving(target.host) as address, routed(model, [address]) as rig:
+        response = await rig.generate(PLAIN)
+    assert target.num_asked > 2 and response.statistics.replays == 0
+
+
+@pytest.mark.slow
+async def test_a_stopped_process_is_left_in_mid_stream(model: Path) -> None:
+    simulated = f"{{vocab_size: {VOCAB_SIZE}, response_tokens: [2000, 2000], base_s: 0.01}}"
+    flags = ("services.target", "--simulated", simulated)
+    with service(*flags) as one, service(*flags) as two:
+        async with routed(model, [one.address, two.address]) as rig:
+            prompts = [pb.TokenIds(ids=[40 + number] * 20) for number in range(8)]
+            requests = [make_request(PLAIN, 100, prompt_token_ids=prompt) for prompt in prompts]
+            expected = await asyncio.gather(*(rig.stub.Generate(request) for request in requests))
+            streams = [aiter(rig.stub.GenerateStream(request)) for request in requests]
+            received = [ids(await anext(stream)) for stream in streams]
+            one.process.send_signal(signal.SIGSTOP)
+            try:
+                for tokens, stream in zip(received, streams, strict=True):
+                    async for chunk in stream:
+                        tokens += [token.id for token in chunk.tokens]
+            finally:
+                one.process.send_signal(signal.SIGCONT)
+    assert received == [ids(response.choices[0]) for response in expected]

@@ -1,0 +1,123 @@
+"""Streams that do not behave: silent, half open, out of order, too many, past their deadline."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from fly.clock import SystemClock
+from fly.errors import DeadlineExceeded, NotReady
+from fly.messages import Open, Role
+from fly.tokens import TokenSequence
+from protos.flyserve.v1 import common_pb2, target_pb2
+from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from services.common import stream_server
+from services.common.streams import TargetStream
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from services.target.servicer import host_engine
+from tests.support.serving import becomes_true, connected
+
+PROMPT = [20, 21, 22, 23]
+OPENING = Open("test", prompt_length=len(PROMPT))
+OPEN = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4)))
+CLOSE = target_pb2.VerifyRequest(close=common_pb2.Close())
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ClockEngine]:
+    runner = SimulatedRunner(SimulatedConfig(base_s=0.0, per_token_s=0.0), Role.TARGET, 4, kv_tokens=4096)
+    engine = ClockEngine(runner, SystemClock())
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture
+async def channel(engine: ClockEngine) -> AsyncIterator[grpc.aio.Channel]:
+    async with connected(host_engine(engine)) as channel:
+        yield channel
+
+
+def step(step_id: int) -> target_pb2.VerifyRequest:
+    update = common_pb2.SequenceUpdate(step_id=step_id, tokens=PROMPT, decided=4)
+    return target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update))
+
+
+async def verifies(channel: grpc.aio.Channel) -> bool:
+    async with TargetStream(channel, OPENING) as stream:
+        return bool((await stream.verify(TokenSequence(PROMPT), [], len(PROMPT))).choices)
+
+
+async def is_freed(engine: ClockEngine) -> bool:
+    return await becomes_true(lambda: (engine.load().sequences, engine.load().kv_used) == (0, 0), 1.0)
+
+
+async def test_a_stream_that_says_nothing_more_is_given_up(
+    channel: grpc.aio.Channel, engine: ClockEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_server.serve_stream, "__defaults__", (0.1,))
+    for messages in [(), (OPEN,), (OPEN, step(1))]:
+        call = TargetStub(channel).Verify()
+        for message in messages:
+            await call.write(message)
+        if step(1) in messages:
+            await call.read()
+        async with asyncio.timeout(5):
+            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "idle" in await call.details()
+    assert await is_freed(engine)
+
+
+async def test_nothing_is_answered_after_a_close(channel: grpc.aio.Channel, engine: ClockEngine) -> None:
+    call = TargetStub(channel).Verify()
+    for message in (OPEN, step(1), CLOSE, step(2)):
+        await call.write(message)
+    answer = await call.read()
+    assert isinstance(answer, target_pb2.VerifyResponse) and answer.verification.step_id == 1
+    assert await call.read() is grpc.aio.EOF and await call.code() is grpc.StatusCode.OK
+    assert await is_freed(engine)
+
+
+async def test_a_stream_ends_by_the_deadline_of_its_request_though_its_client_does_not_end_it(
+    channel: grpc.aio.Channel, engine: ClockEngine
+) -> None:
+    async with TargetStream(channel, replace(OPENING, deadline_ms=150)) as stream:
+        await stream.verify(TokenSequence(PROMPT), [], len(PROMPT))
+        assert await is_freed(engine)
+        with pytest.raises((DeadlineExceeded, NotReady)):
+            await stream.verify(TokenSequence([*PROMPT, 24]), [], len(PROMPT))
+
+
+@pytest.mark.slow
+async def test_ten_thousand_streams_that_never_step_take_no_place(
+    channel: grpc.aio.Channel, engine: ClockEngine
+) -> None:
+    calls = []
+    for _ in range(20):
+        calls += [TargetStub(channel).Verify() for _ in range(500)]
+        await asyncio.gather(*(call.write(OPEN) for call in calls[-500:]))
+        assert await verifies(channel)
+    assert not any(call.done() for call in calls)
+    for call in calls:
+        call.cancel()
+    assert await verifies(channel) and await is_freed(engine)
+
+
+async def test_a_step_that_waits_is_told_when_its_call_is_given_up(
+    channel: grpc.aio.Channel, engine: ClockEngine
+) -> None:
+    blockers = [TargetStream(channel, OPENING) for _ in range(4)]
+    for blocker in blockers:
+        await blocker.verify(TokenSequence(PROMPT), [], len(PROMPT))
+    stream = TargetStream(channel, OPENING)
+    waiting = asyncio.create_task(stream.verify(TokenSequence(PROMPT), [], len(PROMPT)))
+    assert await becomes_true(lambda: engine.load().queued == 1, 1.0)
+    stream.hang_up()
+    with pytest.raises(NotReady):
+        await waiting
+    for blocker in blockers:
+        blocker.hang_up()
+    assert await is_freed(engine)

@@ -1,0 +1,98 @@
+"""What the documents tell people to type does what they say; what is not run says why."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import Snippet, commands, snippets
+from tests.support.processes import ROOT, Deployment
+
+pytestmark = pytest.mark.slow
+
+RUN = [snippet for snippet in snippets() if snippet.reason is None]
+INTERPRETERS = {"python": (sys.executable, "-c"), "sh": ("bash", "-euo", "pipefail", "-c")}
+
+
+def typed(code: str, deployment: Deployment) -> str:
+    """The code with the addresses and the model's name of this deployment."""
+    (url,) = deployment.router.urls
+    here = {
+        "http://127.0.0.1:8000": url,
+        "127.0.0.1:50051": deployment.router.address,
+        "flyserve-demo": "target",
+        ".venv/bin/": "",
+    }
+    for documented, actual in here.items():
+        code = code.replace(documented, actual)
+    return code
+
+
+def environment(deployment: Deployment) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "FLYSERVE_ADDRESS": deployment.router.address,
+    }
+
+
+@pytest.mark.parametrize("snippet", RUN, ids=lambda snippet: snippet.place)
+def test_a_snippet_runs(snippet: Snippet, deployment: Deployment) -> None:
+    command = (*INTERPRETERS[snippet.language], typed(snippet.code, deployment))
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment(deployment), capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert snippet.prints in ran.stdout.replace("\n", " ")
+
+
+def test_what_is_not_run_says_why() -> None:
+    unsaid = [
+        snippet.place for snippet in snippets() if snippet.reason is not None and len(snippet.reason) < 20
+    ]
+    unknown = [snippet.place for snippet in RUN if snippet.language not in INTERPRETERS]
+    assert not unsaid and not unknown
+
+
+def test_the_examples_run(deployment: Deployment) -> None:
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        ran = subprocess.run(
+            (sys.executable, str(example), deployment.router.address),
+            env=environment(deployment),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "Answer: 35" in ran.stdout
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_that_a_text_mentions_exists(command: str) -> None:
+    program, *words = re.split(r"\s+", command.split(" --help")[0])
+    if program == "make":
+        assert re.search(rf"^{re.escape(words[0])}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        return
+    start = 2 if program == "python" else 0
+    flags = [word.partition("=")[0].strip("[],") for word in words if word.startswith(("--", "[--"))]
+    names = [word for word in words[start:] if re.fullmatch(r"[a-z][a-z-]*", word)]
+    head = (sys.executable, *words[:2]) if program == "python" else ("flyserve", *names[:1])
+    ran = subprocess.run(
+        (*head, "--help"),
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "200",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [flag for flag in flags if flag not in ran.stdout] == []

@@ -1,0 +1,63 @@
+"""The snippets and commands of the documents, and what a mark above one says of it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.processes import ROOT
+
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "demo/**/*.md", "helm/**/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "protocol.md"
+)
+_BLOCK = re.compile(r"(?:^<!-- ([^\n]*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`((?:flyserve|make|python -m) [^`\n]+)`")
+_FIGURES = {"", "mermaid", "text"}
+"""Languages of what is looked at, not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A block of code.
+
+    Attributes:
+        mark: Of the comment before it; `not run: why`, `prints: what`, or empty.
+    """
+
+    place: str
+    language: str
+    code: str
+    mark: str
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not run; None where it is."""
+        said, _, why = self.mark.partition(": ")
+        return why.strip() if said == "not run" else None
+
+    @property
+    def prints(self) -> str:
+        """What its output must hold."""
+        said, _, what = self.mark.partition(": ")
+        return what if said == "prints" else ""
+
+
+def snippets() -> list[Snippet]:
+    """All blocks of all documents but figures."""
+    return [snippet for path in DOCUMENTS for snippet in _snippets(path) if snippet.language not in _FIGURES]
+
+
+def commands() -> list[str]:
+    """Every command that a text mentions, once."""
+    return sorted({found for path in DOCUMENTS for found in _INLINE.findall(path.read_text("utf-8"))})
+
+
+def _snippets(path: Path) -> Iterator[Snippet]:
+    text = path.read_text("utf-8")
+    for found in _BLOCK.finditer(text):
+        mark, language, code = found.groups()
+        line = text[: found.start()].count("\n") + 1
+        yield Snippet(f"{path.relative_to(ROOT)}:{line}", language, code, mark or "")

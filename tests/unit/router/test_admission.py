@@ -1,0 +1,197 @@
+"""Back-pressure: bounded, fair between tenants, honest about how long it takes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.clock import VirtualClock
+from fly.errors import DeadlineExceeded, Overloaded
+from router.admission import Admission
+from router.deadline import Deadline
+from router.fair_queue import FairQueue
+
+TENANTS = st.sampled_from("abcd")
+
+
+@given(st.lists(TENANTS, max_size=20), st.lists(TENANTS, max_size=30), TENANTS)
+def test_the_line_ahead_is_as_long_as_it_is_said_to_be(
+    in_use: list[str], waiting: list[str], tenant: str
+) -> None:
+    queue: FairQueue[str] = FairQueue()
+    for each in in_use:
+        queue.take(each)
+    for each in waiting:
+        queue.push(each, each)
+    said = queue.ahead_of(tenant)
+    queue.push(tenant, "the new one")
+    ahead = 0
+    while queue.pop() != "the new one":
+        ahead += 1
+    assert said - 3 <= ahead <= said, "of three other tenants each may have its turn just before or after"
+
+
+@given(st.lists(TENANTS, min_size=1, max_size=40))
+def test_places_are_shared_as_equally_as_what_waits_allows(waiting: list[str]) -> None:
+    queue: FairQueue[str] = FairQueue()
+    for each in waiting:
+        queue.push(each, each)
+    got, left = Counter[str](), Counter(waiting)
+    while (each := queue.pop()) is not None:
+        got[each] += 1
+        left[each] -= 1
+        assert all(got[each] <= got[other] + 1 for other in left if left[other])
+    assert got == Counter(waiting) and queue.in_use == len(waiting) and len(queue) == 0
+
+
+class Office:
+    """An admission on a clock of its own, and requests that hold places until they are told to leave."""
+
+    def __init__(self, max_concurrent: int, max_queued: int) -> None:
+        self.clock = VirtualClock()
+        self.admission = Admission(max_concurrent, max_queued, self.clock)
+        self.served: list[str] = []
+        self._leaves: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def enter(self, name: str, tenant: str = "", timeout_s: float | None = None) -> asyncio.Task[None]:
+        """A request that got its place, waits, or was refused by now."""
+        self._leaves[name] = asyncio.Event()
+        task = self._tasks[name] = asyncio.create_task(self._visit(name, tenant, timeout_s))
+        await self.settle()
+        return task
+
+    async def leave(self, name: str) -> None:
+        self._leaves[name].set()
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        assert (self.admission.admitted, self.admission.queued) == (0, 0)
+
+    def place(self, tenant: str, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
+        return self.admission.place(tenant, Deadline(self.clock, timeout_s))
+
+    async def _visit(self, name: str, tenant: str, timeout_s: float | None) -> None:
+        async with self.place(tenant, timeout_s):
+            self.served.append(name)
+            await self._leaves[name].wait()
+
+
+@asynccontextmanager
+async def office(max_concurrent: int = 1, max_queued: int = 4) -> AsyncIterator[Office]:
+    made = Office(max_concurrent, max_queued)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+async def visit(made: Office, name: str, seconds: float) -> None:
+    """A whole request that holds its place for so long."""
+    await made.enter(name)
+    made.clock.advance(seconds)
+    await made.leave(name)
+
+
+async def test_what_comes_first_is_served_first_and_the_queue_is_bounded() -> None:
+    async with office(max_queued=2) as made:
+        for name in "abc":
+            await made.enter(name)
+        refused = await made.enter("d")
+        assert isinstance(refused.exception(), Overloaded)
+        for name in "abc":
+            await made.leave(name)
+        assert made.served == ["a", "b", "c"]
+
+
+async def test_a_tenant_that_floods_delays_others_by_one_turn() -> None:
+    async with office(max_queued=10) as made:
+        for number in range(10):
+            await made.enter(f"flood-{number}", "flood")
+        await made.enter("quiet", "quiet")
+        await made.leave("flood-0")
+        assert made.served == ["flood-0", "quiet"]
+
+
+async def test_a_full_queue_gives_the_place_of_the_greediest_to_whoever_has_none() -> None:
+    async with office(max_queued=3) as made:
+        tasks = [await made.enter(f"flood-{number}", "flood") for number in range(4)]
+        await made.enter("quiet", "quiet")
+        assert isinstance(tasks[3].exception(), Overloaded) and made.admission.queued == 3
+        await made.leave("flood-0")
+        assert made.served == ["flood-0", "quiet"]
+
+
+async def test_a_refusal_says_when_the_request_would_have_had_its_place() -> None:
+    async with office(max_concurrent=2, max_queued=4) as made:
+        await visit(made, "first", 6.0)
+        for number in range(6):
+            await made.enter(str(number))
+        refused = (await made.enter("late")).exception()
+        assert isinstance(refused, Overloaded) and refused.retry_after_s == pytest.approx(15.0)
+
+
+async def test_a_request_that_cannot_make_its_deadline_is_refused_at_once() -> None:
+    async with office() as made:
+        await visit(made, "first", 4.0)
+        await made.enter("running")
+        patient = await made.enter("patient", timeout_s=10.5)
+        hasty = await made.enter("hasty", timeout_s=14.0)
+        assert not patient.done()
+        assert isinstance(hasty.exception(), Overloaded)
+        assert "within 14.0 s" in str(hasty.exception())
+        with pytest.raises(Overloaded):
+            made.admission.check("", Deadline(made.clock, 14.0))
+
+
+async def test_nothing_is_refused_for_its_deadline_while_places_are_free() -> None:
+    async with office(max_concurrent=2) as made:
+        await visit(made, "first", 4.0)
+        assert not (await made.enter("hasty", timeout_s=0.1)).done()
+
+
+async def test_a_deadline_that_passes_in_the_queue_costs_no_place() -> None:
+    async with office() as made:
+        await made.enter("running")
+        late, after = await made.enter("late", timeout_s=5.0), await made.enter("after")
+        made.clock.advance(6.0)
+        await made.leave("running")
+        assert isinstance(late.exception(), DeadlineExceeded) and not after.done()
+        assert made.served == ["running", "after"]
+
+
+async def test_work_that_will_not_be_done_in_time_is_not_begun() -> None:
+    async with office() as made:
+        await visit(made, "first", 2.0)
+        await made.enter("slower than it was")
+        hopeful, after = await made.enter("hopeful", timeout_s=9.0), await made.enter("after")
+        made.clock.advance(8.0)
+        await made.leave("slower than it was")
+        assert isinstance(hopeful.exception(), DeadlineExceeded) and not after.done()
+        assert "hopeful" not in made.served
+
+
+@pytest.mark.parametrize("moment", ["waiting", "just admitted"])
+async def test_who_leaves_the_queue_leaves_no_place_behind(moment: str) -> None:
+    async with office() as made:
+        await made.enter("running")
+        leaving, after = await made.enter("leaving"), await made.enter("after")
+        if moment == "just admitted":
+            made._leaves["running"].set()
+            while made.admission.queued == 2:
+                await asyncio.sleep(0)
+        leaving.cancel()
+        await made.settle()
+        await made.leave("running")
+        assert made.served == ["running", "after"] and not after.done()
