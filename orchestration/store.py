@@ -10,7 +10,7 @@ from fly.errors import ConfigError
 from fly.messages import Load
 from orchestration.config import Deployment
 from orchestration.replicas import Instance, Slot
-from orchestration.topology import Members
+from orchestration.topology import Members, first_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def from_document(document: bytes) -> Record:
         ConfigError: Another version has written it, which knew other fields.
     """
     try:
-        return _FORM.validate_json(document)
+        record = _FORM.validate_json(document)
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
@@ -87,6 +87,10 @@ def from_document(document: bytes) -> Record:
             f"the deployment's state was written by another version ({key}: {fault['msg']}):"
             " end the deployment with that version, then apply it with this one"
         ) from None
+    if record.deployment is None or record.members:
+        return record
+    # NOTE: written by a version whose replicas were always numbered from 0.
+    return replace(record, members=first_members(record.deployment))
 
 
 class RayStore:

@@ -72,7 +72,7 @@ def plan(
         actors: Class of each tier's actor.
         members: As many as the deployment has replicas; absent, they are numbered from 0.
     """
-    names = members or {role: first_names(role, tier.replicas) for role, tier in deployment.tiers.items()}
+    names = members or first_members(deployment)
     sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER], names)
     targets = _targets(deployment.target, actors[Role.TARGET], names)
     others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
@@ -86,9 +86,12 @@ def replica_names(role: Role) -> Iterator[str]:
     return (f"{role}-{index}" for index in itertools.count())
 
 
-def first_names(role: Role, number: int) -> tuple[str, ...]:
-    """The first `number` of these."""
-    return tuple(itertools.islice(replica_names(role), number))
+def first_members(deployment: Deployment) -> Members:
+    """Of every tier as many as it has, numbered from 0."""
+    return {
+        role: tuple(itertools.islice(replica_names(role), tier.replicas))
+        for role, tier in deployment.tiers.items()
+    }
 
 
 def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:

@@ -1,5 +1,6 @@
 """Which replicas make up a tier, what a tier carries, and what applying a file again leaves alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from orchestration.autoscaling import Demand
 from orchestration.config import Deployment
 from orchestration.replicas import Instance, Phase
 from orchestration.scaling import at_its_largest, choose_members, keeping_replicas, with_replicas
+from orchestration.store import Record, from_document, to_document
 from orchestration.topology import ReplicaSpec, plan
 from services.common.config import parse
 
@@ -56,6 +58,15 @@ def test_the_plan_consists_of_the_members() -> None:
     members = choose_members(deployment(1), {Role.TARGET: NAMES}, [instance(2, sequences=1)])
     specs = plan(deployment(1), "here:1", members=members)
     assert [spec.replica for spec in specs] == ["drafter-0", "target-2"]
+
+
+def test_members_come_back_with_the_record_and_were_once_numbered_from_0() -> None:
+    record = Record(
+        deployment(), members={Role.TARGET: ("target-1", "target-4"), Role.DRAFTER: ("drafter-0",)}
+    )
+    assert from_document(to_document(record)) == record
+    old = from_document(to_document(replace(record, members={})))
+    assert old.members == {Role.TARGET: NAMES, Role.DRAFTER: ("drafter-0",)}
 
 
 def test_a_file_that_is_applied_again_keeps_what_the_load_asked_for_within_its_limits() -> None:
