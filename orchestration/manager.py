@@ -123,10 +123,12 @@ class Manager:
                 f"name: {self.name} runs already, as {self._record.source} says, and this is {source}:"
                 " give it another name (key name), or replace that one with --replace"
             )
+        await asyncio.to_thread(require_same_tokens, before, deployment)
+        # NOTE: read again: the load may have scaled it meanwhile.
+        before = self._require_lasting()
         deployment = keeping_replicas(deployment, before)
         found = changes(before, deployment)
         require_possible(found)
-        await asyncio.to_thread(require_same_tokens, before, deployment)
         self._desire(deployment, source)
         return Report(False, found)
 
