@@ -34,9 +34,7 @@ def apply_as_job(url: str, file: Path, timeout_s: float, tell: Callable[[str], N
     load_yaml(Deployment, file)
     text = file.read_text(encoding="utf-8")
     deadline = time.monotonic() + timeout_s
-    client = _client(url, deadline)
-    with _explained(url):
-        job = client.submit_job(entrypoint=_command(text, timeout_s))
+    client, job = _submitted(url, _command(text, timeout_s), deadline)
     status = _end_of(client, url, job, deadline)
     with _explained(url):
         log = client.get_job_logs(job)
@@ -62,8 +60,8 @@ def _command(text: str, timeout_s: float) -> str:
     return f"printf %s {shlex.quote(text)} | {apply}"
 
 
-def _client(url: str, deadline: float) -> Any:
-    """A client of the dashboard, as soon as there is one."""
+def _submitted(url: str, command: str, deadline: float) -> tuple[Any, str]:
+    """A client of the dashboard and the job, as soon as the dashboard and its agent are there."""
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError:
@@ -71,7 +69,8 @@ def _client(url: str, deadline: float) -> Any:
     while True:
         try:
             with _explained(url):
-                return JobSubmissionClient(url)
+                client = JobSubmissionClient(url)
+                return client, client.submit_job(entrypoint=command)
         except NotReady:
             if time.monotonic() > deadline:
                 raise
