@@ -112,29 +112,25 @@ def test_the_commands_of_job_and_router_start_against_a_ray(tmp_path: Path) -> N
 def ray_head(cluster: Manifest) -> Iterator[str]:
     """A Ray of one node that is marked as the workers of a cluster are; the address of its dashboard."""
     prepare_environment()
-    import ray
+    from ray.cluster_utils import Cluster
 
     marks: dict[str, float] = {}
     for group in cluster["spec"]["workerGroupSpecs"]:
         marks |= yaml.safe_load(yaml.safe_load(group["rayStartParams"]["resources"]))
-    with temporary_folder() as folder:
-        context: Any = ray.init(
-            address="local",
-            num_cpus=4,
-            resources=marks,
-            object_store_memory=100 * 2**20,
-            include_dashboard=True,
-            dashboard_port=_free_port(),
-            log_to_driver=False,
-            logging_level="ERROR",
-            _temp_dir=str(folder),
-        )
-        # NOTE: as `ray start` does in a pod: jobs look for their Ray there, else among all of this machine.
-        (folder / "ray_current_cluster").write_text(context.address_info["gcs_address"])
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        (folder / "ray").mkdir()
+        port = _free_port()
+        # NOTE: the agent's port, as other Rays here may have its usual one: no agent, no jobs.
+        places = {"dashboard_port": port, "dashboard_agent_listen_port": _free_port()}
+        head = {"num_cpus": 4, "resources": marks, "include_dashboard": True, **places}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
-            yield f"http://{context.dashboard_url}"
+            # NOTE: as `ray start` does in a pod: jobs look for their Ray there, else anywhere.
+            (folder / "ray" / "ray_current_cluster").write_text(cluster.address)
+            yield f"http://127.0.0.1:{port}"
         finally:
-            ray.shutdown()
+            cluster.shutdown()
 
 
 def _free_port() -> int:
