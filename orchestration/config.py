@@ -50,6 +50,8 @@ class ModelTier(Config):
         max_sequences: Sequences that one replica holds at once.
         kv_tokens: KV cache positions of one replica.
         threads: CPU threads of one replica.
+        gpus: Of each of its processes; 0 computes on the CPU, a fraction shares a GPU.
+        node_resource: Ray resource that marks the nodes it may run on; None takes any node.
     """
 
     model: Path
@@ -59,6 +61,8 @@ class ModelTier(Config):
     max_sequences: int = Field(64, ge=1)
     kv_tokens: int = Field(65_536, ge=1)
     threads: int = Field(1, ge=1)
+    gpus: float = Field(0.0, ge=0, le=1)
+    node_resource: str | None = Field(None, min_length=1)
 
     @field_validator("replicas")
     @classmethod
@@ -110,6 +114,8 @@ class SubDrafterTier(Config):
         model: Folder of the model of `model`, looked up as those of the other tiers.
         dtype: Compute type of the model.
         threads: CPU threads of one replica of `model`.
+        gpus: As for the other tiers, of one replica of `model`.
+        node_resource: As for the other tiers.
     """
 
     engine: Literal["ngram", "suffix", "model", "none"] = "ngram"
@@ -118,6 +124,8 @@ class SubDrafterTier(Config):
     model: Path | None = None
     dtype: Dtype = Dtype.BFLOAT16
     threads: int = Field(1, ge=1)
+    gpus: float = Field(0.0, ge=0, le=1)
+    node_resource: str | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _has_its_model(self) -> Self:
@@ -187,6 +195,8 @@ class Deployment(Config):
         drafter: Without one the router decodes plainly.
         sub_drafter: Without one the drafter drafts alone.
         telemetry: What every process tells of itself; `metrics_port` is the router's, see `topology`.
+        service_ports: First and last port of the services on every node, such as 50100-50199; each takes the
+            first that is free. None takes any free ones.
     """
 
     name: str = Field(DEFAULT_NAME, pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -195,9 +205,10 @@ class Deployment(Config):
     sub_drafter: SubDrafterTier | None = None
     router: RouterTier = RouterTier()
     speculation: SpeculationConfig = SpeculationConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     rollout: RolloutConfig = RolloutConfig()
     controller: ControllerConfig = ControllerConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
+    service_ports: str | None = Field(None, pattern=r"^[1-9]\d{0,4}-[1-9]\d{0,4}$")
 
     @field_validator("telemetry")
     @classmethod

@@ -133,7 +133,8 @@ def _start(
     specs = plan(deployment, "", options.actors)
     largest = plan(at_its_largest(deployment), "", options.actors)
     num_cpus = math.ceil(total_cpus(largest)) + _SPARE_CPUS
-    ray_address = stack.enter_context(local_ray(num_cpus, folder, options.verbose))
+    marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
+    ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose))
     signals.install()
     signals.check()
     controller = create_controller(deployment.name, "127.0.0.1", deployment.controller, options.actors)

@@ -31,6 +31,8 @@ Members = Mapping[Role, tuple[str, ...]]
 
 _LIGHT_CPUS = 0.5
 _ROUTER_CPUS = 1.0
+_MARK = 0.001
+"""Of a resource that only marks nodes; Ray takes no less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class ReplicaSpec:
         config: What its actor is constructed with.
         shards: Actors that share it, all on one node: a leader, which serves, and its followers.
         hints: What its actor is told besides; another value is no reason to replace a running one.
+        num_gpus: GPUs that each of its actors asks for; a fraction shares one.
+        node_resource: Ray resource of the nodes that it may run on; None takes any.
     """
 
     role: Role
@@ -54,11 +58,23 @@ class ReplicaSpec:
     config: Mapping[str, Any]
     shards: int = 1
     hints: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    num_gpus: float = 0.0
+    node_resource: str | None = None
 
     @property
     def total_cpus(self) -> float:
         """Logical CPUs of all its actors."""
         return self.num_cpus * self.shards
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What each of its actors asks for, as Ray names it."""
+        asked = {"CPU": self.num_cpus}
+        if self.num_gpus:
+            asked["GPU"] = self.num_gpus
+        if self.node_resource is not None:
+            asked[self.node_resource] = _MARK
+        return asked
 
 
 def plan(
@@ -78,7 +94,8 @@ def plan(
     others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
     helper = registry if sub_drafters else None
     drafters = _drafters(deployment, actors[Role.DRAFTER], names, helper, others)
-    return tuple(_told(spec, deployment.telemetry) for spec in (*sub_drafters, *drafters, *targets))
+    specs = (*sub_drafters, *drafters, *targets)
+    return tuple(_told(_within_ports(spec, deployment.service_ports), deployment) for spec in specs)
 
 
 def replica_names(role: Role) -> Iterator[str]:
@@ -94,13 +111,27 @@ def first_members(deployment: Deployment) -> Members:
     }
 
 
-def _told(spec: ReplicaSpec, telemetry: TelemetryConfig) -> ReplicaSpec:
-    """The same replica, told what to tell of itself, where that is not the default."""
+def _within_ports(spec: ReplicaSpec, ports: str | None) -> ReplicaSpec:
+    """The same replica, told the ports that it may listen at."""
+    return spec if ports is None else replace(spec, hints={**spec.hints, "ports": ports})
+
+
+def _told(spec: ReplicaSpec, deployment: Deployment) -> ReplicaSpec:
+    """The same replica, told what to tell of itself, where that is not the default.
+
+    Where a network opens only some ports, a replica's metrics are at the first free one of its tier: with one
+    replica on a node, always at the same.
+    """
+    telemetry = deployment.telemetry
     if telemetry == TelemetryConfig():
         return spec
     index = int(spec.replica.rpartition("-")[2])
-    port = metrics_port(telemetry, spec.role, index)
-    own = {"replica": spec.replica, "metrics_port": port, "waits_for_port": True}
+    own: dict[str, Any] = {"replica": spec.replica, "waits_for_port": True}
+    if deployment.service_ports is None:
+        own["metrics_port"] = metrics_port(telemetry, spec.role, index)
+    else:
+        own["metrics_port"] = metrics_port(telemetry, spec.role, 0)
+        own["metrics_ports"] = METRICS_PORTS_PER_TIER
     return replace(spec, config={**spec.config, "telemetry": {**telemetry.model_dump(), **own}})
 
 
@@ -142,14 +173,22 @@ def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[R
     if tier.engine == "suffix":
         config["memory_tokens"] = tier.memory_tokens
     return tuple(
-        ReplicaSpec(Role.SUB_DRAFTER, name, actor, _LIGHT_CPUS, config) for name in names[Role.SUB_DRAFTER]
+        ReplicaSpec(Role.SUB_DRAFTER, name, actor, _LIGHT_CPUS, config, node_resource=tier.node_resource)
+        for name in names[Role.SUB_DRAFTER]
     )
 
 
 def _model_sub_drafters(tier: SubDrafterTier, names: Members) -> tuple[ReplicaSpec, ...]:
     """Replicas of the drafter's own servicer, with nobody to help them."""
     assert tier.model is not None
-    models = ModelTier(model=tier.model, replicas=tier.replicas, dtype=tier.dtype, threads=tier.threads)
+    models = ModelTier(
+        model=tier.model,
+        replicas=tier.replicas,
+        dtype=tier.dtype,
+        threads=tier.threads,
+        gpus=tier.gpus,
+        node_resource=tier.node_resource,
+    )
     more = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
     return _replicas(Role.SUB_DRAFTER, models, MODEL_SUB_DRAFTER, names, more)
 
@@ -177,6 +216,18 @@ def _replicas(
         "max_sequences": tier.max_sequences,
         "kv_tokens": tier.kv_tokens,
         "threads": tier.threads,
+        **({"device": "cuda"} if tier.gpus else {}),
         **more,
     }
-    return tuple(ReplicaSpec(role, name, actor, float(tier.threads), config) for name in names[role])
+    return tuple(
+        ReplicaSpec(
+            role,
+            name,
+            actor,
+            float(tier.threads),
+            config,
+            num_gpus=tier.gpus,
+            node_resource=tier.node_resource,
+        )
+        for name in names[role]
+    )
