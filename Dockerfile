@@ -1,15 +1,28 @@
-# One image for every role: router, drafter, sub-drafter, target, and Ray's head and workers.
-#   docker build -t flyserve .
+# One image for every role: router, drafter, sub-drafter, target, and Ray's head and workers. It runs as a user
+# without rights, and on a read-only file system where /tmp can be written.
+#   docker build -t flyserve .                              for CPUs
+#   docker build -t flyserve:cuda --build-arg DEVICE=cuda . for GPUs
 #   docker run flyserve python -m router --help
-FROM python:3.11-slim
+# torch comes from the default package index, whose build for x86-64 brings CUDA along. TORCH_INDEX names another
+# index, such as PyTorch's own with builds for CPUs only, which makes the image for CPUs much smaller.
+ARG DEVICE=cpu
 
+FROM python:3.11-slim AS base
+ARG TORCH_INDEX=""
 ENV PYTHONPATH=/app \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1 \
-    HF_HUB_OFFLINE=1
-
+    HF_HUB_OFFLINE=1 \
+    RAY_USAGE_STATS_ENABLED=0
 WORKDIR /app
+RUN useradd --create-home --uid 10001 flyserve
+
+# First what changes rarely: the packages that it needs, and the command `flyserve`. Its own packages stay where
+# they are read.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY fly/__init__.py fly/version.py fly/
+RUN pip install --no-cache-dir --constraint constraints.txt \
+    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[engine,ray,cluster]'
+
 COPY protos protos
 COPY fly fly
 COPY services services
@@ -18,11 +31,18 @@ COPY orchestration orchestration
 COPY flyserve flyserve
 COPY benchmarks benchmarks
 COPY demo demo
+# Nobody can write it later.
+RUN python -m compileall -q .
 
-# The packages stay where they are read; only what they need and the command `flyserve` are installed.
-RUN pip install --no-cache-dir --constraint constraints.txt --editable '.[engine,ray]' \
-    && useradd --create-home --uid 10001 flyserve
+FROM base AS cpu
 
-USER 10001
+FROM base AS cuda
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+RUN python -c "import torch; assert torch.version.cuda, 'this torch is a build without CUDA: see TORCH_INDEX'"
+
+FROM ${DEVICE}
+ENV PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
 EXPOSE 50051 8000
 CMD ["flyserve", "--help"]

@@ -10,7 +10,7 @@ SIDE_BY_SIDE := --numprocesses auto --maxprocesses 8 --dist loadfile
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chromium lint verify protos train quality clean
+.PHONY: help demo test test-fast chromium lint verify generate protos goldens train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,13 +34,18 @@ lint: $(READY) ## Check format, lint, types and the direction of imports.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-verify: lint protos ## Lint, and prove that generated files are up to date.
-	git diff --exit-code -- protos docs/protocol.md
+verify: lint generate ## Lint, and prove that generated files are up to date.
+	git diff --exit-code -- protos docs/protocol.md helm
 
-protos: $(READY) ## Generate the stubs and docs/protocol.md from the protos.
+generate: protos goldens ## Generate stubs and docs/protocol.md, the chart's schema and what its examples render to.
+
+protos: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
 		--mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
 	$(BIN)/python -m docs.protocol_reference
+
+goldens: $(READY)
+	$(BIN)/python -m helm.goldens
 
 train: $(READY) ## Train the demo pair anew (about two hours on two cores).
 	$(BIN)/python -m demo.train
@@ -53,5 +58,5 @@ clean: ## Remove the virtual environment and caches.
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[engine,ray,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[engine,ray,cluster,dev]'
 	touch $(READY)

@@ -44,6 +44,19 @@ class Change:
         return f"{self.key}: {_shown(self.before)} -> {_shown(self.after)} ({self.effect})"
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What applying came to.
+
+    Attributes:
+        is_new: Nothing was there before.
+        changes: Keys that differ from what was there.
+    """
+
+    is_new: bool
+    changes: tuple[Change, ...] = ()
+
+
 def changes(before: Deployment, after: Deployment) -> tuple[Change, ...]:
     """Every key that differs."""
     return tuple(_differences("", before.model_dump(mode="json"), after.model_dump(mode="json")))
@@ -75,6 +88,8 @@ def _effect(key: str, old: Any, new: Any) -> Effect:
     if section in _TIERS:
         if not rest:
             return Effect.STARTS if old is None else Effect.ENDS
+        if rest.partition(".")[0] == "autoscaling":
+            return Effect.AT_ONCE
         return Effect.SCALES if rest == "replicas" else Effect.REPLACES
     if section in ("router", "speculation"):
         return Effect.ROUTERS

@@ -1,17 +1,17 @@
 """The deployment file: what to serve, with how many replicas of each tier."""
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
+from orchestration.autoscaling import Autoscaling
 from orchestration.security import located as located_security
 from router.config import SpeculationConfig
-from services.common.config import AutoSwitch, Config, load_yaml, parse
+from services.common.config import AutoSwitch, Config, load_yaml
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetryConfig
@@ -34,25 +34,48 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+def _fewest(data: dict[str, Any]) -> int:
+    """Replicas that a tier starts with, of which nothing else is said."""
+    autoscaling: Autoscaling | None = data.get("autoscaling")
+    return 1 if autoscaling is None else autoscaling.min
+
+
 class ModelTier(Config):
     """A tier that runs a model.
 
     Attributes:
         model: The model's folder; a relative one is looked up beside the deployment file, then under the
             application's root. Or `org/name@revision` on the model hub, which every replica fetches.
-        replicas: Started by the controller.
+        autoscaling: Lets the number of replicas follow the load; without it, it stays as it is.
+        replicas: Started by the controller; with autoscaling, at first: its `min` where nothing else is said.
         dtype: Compute type.
         max_sequences: Sequences that one replica holds at once.
         kv_tokens: KV cache positions of one replica.
         threads: CPU threads of one replica.
+        gpus: Of each of its processes; 0 computes on the CPU, a fraction shares a GPU.
+        node_resource: Ray resource that marks the nodes it may run on; None takes any node.
     """
 
     model: Path
-    replicas: int = Field(1, ge=1, le=1024)
+    autoscaling: Autoscaling | None = None
+    replicas: int = Field(default_factory=_fewest, ge=1, le=1024)
     dtype: Dtype = Dtype.BFLOAT16
     max_sequences: int = Field(64, ge=1)
     kv_tokens: int = Field(65_536, ge=1)
     threads: int = Field(1, ge=1)
+    gpus: float = Field(0.0, ge=0, le=1)
+    node_resource: str | None = Field(None, min_length=1)
+
+    @field_validator("replicas")
+    @classmethod
+    def _is_within_limits(cls, value: int, info: ValidationInfo) -> int:
+        limits: Autoscaling | None = info.data.get("autoscaling")
+        if limits is not None and value != limits.within(value):
+            raise ValueError(
+                f"must be within autoscaling.min {limits.min} and autoscaling.max {limits.max};"
+                " to go beyond, apply a file with other limits"
+            )
+        return value
 
 
 class TargetTier(ModelTier):
@@ -93,6 +116,8 @@ class SubDrafterTier(Config):
         model: Folder of the model of `model`, looked up as those of the other tiers.
         dtype: Compute type of the model.
         threads: CPU threads of one replica of `model`.
+        gpus: As for the other tiers, of one replica of `model`.
+        node_resource: As for the other tiers.
     """
 
     engine: Literal["ngram", "suffix", "model", "none"] = "ngram"
@@ -101,6 +126,8 @@ class SubDrafterTier(Config):
     model: Path | None = None
     dtype: Dtype = Dtype.BFLOAT16
     threads: int = Field(1, ge=1)
+    gpus: float = Field(0.0, ge=0, le=1)
+    node_resource: str | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _has_its_model(self) -> Self:
@@ -172,6 +199,8 @@ class Deployment(Config):
         security: How every process protects what it serves; `{role}` in a path of `tls` stands for `target`,
             `drafter`, `sub-drafter`, `router` or `controller`. `health_port` is the router's.
         telemetry: What every process tells of itself; `metrics_port` is the router's, see `topology`.
+        service_ports: First and last port of the services on every node, such as 50100-50199; each takes the
+            first that is free. None takes any free ones.
     """
 
     name: str = Field(DEFAULT_NAME, pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -180,10 +209,11 @@ class Deployment(Config):
     sub_drafter: SubDrafterTier | None = None
     router: RouterTier = RouterTier()
     speculation: SpeculationConfig = SpeculationConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     rollout: RolloutConfig = RolloutConfig()
     controller: ControllerConfig = ControllerConfig()
     security: PublicSecurityConfig = PublicSecurityConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
+    service_ports: str | None = Field(None, pattern=r"^[1-9]\d{0,4}-[1-9]\d{0,4}$")
 
     @field_validator("telemetry")
     @classmethod
@@ -195,6 +225,12 @@ class Deployment(Config):
             )
         return telemetry
 
+    @property
+    def tiers(self) -> dict[Role, ModelTier | SubDrafterTier]:
+        """Those that it has."""
+        tiers = {Role.TARGET: self.target, Role.DRAFTER: self.drafter, Role.SUB_DRAFTER: self.sub_drafter}
+        return {role: tier for role, tier in tiers.items() if tier is not None}
+
 
 def load_deployment(path: Path) -> Deployment:
     """Reads a deployment file; its model folders, its chat template and its keys become absolute.
@@ -203,35 +239,16 @@ def load_deployment(path: Path) -> Deployment:
         ConfigError: The file is missing, breaks a limit, or names a folder or file that does not exist.
     """
     deployment = load_yaml(Deployment, path)
-    tiers = {
-        "target": deployment.target,
-        "drafter": deployment.drafter,
-        "sub_drafter": deployment.sub_drafter,
-    }
     located: dict[str, Config] = {
-        name: tier.model_copy(update={"model": _located(tier.model, name, path)})
-        for name, tier in tiers.items()
-        if tier is not None and tier.model is not None
+        role.value: tier.model_copy(update={"model": _located(tier.model, role.value, path)})
+        for role, tier in deployment.tiers.items()
+        if tier.model is not None
     }
     if (template := deployment.router.chat_template) is not None:
         found = {"chat_template": _located_template(template, path)}
         located["router"] = deployment.router.model_copy(update=found)
     located["security"] = located_security(deployment.security, path.resolve().parent)
     return deployment.model_copy(update=located)
-
-
-def with_replicas(deployment: Deployment, replicas: Mapping[Role, int]) -> Deployment:
-    """The same deployment with other numbers of replicas.
-
-    Raises:
-        ConfigError: It has no such tier, or a number breaks a limit.
-    """
-    data = deployment.model_dump(mode="json")
-    for role, number in replicas.items():
-        if data[role.value] is None:
-            raise ConfigError(f"{role.value}: {deployment.name} has no such tier: apply a file that has one")
-        data[role.value]["replicas"] = number
-    return parse(Deployment, data, "scale")
 
 
 def _located(model: Path, name: str, path: Path) -> Path:

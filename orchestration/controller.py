@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from fly.clock import SystemClock
 from fly.errors import ConfigError, FlyServeError
 from fly.messages import Role
-from orchestration.changes import Change
+from orchestration.changes import Change, Report
 from orchestration.config import ControllerConfig, Deployment
 from orchestration.fleet import RayFleet
-from orchestration.manager import Manager, Report
+from orchestration.manager import Manager
 from orchestration.ray_calls import own_address
 from orchestration.registry import registry_service
 from orchestration.security import controller_identity, registry_guard

@@ -50,7 +50,7 @@ class RayFleet:
         module, _, class_name = spec.actor.partition(":")
         service = getattr(importlib.import_module(module), class_name)
         placement = placement_group(
-            [{"CPU": spec.num_cpus}] * spec.shards,
+            [dict(spec.resources)] * spec.shards,
             strategy="STRICT_PACK",
             name=self._placement_name(name),
             lifetime="detached",
@@ -105,11 +105,14 @@ class RayFleet:
         return ray.get_actor(name, namespace=self._namespace)
 
     def _options(self, instance: Instance, placement: PlacementGroup, actor: type, rank: int) -> Any:
+        marks = {name: n for name, n in instance.spec.resources.items() if name not in ("CPU", "GPU")}
         return ray.remote(actor).options(
             name=_actor_name(str(instance.key), rank),
             namespace=self._namespace,
             lifetime="detached",
             num_cpus=instance.spec.num_cpus,
+            num_gpus=instance.spec.num_gpus,
+            resources=marks,
             max_restarts=0,
             max_concurrency=_FOLLOWER_CONCURRENCY if rank else _LEADER_CONCURRENCY,
             scheduling_strategy=PlacementGroupSchedulingStrategy(

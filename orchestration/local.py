@@ -19,6 +19,7 @@ from orchestration.config import Deployment, RouterTier
 from orchestration.controllers import ask, create_controller, end_controller
 from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.processes import ServiceProcess, StopSignals, service_process
+from orchestration.scaling import at_its_largest
 from orchestration.security import controller_security, router_security
 from orchestration.sessions import write_session
 from orchestration.status import DeploymentStatus, ReplicaStatus, State
@@ -131,8 +132,10 @@ def _start(
 ) -> LocalDeployment:
     folder = stack.enter_context(temporary_folder())
     specs = plan(deployment, "", options.actors)
-    num_cpus = math.ceil(total_cpus(specs)) + _SPARE_CPUS
-    ray_address = stack.enter_context(local_ray(num_cpus, folder, options.verbose))
+    largest = plan(at_its_largest(deployment), "", options.actors)
+    num_cpus = math.ceil(total_cpus(largest)) + _SPARE_CPUS
+    marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
+    ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose))
     signals.install()
     signals.check()
     security = controller_security(deployment.security)

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,11 +52,12 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def local_ray(num_cpus: int, folder: Path, verbose: bool) -> Iterator[str]:
+def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
     """A Ray on this machine for the time of the block; the address of its GCS.
 
     Args:
         num_cpus: Logical CPUs that actors may ask for; more than the machine has is fine.
+        marks: Resources that mark nodes: this machine is one for all of them.
         folder: For its sockets and logs.
         verbose: Print what the services log.
     """
@@ -67,7 +68,7 @@ def local_ray(num_cpus: int, folder: Path, verbose: bool) -> Iterator[str]:
         ray.init(
             address="local",
             num_cpus=num_cpus,
-            num_gpus=0,
+            resources=dict.fromkeys(marks, 1.0),
             object_store_memory=_OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=verbose,

@@ -4,22 +4,24 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fly.clock import Clock
 from fly.errors import ConfigError, NotReady, describe
-from fly.messages import Load, Role
+from fly.messages import Role
 from orchestration import status
 from orchestration.actuator import Actuator, Fleet
-from orchestration.changes import Change, changes, require_possible
-from orchestration.config import Deployment, RolloutConfig, with_replicas
+from orchestration.autoscalers import Autoscalers
+from orchestration.changes import Change, Report, changes, require_possible
+from orchestration.config import Deployment, RolloutConfig
 from orchestration.journal import Journal
 from orchestration.ledger import Ledger
 from orchestration.placement import choose_node
 from orchestration.reconciler import Start, apply, decide
 from orchestration.registry import Registry
 from orchestration.replicas import Instance, Node, Phase
-from orchestration.store import Record, Store, from_document, to_document
+from orchestration.scaling import choose_members, keeping_replicas, with_replicas
+from orchestration.store import Record, Store, from_document, lasting, to_document
 from orchestration.token_maps import require_same_tokens
 from orchestration.topology import ReplicaSpec, plan
 from services.common.security.identity import Identity
@@ -31,19 +33,6 @@ _NODES_S = 2.0
 """How often the nodes are looked for while nothing is started."""
 _LOOK_S = 2.0
 _AWAY = "Ray's GCS does not answer: what runs goes on, nothing is started or ended until it is back"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What applying came to.
-
-    Attributes:
-        is_new: Nothing was there before.
-        changes: Keys that differ from what was there.
-    """
-
-    is_new: bool
-    changes: tuple[Change, ...] = ()
 
 
 class Manager:
@@ -79,6 +68,7 @@ class Manager:
         self._journal = Journal(store)
         self._record = Record()
         self._ledger = Ledger()
+        self._autoscalers = Autoscalers()
         self._nodes: tuple[Node, ...] = ()
         self._looked_at = -_NODES_S
         self._look: asyncio.Task[tuple[Node, ...]] | None = None
@@ -144,14 +134,17 @@ class Manager:
                 f"name: {self.name} runs already, as {self._record.source} says, and this is {source}:"
                 " give it another name (key name), or replace that one with --replace"
             )
+        await asyncio.to_thread(require_same_tokens, before, deployment)
+        # NOTE: read again: the load may have scaled it meanwhile.
+        before = self._require_lasting()
+        deployment = keeping_replicas(deployment, before)
         found = changes(before, deployment)
         require_possible(found)
-        await asyncio.to_thread(require_same_tokens, before, deployment)
         self._desire(deployment, source)
         return Report(False, found)
 
     async def scale(self, replicas: Mapping[Role, int]) -> tuple[Change, ...]:
-        """Changes how many replicas of some tiers are desired; for people and for policies.
+        """Changes how many replicas of some tiers are desired; an autoscaled tier goes on from there.
 
         Raises:
             ConfigError: There is no such tier, or a number lies beyond the limits.
@@ -189,13 +182,15 @@ class Manager:
         await self._journal.delete()
 
     async def status(self) -> status.DeploymentStatus:
-        """Everything there is to know of it; the loads are what a scaling policy goes by."""
+        """Everything there is to know of it."""
         desired, names = self._desired(), {node.id: node.name for node in self._nodes}
+        deployment = self._record.deployment
+        scaled = {} if deployment is None else self._autoscalers.status(deployment)
         return status.DeploymentStatus(
             name=self.name,
             registry=self._record.registry,
             controller_starts=self._record.starts,
-            tiers=status.tiers(desired, self._ledger),
+            tiers=status.tiers(desired, self._ledger, scaled),
             replicas=status.replicas(desired, self._ledger, self._clock.now(), names),
             notes=tuple(self._notes.values()),
         )
@@ -217,7 +212,9 @@ class Manager:
 
     async def _reconcile(self) -> None:
         """One round: decide, tell, write down, do."""
-        now, desired = self._clock.now(), self._desired()
+        now = self._clock.now()
+        self._autoscale(now)
+        desired = self._desired()
         self._ledger.settle(spec.replica for spec in desired)
         actions = decide(desired, self._ledger, now, self._rollout)
         starts = any(isinstance(action, Start) for action in actions)
@@ -232,6 +229,14 @@ class Manager:
             self._actuator.follow(self._rollout.drain_s)
             if self._record.is_ending and not self._ledger.instances and self._actuator.is_idle:
                 self._is_gone.set()
+
+    def _autoscale(self, now: float) -> None:
+        """Scales as the load asks for."""
+        deployment = self._record.deployment
+        if deployment is not None and not self._record.is_ending:
+            numbers = self._autoscalers.look(deployment, self._ledger.instances.values(), now)
+            if numbers:
+                self._desire(with_replicas(deployment, numbers), self._record.source)
 
     def _place(self, instance: Instance) -> None:
         others = [other for other in self._ledger.instances.values() if other.key != instance.key]
@@ -256,21 +261,19 @@ class Manager:
         return False
 
     def _document(self) -> bytes:
-        instances = self._ledger.instances.values()
-        lasting = tuple(replace(i, since=0.0, load=Load(), waits_for="") for i in instances)
-        slots = {name: replace(slot, retry_at=0.0) for name, slot in self._ledger.slots.items()}
-        snapshot = self.registry.snapshot.generation
-        return to_document(replace(self._record, snapshot=snapshot, instances=lasting, slots=slots))
+        snapshot, ledger = self.registry.snapshot.generation, self._ledger
+        return to_document(lasting(self._record, snapshot, ledger.instances.values(), ledger.slots))
 
     def _desire(self, deployment: Deployment, source: str) -> None:
-        self._record = replace(self._record, deployment=deployment, source=source)
+        members = choose_members(deployment, self._record.members, self._ledger.instances.values())
+        self._record = replace(self._record, deployment=deployment, source=source, members=members)
         self._wake.set()
 
     def _desired(self) -> tuple[ReplicaSpec, ...]:
         deployment = self._record.deployment
         if deployment is None or self._record.is_ending:
             return ()
-        return plan(deployment, self._record.registry, self._actors)
+        return plan(deployment, self._record.registry, self._actors, self._record.members)
 
     @property
     def _rollout(self) -> RolloutConfig:

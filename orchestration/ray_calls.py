@@ -34,7 +34,7 @@ def nodes() -> tuple[Node, ...]:
 
     def made(node: Any) -> Node:
         name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-        return Node(node["NodeID"], name, node["Resources"].get("CPU", 0.0))
+        return Node(node["NodeID"], name, node["Resources"].get("CPU", 0.0), dict(node["Resources"]))
 
     known: Any = ray.nodes  # without annotations of its own
     return tuple(made(node) for node in known() if node["Alive"])

@@ -1,5 +1,6 @@
 """The nouns of orchestration: an instance of a replica, how far it is, and what became of those before it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -97,8 +98,14 @@ class Node:
         id: Ray's.
         name: For people.
         num_cpus: Logical CPUs in all.
+        others: Amounts of its other resources in all: of GPUs, and of those that mark it.
     """
 
     id: str
     name: str
     num_cpus: float
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    def amount(self, resource: str) -> float:
+        """Of a resource, as Ray names it."""
+        return self.num_cpus if resource == "CPU" else self.others.get(resource, 0.0)

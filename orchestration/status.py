@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fly.messages import Load, Role
+from orchestration.autoscalers import AutoscalingStatus
 from orchestration.ledger import Ledger
 from orchestration.replicas import Instance, Phase, Slot
 from orchestration.topology import ReplicaSpec
@@ -61,12 +62,14 @@ class TierStatus:
         desired: Replicas that should serve.
         ready: Those that serve and are as the deployment says.
         outdated: Replicas that are still to be replaced.
+        autoscaling: How their number follows the load; None where it does not.
     """
 
     role: Role
     desired: int
     ready: int
     outdated: int
+    autoscaling: AutoscalingStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class DeploymentStatus:
     notes: tuple[str, ...] = ()
 
 
-def tiers(desired: Sequence[ReplicaSpec], ledger: Ledger) -> tuple[TierStatus, ...]:
+def tiers(
+    desired: Sequence[ReplicaSpec], ledger: Ledger, autoscaling: Mapping[Role, AutoscalingStatus]
+) -> tuple[TierStatus, ...]:
     """Every tier that is desired or still runs."""
     wanted = {spec.replica: spec for spec in desired}
     there = {spec.role for spec in desired} | {i.role for i in ledger.instances.values()}
@@ -99,7 +104,8 @@ def tiers(desired: Sequence[ReplicaSpec], ledger: Ledger) -> tuple[TierStatus, .
         own = [i for i in ledger.instances.values() if i.role is role and i.phase is not Phase.DRAINING]
         current = [i for i in own if _is_current(i, wanted)]
         ready = sum(i.phase is Phase.READY for i in current)
-        return TierStatus(role, sum(s.role is role for s in desired), ready, len(own) - len(current))
+        number = sum(spec.role is role for spec in desired)
+        return TierStatus(role, number, ready, len(own) - len(current), autoscaling.get(role))
 
     return tuple(status(role) for role in Role if role in there)
 

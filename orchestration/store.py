@@ -1,14 +1,16 @@
 """What a controller must still know after a crash: one document, kept where the crash does not reach."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
 from fly.errors import ConfigError
+from fly.messages import Load
 from orchestration.config import Deployment
 from orchestration.replicas import Instance, Slot
+from orchestration.topology import Members, first_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Record:
         deployment: What is desired; None where nothing is.
         is_ending: It is being ended as a whole.
         source: The file that it was read from, for people.
+        members: Which replicas make up each tier.
         registry: host:port of the registry; its port is taken again.
         snapshot: Generation of the registry's latest snapshot.
         starts: Times that a controller was started.
@@ -29,6 +32,7 @@ class Record:
     deployment: Deployment | None = None
     is_ending: bool = False
     source: str = ""
+    members: Members = field(default_factory=dict)
     registry: str = ""
     snapshot: int = 0
     starts: int = 0
@@ -52,6 +56,18 @@ class Store(Protocol):
         """Leaves none."""
 
 
+def lasting(
+    record: Record, snapshot: int, instances: Iterable[Instance], slots: Mapping[str, Slot]
+) -> Record:
+    """The record with what of these means something to another process: neither times nor loads."""
+    return replace(
+        record,
+        snapshot=snapshot,
+        instances=tuple(replace(i, since=0.0, load=Load(), waits_for="") for i in instances),
+        slots={name: replace(slot, retry_at=0.0) for name, slot in slots.items()},
+    )
+
+
 def to_document(record: Record) -> bytes:
     return _FORM.dump_json(record)
 
@@ -63,7 +79,7 @@ def from_document(document: bytes) -> Record:
         ConfigError: Another version has written it, which knew other fields.
     """
     try:
-        return _FORM.validate_json(document)
+        record = _FORM.validate_json(document)
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
@@ -71,6 +87,10 @@ def from_document(document: bytes) -> Record:
             f"the deployment's state was written by another version ({key}: {fault['msg']}):"
             " end the deployment with that version, then apply it with this one"
         ) from None
+    if record.deployment is None or record.members:
+        return record
+    # NOTE: written by a version whose replicas were always numbered from 0.
+    return replace(record, members=first_members(record.deployment))
 
 
 class RayStore:

@@ -30,7 +30,7 @@ class ServiceActor:
         """Builds and starts the host.
 
         Args:
-            config: Of the tier.
+            config: Of the tier, and under `ports` those that it may listen at; any free one without.
             registry: host:port of the registry. Where the configuration names no address, the server listens
                 at the interface that leads there: on one machine at loopback, on a cluster at the node's own.
             followers: Handles of the other actors of a shared replica.
@@ -39,8 +39,10 @@ class ServiceActor:
             FlyServeError: The configuration or the model cannot be served.
         """
         self.followers = followers
+        config = dict(config)
+        ports = config.pop("ports", 0)
         if registry:
-            config = {"address": f"{interface_towards(registry)}:0", **config}
+            config = {"address": f"{interface_towards(registry)}:{ports}", **config}
         configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)
         self._thread = HostThread(lambda: self.build(config), _end_process)
 

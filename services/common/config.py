@@ -80,13 +80,14 @@ def load_yaml(model: type[C], path: Path) -> C:
 
 def _describe(model: type[BaseModel], fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
     if not key:
-        return str(fault["msg"]).removeprefix("Value error, ")
+        return message
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key{_nearest(model, fault['loc'])}"
     if _keeps_secrets(model):
-        return f"{key}: {fault['msg']}"
-    return f"{key}: is {fault['input']!r}: {fault['msg']}"
+        return f"{key}: {message}"
+    return f"{key}: is {fault['input']!r}: {message}"
 
 
 def _keeps_secrets(model: type[BaseModel]) -> bool:

@@ -86,7 +86,7 @@ class Host:
         companions: Sequence[Companion] = (),
         telemetry: Telemetry | None = None,
     ) -> None:
-        """Prepares the server; `address` is host:port, and port 0 takes a free one.
+        """Prepares the server; `address` is host:port; port 0 is a free one, 50100-50199 the first free.
 
         Without a `guard` it serves everybody who can reach it, in plaintext.
         """
@@ -163,12 +163,16 @@ class Host:
         self.failed.set()
 
     def _bind(self) -> int:
-        try:
-            if self._guard.credentials is None:
-                return self._server.add_insecure_port(self._address)
-            return self._server.add_secure_port(self._address, self._guard.credentials)
-        except RuntimeError:
-            raise ConfigError(f"address: {self._address} is in use or cannot be bound") from None
+        host, _, ports = self._address.rpartition(":")
+        for port in _in_order(ports):
+            with contextlib.suppress(RuntimeError):
+                return self._listen(f"{host}:{port}")
+        raise ConfigError(f"address: {self._address} is in use or cannot be bound")
+
+    def _listen(self, address: str) -> int:
+        if self._guard.credentials is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._guard.credentials)
 
     async def _tell_health(self) -> None:
         """To probes, which bear no certificate: on a port of its own, where nothing else is served."""
@@ -186,6 +190,15 @@ class Host:
     async def _set_health(self, status: int) -> None:
         for name in ("", self._service.name):
             await self._health.set(name, status)
+
+
+def _in_order(ports: str) -> Sequence[int]:
+    """The ports that `50100-50199` or a single number stands for; none where it is neither."""
+    first, _, last = ports.partition("-")
+    try:
+        return range(int(first), int(last or first) + 1)
+    except ValueError:
+        return ()
 
 
 async def serve_until_signalled(

@@ -20,6 +20,7 @@ def main(
     max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
     kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     sub_drafter: Annotated[str | None, typer.Option(help="host:port of a sub-drafter.")] = None,
     registry: Annotated[str | None, typer.Option(help="host:port of the registry, instead.")] = None,
     role: Annotated[
@@ -46,6 +47,7 @@ def main(
             "max_sequences": max_sequences,
             "kv_tokens": kv_tokens,
             "threads": threads,
+            "device": device,
             "sub_drafter": sub_drafter,
             "registry": registry,
             "role": role,

@@ -24,6 +24,7 @@ class ModelSettings(Config):
         kv_tokens: KV cache positions for all of them.
         max_batch_tokens: Token rows of one forward; longer prefills go in chunks.
         threads: CPU threads of a forward.
+        device: Where torch computes; of several GPUs that a process may use it takes the first.
         address: host:port to listen at; port 0 takes a free one.
         grace_s: How long running streams may go on when the replica is told to stop.
         security: How it protects what it serves.
@@ -37,6 +38,7 @@ class ModelSettings(Config):
     kv_tokens: int = Field(65536, ge=1)
     max_batch_tokens: int = Field(512, ge=1)
     threads: int = Field(1, ge=1, le=1024)
+    device: Literal["cpu", "cuda"] = "cpu"
     address: str = "127.0.0.1:0"
     grace_s: float = Field(10.0, ge=0)
     security: SecurityConfig = SecurityConfig()
@@ -60,4 +62,5 @@ class ModelSettings(Config):
             kv_tokens=self.kv_tokens,
             max_batch_tokens=self.max_batch_tokens,
             threads=self.threads,
+            device=self.device,
         )

@@ -20,6 +20,7 @@ def main(
     max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
     kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
     threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     shards: Annotated[int, typer.Option(help="Processes of this machine that share the model.")] = 1,
     security: Annotated[
         str | None,
@@ -39,6 +40,7 @@ def main(
             "max_sequences": max_sequences,
             "kv_tokens": kv_tokens,
             "threads": threads,
+            "device": device,
             "shards": shards,
             "security": mapping(security or "{}", "security"),
             "telemetry": mapping(telemetry or "{}", "telemetry"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.tiny_models import change_config, make_tiny
 
@@ -50,6 +51,13 @@ def test_weights_of_a_wrong_shape_are_one_line(tmp_path: Path) -> None:
         f"error: {tmp_path}: weights of a wrong shape: model.layers.0.mlp.down_proj.weight"
     )
     assert "is [32, 48], must be [32, 50]" in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    make_tiny("llama").save_pretrained(tmp_path)
+    line = refusal(["-m", "services.target", "--model", str(tmp_path), "--device", "cuda"])
+    assert line == "error: device: is cuda, but this process sees no GPU: take cpu, or give it one"
 
 
 def test_a_hub_id_without_a_network_is_one_line(tmp_path: Path) -> None:

@@ -148,21 +148,37 @@ class Running:
 
         return self.until(is_complete, within_s)
 
+    def until_number(self, targets: int, drafters: int) -> float:
+        """Seconds until so many serve and nothing else is there."""
+
+        def are_there(rows: Sequence[ReplicaStatus]) -> bool:
+            roles = [row.role for row in rows if row.state is State.READY]
+            counts = (roles.count(Role.TARGET), roles.count(Role.DRAFTER))
+            return counts == (targets, drafters) and len(rows) == targets + drafters
+
+        return self.until(are_there, within_s=60)
+
     def down(self) -> None:
         end_controller(self.handle, 0.0, 30.0)
 
 
 class Load:
-    """Exact streams, one after the other, on every one of several threads."""
+    """Exact streams, one after the other, on every one of several threads.
+
+    Attributes:
+        num_replays: Times that a stream was told anew to a replica, as after it was cut at another one.
+    """
 
     def __init__(self, address: str) -> None:
         self._client = Client(address)
         self._pool = ThreadPoolExecutor(NUM_STREAMS)
         self._is_over = False
+        self.num_replays = 0
 
     def answer(self, prompt: str) -> tuple[int, ...]:
         exact = Speculation(mode=Mode.EXACT)
         response = self._client.generate(prompt, NEW_TOKENS, speculation=exact)
+        self.num_replays += response.statistics.replays
         return tuple(token.id for token in response.tokens)
 
     def answers(self) -> dict[str, tuple[int, ...]]:
@@ -170,7 +186,7 @@ class Load:
         return dict(zip(PROMPTS, self._pool.map(self.answer, PROMPTS), strict=True))
 
     @contextmanager
-    def running(self) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    def running(self, prompts: Sequence[str] = PROMPTS) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
         """What was answered during the block, complete when it has ended; a failed stream raises then."""
         answered: list[tuple[str, tuple[int, ...]]] = []
         self._is_over = False
@@ -179,7 +195,7 @@ class Load:
             while not self._is_over:
                 answered.append((prompt, self.answer(prompt)))
 
-        workers = [self._pool.submit(work, prompt) for prompt in PROMPTS]
+        workers = [self._pool.submit(work, prompt) for prompt in prompts]
         try:
             yield answered
         finally:

@@ -14,7 +14,17 @@ import pytest
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.status import State
-from tests.ray.cluster_rig import SIMULATED, Load, Nodes, Running, listener_at, model, process_of, three_nodes
+from tests.ray.cluster_rig import (
+    PROMPTS,
+    SIMULATED,
+    Load,
+    Nodes,
+    Running,
+    listener_at,
+    model,
+    process_of,
+    three_nodes,
+)
 from tests.support.processes import TARGET_MODEL, service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -175,6 +185,27 @@ def test_what_has_no_room_is_told_and_the_rest_goes_on(running: Running, load: L
         ask(running.handle.scale.remote({Role.TARGET: 5000}), 30)
     ask(running.handle.scale.remote({Role.TARGET: 1}), 30)
     running.until_complete()
+
+
+def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dict[str, str]) -> None:
+    elastic = Running("elastic", SIMULATED)
+    delays = {"upscale_delay_s": 1, "downscale_delay_s": 2}
+    targets = {"model": models["a"], "max_sequences": 4, "autoscaling": {"max": 4, **delays}}
+    drafters = {"model": models["drafter"], "max_sequences": 8, "autoscaling": {"max": 2, **delays}}
+    elastic.apply(target=targets, drafter=drafters)
+    elastic.until_complete()
+    flags = ("--model", models["a"], "--registry", elastic.registry, "--grpc-port", "0")
+    with service("router", *flags) as router:
+        load = Load(router.address)
+        with load.running() as answered:
+            up_s = elastic.until_number(targets=4, drafters=2)
+        with load.running(PROMPTS[:2]) as later:
+            elastic.until_number(targets=1, drafters=1)
+        load.close()
+    assert up_s < 20
+    assert len({*answered, *later}) == len(PROMPTS), "every prompt has one answer"
+    assert load.num_replays == 0
+    elastic.down()
 
 
 def test_shards_share_a_node_and_a_model_that_is_missing_is_told(nodes: Nodes, tmp_path: Path) -> None:

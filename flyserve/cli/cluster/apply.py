@@ -12,7 +12,7 @@ from flyserve.cli.cluster.table import fault_line, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.manager import Report
+    from orchestration.changes import Report
     from orchestration.status import DeploymentStatus
 
 _POLL_S = 0.3
@@ -32,12 +32,23 @@ def apply(
     wait: Annotated[bool, typer.Option(help="Return when everything serves as the file says.")] = True,
     timeout_s: Annotated[float, typer.Option(min=1, help="For --wait.")] = 600.0,
     ray_address: RayAddress = None,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(
+            help="http://host:port of Ray's dashboard, for who is no node of the cluster: the head applies"
+            " the file, with --replace and --wait."
+        ),
+    ] = None,
 ) -> None:
     """Create or update a deployment on a Ray cluster; applying the same again changes nothing.
 
     Only what has changed is touched: replicas are added, drained, or replaced one by one.
     """
     with reported_errors():
+        if dashboard is not None:
+            from orchestration.jobs import apply_as_job
+
+            return apply_as_job(dashboard, deployment, timeout_s, output().print)
         from orchestration.config import load_deployment
         from orchestration.connection import connected
         from orchestration.controllers import ask, create_controller

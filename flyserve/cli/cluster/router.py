@@ -18,6 +18,7 @@ def router(
     registry: Annotated[
         str | None, typer.Option(help="host:port of the registry; when absent the controller is asked.")
     ] = None,
+    start_timeout_s: Annotated[float, typer.Option(min=1, help="For the first target to be there.")] = 120.0,
     ray_address: RayAddress = None,
 ) -> None:
     """Serve a deployment's public API from this machine, as its file says; run as many as needed.
@@ -33,7 +34,8 @@ def router(
         from services.common.launch import run_service
 
         made = load_deployment(deployment)
-        config = router_config(made, registry or _registry_of(made.name, ray_address), LocalOptions())
+        options = LocalOptions(startup_timeout_s=start_timeout_s)
+        config = router_config(made, registry or _registry_of(made.name, ray_address), options)
         parsed = parse(RouterConfig, {**config, "grace_s": made.rollout.drain_s}, str(deployment))
         run_service(lambda: create_host(parsed), parsed.grace_s, "router", parsed.telemetry)
 

@@ -34,7 +34,8 @@ def scale(
 ) -> None:
     """Change how many replicas of a tier run; what is let go finishes its streams first.
 
-    Until the deployment's file is applied again, which says another number.
+    Until the deployment's file is applied again, which says another number. A tier with autoscaling takes it
+    within its limits, and goes on from there.
     """
     with reported_errors():
         replicas = parse_tiers(tiers)

@@ -27,9 +27,8 @@ def status_view(status: "DeploymentStatus") -> RenderableType:
     """All of it."""
     starts = status.controller_starts
     head = f"{status.name}: registry {status.registry}, controller started {starts} time{'s' * (starts > 1)}"
-    return Group(
-        Text(head), Text(summary(status)), _replicas(status), *_faults(status), *map(Text, status.notes)
-    )
+    notes = map(Text, [*_autoscaling(status), *status.notes])
+    return Group(Text(head), Text(summary(status)), _replicas(status), *_faults(status), *notes)
 
 
 def summary(status: "DeploymentStatus") -> str:
@@ -68,6 +67,13 @@ def _cells(row: "ReplicaStatus") -> tuple[str, ...]:
     state = row.state.value if row.is_current else f"{row.state.value} (outdated)"
     where = (row.node or "-", row.address or "-")
     return row.replica, str(row.generation), state, _duration(row.since_s), *where, *carried
+
+
+def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:
+    """How many replicas autoscaled tiers should have, within which limits, and why."""
+    for tier in status.tiers:
+        if (how := tier.autoscaling) is not None:
+            yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.why}"
 
 
 def _faults(status: "DeploymentStatus") -> Iterator[Text]:

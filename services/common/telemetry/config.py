@@ -14,6 +14,8 @@ class TelemetryConfig(Config):
     Attributes:
         metrics_port: Where Prometheus finds it, on the interface that the process serves; 0 takes a free
             port, told in the log; null tells nothing.
+        metrics_ports: Number of ports from `metrics_port` on of which the first that is free is taken; the
+            orchestration sets it.
         otlp_endpoint: Collector that takes traces by OTLP over gRPC, such as `http://127.0.0.1:4317`; null
             traces nothing.
         trace_ratio: Share of the requests that are traced, of those that no client has decided about by a
@@ -25,6 +27,7 @@ class TelemetryConfig(Config):
     """
 
     metrics_port: int | None = Field(None, ge=0, le=65_535)
+    metrics_ports: int = Field(1, ge=1)
     otlp_endpoint: str | None = None
     trace_ratio: float = Field(0.1, ge=0, le=1)
     log_format: Literal["text", "json"] = "text"

@@ -15,19 +15,15 @@ class MetricsServer:
         address: host:port that it listens at.
     """
 
-    def __init__(self, registry: CollectorRegistry, interface: str, port: int) -> None:
-        """Binds and serves; port 0 takes a free one.
+    def __init__(self, registry: CollectorRegistry, interface: str, port: int, num_ports: int = 1) -> None:
+        """Binds the first port of so many that is free, and serves; port 0 takes any free one.
 
         Raises:
-            ConfigError: The port is in use, or the interface cannot be bound.
+            ConfigError: All of them are in use, or the interface cannot be bound.
         """
         self._server: Any
         self._thread: threading.Thread
-        try:
-            self._server, self._thread = start_http_server(port, interface.strip("[]"), registry)
-        except OSError as error:
-            place = f"{interface}:{port}"
-            raise ConfigError(f"telemetry.metrics_port: {place} cannot be bound: {error.strerror}") from None
+        self._server, self._thread = _bound(registry, interface, range(port, port + num_ports))
         self.address = f"{interface}:{self._server.server_port}"
 
     def close(self) -> None:
@@ -35,3 +31,13 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _bound(registry: CollectorRegistry, interface: str, ports: range) -> tuple[Any, threading.Thread]:
+    for port in ports:
+        try:
+            return start_http_server(port, interface.strip("[]"), registry)
+        except OSError as error:
+            reason = error.strerror
+    place = f"{interface}:{ports[0]}" if len(ports) == 1 else f"{interface}:{ports[0]}-{ports[-1]}"
+    raise ConfigError(f"telemetry.metrics_port: {place} cannot be bound: {reason}")

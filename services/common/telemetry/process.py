@@ -61,7 +61,8 @@ class Telemetry:
 
     def _serve(self, interface: str) -> None:
         if self.registry is not None and self._config.metrics_port is not None:
-            self._server = MetricsServer(self.registry, interface, self._config.metrics_port)
+            ports = self._config.metrics_port, self._config.metrics_ports
+            self._server = MetricsServer(self.registry, interface, *ports)
             self.metrics_address = self._server.address
             logger.info("metrics at http://%s/metrics", self.metrics_address)
 

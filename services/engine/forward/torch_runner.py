@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fly.errors import ModelError
 from fly.messages import ModelInfo, Role
 from fly.version import VERSION
 from services.engine.base import Scores, Slot, Work
@@ -132,8 +133,9 @@ def load_runner(
         when_loaded: Called between the loading of the weights and the first forward.
 
     Raises:
-        ModelError: The folder or its architecture cannot be served.
+        ModelError: The folder or its architecture cannot be served, or there is no such device.
     """
+    _require(device)
     torch.set_num_threads(threads)
     loaded = load_model(folder, dtype, device, shards)
     when_loaded()
@@ -157,6 +159,11 @@ def load_runner(
         version=VERSION,
     )
     return TorchRunner(info, forward, torch.device(device), description, read_bytes)
+
+
+def _require(device: str) -> None:
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device: is {device}, but this process sees no GPU: take cpu, or give it one")
 
 
 def make_arena(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvArena:

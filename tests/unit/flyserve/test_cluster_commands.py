@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fly.messages import Load, Role
 from flyserve.cli import app
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.table import is_complete, status_view
+from orchestration.autoscalers import AutoscalingStatus
 from orchestration.sessions import find_session, write_session
 from orchestration.status import DeploymentStatus, ReplicaStatus, State, TierStatus
 
@@ -56,9 +58,14 @@ def test_every_replica_is_a_line_that_is_never_cut_and_faults_have_their_remedie
     assert lines[5:] == ["target-1: /m: no weights; correct it", "look at this"]
 
 
-def test_a_deployment_is_complete_when_everything_serves_as_it_should() -> None:
-    from dataclasses import replace
+def test_an_autoscaled_tier_says_its_limits_and_why_it_has_so_many() -> None:
+    how = AutoscalingStatus(1, 8, "load 90%, target 70%: 3 if it lasts for 4 s more")
+    tiers = (TierStatus(Role.TARGET, 2, 1, 1, how),)
+    lines = printed(replace(status(READY), tiers=tiers))
+    assert "target: 2 replicas of 1 to 8; load 90%, target 70%: 3 if it lasts for 4 s more" in lines
 
+
+def test_a_deployment_is_complete_when_everything_serves_as_it_should() -> None:
     assert is_complete(status(READY))
     assert not is_complete(status(READY, FAILED))
     assert not is_complete(status(replace(READY, is_current=False)))

@@ -66,6 +66,26 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target: {model: big}\nrouter: {chat_template: gone.jinja}",
             "router.chat_template: no file gone.jinja",
         ),
+        (
+            "target: {model: big, replicas: 9, autoscaling: {min: 2, max: 8}}",
+            "target.replicas: is 9: must be within autoscaling.min 2 and autoscaling.max 8; to go beyond",
+        ),
+        (
+            "target: {model: big, autoscaling: {min: 3, max: 2}}",
+            "target.autoscaling.max: is 2: must be at least min, which is 3",
+        ),
+        (
+            "target: {model: big}\ndrafter: {model: small, autoscaling: {max: 2, target_load: 70}}",
+            "drafter.autoscaling.target_load: is 70: Input should be less than or equal to 1",
+        ),
+        (
+            "target: {model: big, autoscaling: {maxx: 2}}",
+            "target.autoscaling.maxx: unknown key, did you mean 'max'?",
+        ),
+        (
+            "target: {model: big}\nsub_drafter: {autoscaling: {max: 2}}",
+            "sub_drafter.autoscaling: unknown key",
+        ),
         ("target: {model: big}\nrouter: {http_port: 65536}", "router.http_port: is 65536"),
         ("target: {model: big}\nrouter: {http_prt: 1}", "did you mean 'http_port'?"),
     ],
@@ -76,6 +96,14 @@ def test_a_fault_names_the_key(folder: Path, text: str, message: str) -> None:
     assert message in str(error.value)
     assert str(folder / "deployment.yaml") in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_an_autoscaled_tier_starts_with_its_fewest_replicas_or_with_what_is_said(folder: Path) -> None:
+    fewest = load_deployment(written(folder, "target: {model: big, autoscaling: {min: 2, max: 8}}"))
+    assert fewest.target.replicas == 2
+    said = load_deployment(written(folder, "target: {model: big, replicas: 5, autoscaling: {max: 8}}"))
+    assert said.target.replicas == 5
+    assert type(said).model_validate_json(said.model_dump_json()) == said
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,22 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.errors import ConfigError, NotReady
-from fly.messages import Role
+from fly.messages import Load, ModelInfo, Role
 from orchestration.config import Deployment
 from orchestration.manager import Manager
 from orchestration.replicas import Instance, Key, Node
 from orchestration.status import ReplicaStatus, State
 from orchestration.supervision import Replica, ReplicaDown, ReplicaLost, ReplicaRefused
 from orchestration.topology import ACTORS
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1.target_pb2_grpc import TargetServicer, add_TargetServicer_to_server
+from services.common.codec.shared import info_to_wire
 from services.common.config import parse
 from services.common.host import Host, Service
 
 FILE = "/etc/one.yaml"
 REGISTRY = "127.0.0.1:7"
+INFO = ModelInfo(Role.TARGET, "big", "w", "simulated", "t", 10, 0, "float32", 1, 100, "0")
 PATIENCE_S = 10
 
 
@@ -29,16 +34,21 @@ async def _nothing() -> None:
     pass
 
 
-class FakeReplica:
-    """An instance whose server the test stops."""
+class FakeReplica(TargetServicer):
+    """An instance whose server says the load that the test gives it, and whose server the test stops."""
 
     def __init__(self, node: str) -> None:
-        self.host = Host(Service("flyserve.test.Nothing", lambda server: None, _nothing))
+        register = partial(add_TargetServicer_to_server, self)
+        self.host = Host(Service("flyserve.v1.Target", register, _nothing))
+        self.load = Load(kv_capacity=100)
         self.place = node
         self.fault: Exception | None = None
         self.drained_within_s: float | None = None
         self.is_ended = False
         self._is_up = False
+
+    async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
+        return info_to_wire(INFO, self.load)
 
     async def node(self) -> str:
         return self.place
@@ -304,6 +314,63 @@ async def test_a_scale_beyond_the_limits_is_refused(
     await scene.manager.apply(deployment(), FILE)
     with pytest.raises(ConfigError, match=message):
         await scene.manager.scale(replicas)
+
+
+def autoscaled(**settings: Any) -> Deployment:
+    how = {"min": 1, "max": 3, "upscale_delay_s": 0.5, "downscale_delay_s": 1, **settings}
+    return deployment(target={"model": "/m/big", "max_sequences": 4, "autoscaling": how})
+
+
+def carry(scene: Scene, **sequences: int) -> None:
+    """Tells what each instance carries, such as `target_1=3`; the others carry nothing."""
+    for name, replica in scene.fleet.replicas.items():
+        number = sequences.get(name.partition(".")[0].replace("-", "_"), 0)
+        replica.load = Load(sequences=number, kv_capacity=100)
+
+
+async def test_the_load_adds_replicas_and_drains_those_that_carry_least(scene: Scene) -> None:
+    await scene.manager.apply(autoscaled(), FILE)
+    await scene.until_ready("target-0.1")
+    carry(scene, target_0=12)
+    rows = await scene.until_ready("target-0.1", "target-1.1", "target-2.1")
+    (tier,) = (await scene.manager.status()).tiers
+    assert tier.autoscaling is not None
+    assert (tier.desired, tier.autoscaling.min, tier.autoscaling.max) == (3, 1, 3)
+    assert tier.autoscaling.why.endswith("at the maximum")
+    assert not (await scene.manager.apply(autoscaled(), FILE)).changes, "the file does not undo it"
+    carry(scene, target_1=2)
+    after = await scene.until_ready("target-1.1")
+    assert after["target-1.1"].address == rows["target-1.1"].address
+    assert scene.fleet.replicas["target-0.1"].drained_within_s is not None
+    carry(scene, target_1=12)
+    await scene.until(lambda rows: {"target-1.1"} < rows.keys() and len(rows) == 3)
+
+
+async def test_a_restarted_manager_keeps_those_that_the_load_asked_for(scene: Scene) -> None:
+    await scene.manager.apply(autoscaled(), FILE)
+    await scene.until_ready("target-0.1")
+    carry(scene, target_0=12)
+    await scene.until_ready("target-0.1", "target-1.1", "target-2.1")
+    carry(scene, target_2=5)
+    await scene.until_ready("target-0.1", "target-2.1")
+    await scene.restart()
+    await scene.until_ready("target-0.1", "target-2.1")
+    assert scene.fleet.alive() == {"target-0.1", "target-2.1"}
+
+
+async def test_a_person_scales_within_the_limits_and_the_load_goes_on_from_there(scene: Scene) -> None:
+    await scene.manager.apply(autoscaled(), FILE)
+    await scene.until_ready("target-0.1")
+    assert await scene.manager.scale({Role.TARGET: 3})
+    await scene.until_ready("target-0.1", "target-1.1", "target-2.1")
+    await scene.until_ready("target-0.1")
+    with pytest.raises(ConfigError, match=r"target.replicas: is 4: must be within autoscaling.min 1 and .*3"):
+        await scene.manager.scale({Role.TARGET: 4})
+    report = await scene.manager.apply(autoscaled(min=2), FILE)
+    assert [str(change) for change in report.changes] == [
+        "target.autoscaling.min: 1 -> 2 (holds at once)",
+        "target.replicas: 1 -> 2 (scales the tier)",
+    ]
 
 
 async def test_an_unknown_replica_is_refused(scene: Scene) -> None:

@@ -55,6 +55,35 @@ def test_a_shared_target_asks_for_all_its_shards() -> None:
     assert "shards" not in specs[0].config
 
 
+def test_who_computes_on_gpus_asks_for_them_and_who_does_not_is_left_on_the_cpu() -> None:
+    shared = {"model": "/m/big", "shards": 4, "gpus": 0.5}
+    drafter, target = plan(deployment(target=shared, drafter={"model": "/m/small"}), "here:1")
+    assert (target.config["device"], target.resources) == ("cuda", {"CPU": 1.0, "GPU": 0.5})
+    assert "device" not in drafter.config and drafter.resources == {"CPU": 1.0}
+
+
+def test_every_tier_asks_for_the_mark_of_its_nodes() -> None:
+    marked = {
+        "target": {"model": "/m/big", "node_resource": "large"},
+        "drafter": {"model": "/m/small", "node_resource": "small"},
+        "sub_drafter": {"node_resource": "memory"},
+    }
+    specs = plan(deployment(**marked), "here:1")
+    assert [spec.node_resource for spec in specs] == ["memory", "small", "large"]
+    assert all(0 < spec.resources[str(spec.node_resource)] < 1 for spec in specs)
+
+
+def test_services_are_told_the_ports_of_a_network_and_are_not_replaced_for_others() -> None:
+    first, second = (plan(deployment(service_ports=ports), "here:1")[0] for ports in ("5-9", "6-9"))
+    assert first.hints["ports"] == "5-9" and first == second
+
+
+@pytest.mark.parametrize("ports", ["50100", "50100-", "a-b", "50100:50199"])
+def test_ports_that_are_no_range_are_refused(ports: str) -> None:
+    with pytest.raises(ConfigError, match=f"service_ports: is '{ports}'"):
+        deployment(service_ports=ports)
+
+
 def test_actors_are_configured_with_plain_values() -> None:
     target = plan(deployment(), "here:1")[0]
     assert target.config == {
@@ -128,6 +157,14 @@ def test_every_replica_tells_its_metrics_at_a_port_that_follows_from_its_name() 
     assert set(ports(2, 0).values()) == {0}
     assert set(ports(2, None).values()) == {None}
     assert max(port for port in ports(101, 9400).values() if port) < 65_536
+
+
+def test_where_a_network_opens_only_some_ports_every_replica_takes_the_first_free_of_its_tier() -> None:
+    telemetry = {"metrics_port": 9400}
+    specs = plan(deployment(telemetry=telemetry, service_ports="50100-50199", **TIERS), "here:1")
+    tellings = {spec.replica: spec.config["telemetry"] for spec in specs}
+    assert {told["metrics_port"] for name, told in tellings.items() if name.startswith("target")} == {9500}
+    assert {told["metrics_ports"] for told in tellings.values()} == {100}
 
 
 def test_every_replica_is_told_where_its_traces_go_and_who_it_is() -> None:

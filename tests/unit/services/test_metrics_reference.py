@@ -16,7 +16,9 @@ from services.common.telemetry.metrics.engine import target_observer
 from services.common.telemetry.metrics.router import router_observer
 
 ROOT = Path(__file__).parents[3]
-DASHBOARD = json.loads((ROOT / "helm" / "dashboards" / "flyserve.json").read_text(encoding="utf-8"))
+DASHBOARD = json.loads(
+    (ROOT / "helm" / "flyserve" / "dashboards" / "flyserve.json").read_text(encoding="utf-8")
+)
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 UNITS = ("_seconds", "_tokens", "_bytes", "_sequences", "_positions")

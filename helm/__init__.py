@@ -1,0 +1,1 @@
+"""The chart, and what writes those of its files that are written from code."""

@@ -1,0 +1,156 @@
+{{/* What no schema can say: values that do not go together. Each check names the key and the remedy. */}}
+
+{{- define "flyserve.checks" -}}
+{{- include "flyserve.checkApi" . -}}
+{{- include "flyserve.checkModels" . -}}
+{{- include "flyserve.checkSpeculation" . -}}
+{{- include "flyserve.checkRouter" . -}}
+{{- include "flyserve.checkRay" . -}}
+{{- include "flyserve.checkSecurity" . -}}
+{{- include "flyserve.checkMonitoring" . -}}
+{{- range $role := include "flyserve.tiers" . | fromJsonArray -}}
+{{- include "flyserve.checkTier" (dict "root" $ "role" $role) -}}
+{{- include "flyserve.checkPods" (dict "root" $ "role" $role) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkApi" -}}
+{{- if not (.Capabilities.APIVersions.Has "ray.io/v1") -}}
+{{- fail "ray.io/v1: this cluster does not know RayCluster: install the KubeRay operator, 1.6 or later, first; to render without a cluster, add --api-versions ray.io/v1" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkModels" -}}
+{{- if and .Values.models.existingClaim .Values.models.persistence.size -}}
+{{- fail "models.existingClaim: is set, and models.persistence.size, too: keep one of them" -}}
+{{- end -}}
+{{- $kvHeads := int .Values.models.kvHeads -}}
+{{- $shards := int (.Values.target.shards | default 1) -}}
+{{- if and $kvHeads (mod $kvHeads $shards) -}}
+{{- fail (printf "target.shards: is %d, which does not divide the model's %d KV heads (models.kvHeads): take a divisor of %d" $shards $kvHeads $kvHeads) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role. */}}
+{{- define "flyserve.checkTier" -}}
+{{- $values := .root.Values -}}
+{{- $tier := get $values .role -}}
+{{- $model := $tier.model | default "" -}}
+{{- if and (contains "@" $model) (not $values.models.hub.online) (not (include "flyserve.claim" .root)) -}}
+{{- fail (printf "%s.model: is %s, of the model hub: set models.hub.online to true, or models.existingClaim to a claim whose folder hub holds it" .role $model) -}}
+{{- end -}}
+{{- if and (hasPrefix (printf "%s/" $values.models.mountPath) $model) (not (include "flyserve.claim" .root)) -}}
+{{- fail (printf "%s.model: is %s, but nothing is mounted at %s: set models.existingClaim or models.persistence.size" .role $model $values.models.mountPath) -}}
+{{- end -}}
+{{- if eq .role "sub_drafter" -}}
+{{- $engine := $tier.engine | default "ngram" -}}
+{{- if ne (eq $engine "model") (ne $model "") -}}
+{{- fail (printf "sub_drafter.model: is %q with the engine %s: give it with engine model, and only with it" $model $engine) -}}
+{{- end -}}
+{{- end -}}
+{{- with $tier.autoscaling -}}
+{{- $min := int (.min | default 1) -}}
+{{- $max := int (.max | default $min) -}}
+{{- if gt $min $max -}}
+{{- fail (printf "%s.autoscaling.min: is %d, beyond autoscaling.max of %d: raise max" $.role $min $max) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkSpeculation" -}}
+{{- with .Values.speculation -}}
+{{- $window := int (.window | default (eq (.preset | default "flyserve") "official" | ternary 5 6)) -}}
+{{- if gt (int .carry_after) $window -}}
+{{- fail (printf "speculation.carry_after: is %d, must be at most the window of %d" (int .carry_after) $window) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkRouter" -}}
+{{- $taken := dict -}}
+{{- range include "flyserve.routerPorts" . | fromJsonArray -}}
+{{- $number := .port | toString -}}
+{{- if eq $number "0" -}}
+{{- fail (printf "router: the port %s is 0, any free one, which no Service can name: give a number" .name) -}}
+{{- end -}}
+{{- if hasKey $taken $number -}}
+{{- fail (printf "router: the ports %s and %s are both %s: give each its own (router.grpc_port, router.http_port, telemetry.metrics_port)" (get $taken $number) .name $number) -}}
+{{- end -}}
+{{- $_ := set $taken $number .name -}}
+{{- end -}}
+{{- with .Values.pods.router.autoscaling -}}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
+{{- fail (printf "pods.router.autoscaling.minReplicas: is %d, beyond maxReplicas of %d: raise maxReplicas" (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkRay" -}}
+{{- with .Values.ray -}}
+{{- if eq .active .standby.name -}}
+{{- fail (printf "ray.standby.name: is %s, as ray.active is: give the second cluster another name, such as green" .active) -}}
+{{- end -}}
+{{- if and .standby.image (not .standby.name) -}}
+{{- fail "ray.standby.image: is set without ray.standby.name: name the second cluster, such as green" -}}
+{{- end -}}
+{{- with .gcsFaultTolerance -}}
+{{- if and .redisAddress (not .passwordSecret.name) -}}
+{{- fail "ray.gcsFaultTolerance.passwordSecret.name: is empty, but redisAddress is set: name the Secret that holds the password of Redis" -}}
+{{- end -}}
+{{- if and .passwordSecret.name (not .redisAddress) -}}
+{{- fail "ray.gcsFaultTolerance.redisAddress: is empty, but passwordSecret.name is set: give host:port of Redis" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* NOTE: the chart does not mount the files yet: an installation that only seems encrypted must not come about. */}}
+{{- define "flyserve.checkSecurity" -}}
+{{- range $key, $secret := dict "tls" "tls" "auth_tokens_file" "authTokens" -}}
+{{- if get $.Values.security $key -}}
+{{- if not (get $.Values.secrets $secret) -}}
+{{- fail (printf "secrets.%s: is empty, but security.%s is set: name the Secret that holds it" $secret $key) -}}
+{{- end -}}
+{{- fail (printf "security.%s: is not supported by this version of the chart: set it to null, and see to it in front of the routers (docs/kubernetes.md, Secure)" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkMonitoring" -}}
+{{- if .Values.monitoring.serviceMonitor.enabled -}}
+{{- if not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}
+{{- fail "monitoring.serviceMonitor.enabled: this cluster does not know ServiceMonitor: install the Prometheus operator, or set it to false" -}}
+{{- end -}}
+{{- if not (include "flyserve.metricsPort" .) -}}
+{{- fail "monitoring.serviceMonitor.enabled: there is nothing to scrape: set telemetry.metrics_port" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role. */}}
+{{- define "flyserve.checkPods" -}}
+{{- $values := .root.Values -}}
+{{- $pod := get $values.pods .role -}}
+{{- with $pod.runsWith -}}
+{{- if eq . $.role -}}
+{{- fail (printf "pods.%s.runsWith: is the role itself: leave it empty for pods of its own" $.role) -}}
+{{- end -}}
+{{- if not (has . (include "flyserve.hosts" $.root | fromJsonArray)) -}}
+{{- fail (printf "pods.%s.runsWith: is %s, which has no pods of its own: name a role that has" $.role .) -}}
+{{- end -}}
+{{- if $pod.gpus -}}
+{{- fail (printf "pods.%s.gpus: is %d, but its replicas run in the pods of %s: count them in pods.%s.gpus" $.role (int $pod.gpus) . .) -}}
+{{- end -}}
+{{- $numbers := include "flyserve.numbers" $ | fromJson -}}
+{{- $host := include "flyserve.podSize" (dict "root" $.root "role" .) | fromJson -}}
+{{- $places := mul $host.min $pod.replicasPerPod -}}
+{{- if gt (int $numbers.max) (int $places) -}}
+{{- fail (printf "pods.%s.replicasPerPod: is %d, which makes %d places in the %d pods of %s for %d replicas: raise it" $.role (int $pod.replicasPerPod) (int $places) (int $host.min) . (int $numbers.max)) -}}
+{{- end -}}
+{{- else -}}
+{{- $size := include "flyserve.podSize" . | fromJson -}}
+{{- if ne (int $size.gpus) (int $pod.gpus) -}}
+{{- fail (printf "pods.%s.gpus: is %d, but the replicas in one pod take %d (replicasPerPod x %s.gpus%s, and those of its guests): set pods.%s.gpus to %d, or change the others" .role (int $pod.gpus) (int $size.gpus) .role (ternary " x target.shards" "" (eq .role "target")) .role (int $size.gpus)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

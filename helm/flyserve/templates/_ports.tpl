@@ -1,0 +1,34 @@
+{{/* Where metrics begin; empty where there are none. */}}
+{{- define "flyserve.metricsPort" -}}
+{{- with .Values.telemetry -}}{{- with .metrics_port -}}{{- int . -}}{{- end -}}{{- end -}}
+{{- end -}}
+
+{{/* Ports of the metrics of the replicas in a role's pods, as a JSON list: name, number. Each role has a hundred,
+from which every replica takes the first that is free in its pod. Arguments: root, role. */}}
+{{- define "flyserve.podMetrics" -}}
+{{- $root := .root -}}
+{{- $ports := list -}}
+{{- with include "flyserve.metricsPort" $root -}}
+{{- $base := int . -}}
+{{- $offsets := dict "target" 100 "drafter" 200 "sub_drafter" 300 -}}
+{{- range $role := include "flyserve.inhabitants" $ | fromJsonArray -}}
+{{- range $index := until (get $root.Values.pods $role | dig "replicasPerPod" 1 | int) -}}
+{{- $name := printf "m-%s-%d" ($role | replace "_drafter" "") $index -}}
+{{- $ports = append $ports (dict "name" $name "port" (add $base (get $offsets $role) $index)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}
+
+{{/* Ports of a router, as a JSON list: name, number, whether clients call it. */}}
+{{- define "flyserve.routerPorts" -}}
+{{- $ports := list (dict "name" "grpc" "port" (int .Values.router.grpc_port) "isPublic" true "protocol" "grpc") -}}
+{{- with .Values.router.http_port -}}
+{{- $ports = append $ports (dict "name" "http" "port" (int .) "isPublic" true "protocol" "http") -}}
+{{- end -}}
+{{- with include "flyserve.metricsPort" . | int -}}
+{{- $ports = append $ports (dict "name" "metrics" "port" (int .) "isPublic" false "protocol" "http") -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}

@@ -1,0 +1,103 @@
+{{/* Pods of a Ray cluster: the head, and the workers of each role. */}}
+
+{{/* Pods of a group at present, as far as the autoscaler has said so; else the least.
+NOTE: without it, every upgrade would set a group that was scaled up back to its least size.
+Arguments: root, cluster, role. */}}
+{{- define "flyserve.presentPods" -}}
+{{- $size := include "flyserve.podSize" . | fromJson -}}
+{{- $pods := $size.min -}}
+{{- if .root.Values.ray.autoscaling.enabled -}}
+{{- $group := .role | replace "_" "-" -}}
+{{- $live := lookup "ray.io/v1" "RayCluster" .root.Release.Namespace .cluster.name -}}
+{{- range dig "spec" "workerGroupSpecs" list ($live | default dict) -}}
+{{- if eq .groupName $group -}}
+{{- $pods = dig "replicas" $pods . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- max (int $size.min) (min (int $size.max) (int $pods)) -}}
+{{- end -}}
+
+{{/* Arguments: root, cluster, role, which is `head` or one that has pods of its own. */}}
+{{- define "flyserve.rayPod" -}}
+{{- $root := .root -}}
+{{- $pod := get $root.Values.pods .role -}}
+{{- $isHead := eq .role "head" -}}
+metadata:
+  labels:
+    {{- include "flyserve.selector" $root | nindent 4 }}
+    flyserve.io/role: {{ .role }}
+    flyserve.io/color: {{ .cluster.color }}
+    flyserve.io/ray: "true"
+  {{- with $pod.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  # The second autoscaler counts a pod that restarts in place as lost.
+  restartPolicy: {{ ternary "Never" "Always" $root.Values.ray.autoscaling.enabled }}
+  {{- if not $isHead }}
+  serviceAccountName: {{ include "flyserve.serviceAccount" $root }}
+  automountServiceAccountToken: false
+  {{- end }}
+  terminationGracePeriodSeconds: 60
+  securityContext: {{- include "flyserve.podSecurity" $root | nindent 4 }}
+  {{- with include "flyserve.pullSecrets" $root | trim }}{{ . | nindent 2 }}{{ end }}
+  {{- with include "flyserve.scheduling" $pod | trim }}{{ . | nindent 2 }}{{ end }}
+  containers:
+    - name: ray-{{ ternary "head" "worker" $isHead }}
+      image: {{ include "flyserve.image" (dict "root" $root "image" .cluster.image) }}
+      imagePullPolicy: {{ .cluster.image.pullPolicy }}
+      securityContext: {{- include "flyserve.containerSecurity" $root | nindent 8 }}
+      env:
+        {{- include "flyserve.modelEnv" $root | nindent 8 }}
+        - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+        {{- with $pod.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        {{- if $isHead }}
+        - {name: gcs, containerPort: 6379}
+        - {name: dashboard, containerPort: 8265}
+        - {name: client, containerPort: 10001}
+        - {name: registry, containerPort: {{ include "flyserve.registryPort" $root }}}
+        {{- else }}
+        - {name: services, containerPort: {{ include "flyserve.firstServicePort" $root }}}
+        {{- range include "flyserve.podMetrics" . | fromJsonArray }}
+        - {name: {{ .name }}, containerPort: {{ .port }}}
+        {{- end }}
+        {{- end }}
+      {{- $probe := ternary (dict "port" 8265 "path" "/api/gcs_healthz") (dict "port" 52365 "path" "/api/local_raylet_healthz") $isHead }}
+      startupProbe:
+        httpGet: {{- toYaml $probe | nindent 10 }}
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 60
+      livenessProbe:
+        httpGet: {{- toYaml $probe | nindent 10 }}
+        periodSeconds: 10
+        timeoutSeconds: 10
+        failureThreshold: 12
+      readinessProbe:
+        httpGet: {{- toYaml $probe | nindent 10 }}
+        periodSeconds: 10
+        timeoutSeconds: 10
+        failureThreshold: 3
+      resources: {{- include "flyserve.rayResources" . | nindent 8 }}
+      volumeMounts: {{- include "flyserve.mounts" $root | nindent 8 }}
+  volumes: {{- include "flyserve.volumes" $root | nindent 4 }}
+{{- end -}}
+
+{{/* Resources of a Ray pod: as given, with the CPUs and GPUs that its replicas need. Arguments: root, role. */}}
+{{- define "flyserve.rayResources" -}}
+{{- $pod := get .root.Values.pods .role -}}
+{{- $resources := deepCopy $pod.resources -}}
+{{- if ne .role "head" -}}
+{{- $size := include "flyserve.podSize" . | fromJson -}}
+{{- $resources = mergeOverwrite (dict "requests" (dict "cpu" ($size.cpus | toString))) $resources -}}
+{{- if $pod.gpus -}}
+{{- $gpus := dict $pod.gpuResource ($pod.gpus | int | toString) -}}
+{{- $resources = mergeOverwrite $resources (dict "requests" $gpus "limits" $gpus) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}

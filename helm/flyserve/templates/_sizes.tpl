@@ -1,0 +1,61 @@
+{{/* How many pods each role has, and what Ray counts in one of them. */}}
+
+{{/* Arguments: root, role. The numbers of a role, as JSON: replicas at least and at most, processes of one
+replica, CPUs and GPUs of one process. */}}
+{{- define "flyserve.numbers" -}}
+{{- $tier := get .root.Values .role -}}
+{{- $replicas := int (dig "replicas" 1 $tier) -}}
+{{- $scaling := get $tier "autoscaling" | default dict -}}
+{{- $isLookUp := and (eq .role "sub_drafter") (ne (dig "engine" "ngram" $tier) "model") -}}
+{{- dict
+    "min" (int (dig "min" $replicas $scaling))
+    "max" (int (dig "max" $replicas $scaling))
+    "processes" (int (dig "shards" 1 $tier))
+    "cpus" (ternary 0.5 (dig "threads" 1 $tier | float64) $isLookUp)
+    "gpus" (dig "gpus" 0 $tier | float64)
+  | toJson -}}
+{{- end -}}
+
+{{/* Roles whose replicas run in the pods of this role, itself first, as a JSON list. Arguments: root, role. */}}
+{{- define "flyserve.inhabitants" -}}
+{{- $roles := list .role -}}
+{{- range $guest := include "flyserve.tiers" .root | fromJsonArray -}}
+{{- if eq (dig $guest "runsWith" "" $.root.Values.pods) $.role -}}
+{{- $roles = append $roles $guest -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $roles -}}
+{{- end -}}
+
+{{/* Roles that have pods of their own, as a JSON list. */}}
+{{- define "flyserve.hosts" -}}
+{{- $hosts := list -}}
+{{- range $role := include "flyserve.tiers" . | fromJsonArray -}}
+{{- if not (dig $role "runsWith" "" $.Values.pods) -}}
+{{- $hosts = append $hosts $role -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $hosts -}}
+{{- end -}}
+
+{{/* Arguments: root, role. One pod of a role, as JSON: pods at least and at most, Ray's CPUs and GPUs in each. */}}
+{{- define "flyserve.podSize" -}}
+{{- $root := .root -}}
+{{- $numbers := include "flyserve.numbers" . | fromJson -}}
+{{- $perPod := get $root.Values.pods .role | dig "replicasPerPod" 1 | float64 -}}
+{{- $cpus := 0.0 -}}
+{{- $gpus := 0.0 -}}
+{{- range $role := include "flyserve.inhabitants" . | fromJsonArray -}}
+{{- $n := include "flyserve.numbers" (dict "root" $root "role" $role) | fromJson -}}
+{{- $processes := mulf (get $root.Values.pods $role | dig "replicasPerPod" 1 | float64) $n.processes -}}
+{{- $cpus = addf $cpus (mulf $processes $n.cpus) -}}
+{{- $gpus = addf $gpus (mulf $processes $n.gpus) -}}
+{{- end -}}
+{{- $surge := dig "rollout" "surge" 1 $root.Values.AsMap | int -}}
+{{- dict
+    "min" (divf $numbers.min $perPod | ceil | int)
+    "max" (divf $numbers.max $perPod | ceil | int | add $surge)
+    "cpus" (ceil $cpus | int)
+    "gpus" (round $gpus 3 | ceil | int)
+  | toJson -}}
+{{- end -}}

@@ -1,0 +1,45 @@
+"""Where a host listens: at a port, at any free one, at the first free one of a range."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fly.errors import ConfigError
+from services.common.host import Host, Service
+
+
+async def nothing() -> None:
+    pass
+
+
+def host_at(address: str) -> Host:
+    return Host(Service("flyserve.test.Silent", lambda server: None, nothing), address)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+async def test_a_range_gives_the_first_port_that_is_free(taken: int) -> None:
+    hosts = [host_at(f"127.0.0.1:{taken}-{taken + 20}") for _ in range(2)]
+    try:
+        for host in hosts:
+            await host.start()
+        first, second = (host.port for host in hosts)
+        assert taken < first < second <= taken + 20
+    finally:
+        for host in hosts:
+            await host.drain(0.0)
+
+
+@pytest.mark.parametrize("ports", ["{0}", "{0}-{0}", "none", "2-1", ""])
+async def test_no_port_to_be_had_is_named(taken: int, ports: str) -> None:
+    address = f"127.0.0.1:{ports.format(taken)}"
+    host = host_at(address)
+    with pytest.raises(ConfigError, match=f"address: {address} is in use or cannot be bound"):
+        await host.start()
+    await host.drain(0.0)

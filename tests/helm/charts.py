@@ -1,0 +1,48 @@
+"""Rendered charts as tests ask for them."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from helm.chart import template
+from helm.goldens import EXAMPLES
+
+CPU_DEMO = next(example for example in EXAMPLES if example.stem == "cpu-demo")
+
+Manifest = dict[str, Any]
+
+
+def rendered(folder: Path, values: Any = None, *files: Path, **options: Any) -> list[Manifest]:
+    """The objects that these values make, over those of the files."""
+    path = folder / "values.yaml"
+    path.write_text(yaml.safe_dump(values or {}), encoding="utf-8")
+    return objects(template(*files, path, **options))
+
+
+def objects(text: str) -> list[Manifest]:
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
+    """The only object of a kind whose name ends so."""
+    (found,) = (m for m in manifests if m["kind"] == kind and m["metadata"]["name"].endswith(name))
+    return found
+
+
+def pod_templates(manifests: list[Manifest]) -> list[Manifest]:
+    """Every pod that the objects come to, with its metadata."""
+    found: list[Manifest] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, dict):
+            if "containers" in node.get("spec", {}):
+                found.append(node)
+            for value in node.values():
+                visit(value)
+        elif isinstance(node, list):
+            for value in node:
+                visit(value)
+
+    visit(manifests)
+    return found

@@ -1,0 +1,229 @@
+"""What is rendered fits the code that reads it: files, commands, ports, probes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from charts import CPU_DEMO, Manifest, objects, one, pod_templates, rendered
+
+from fly.messages import Role
+from flyserve.cli import app
+from helm import schema
+from helm.chart import CHART, RAY_API, template
+from helm.goldens import EXAMPLES, RENDERED
+from orchestration.config import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
+from orchestration.local import LocalOptions, router_config
+from orchestration.topology import metrics_port, plan
+from router.config import RouterConfig
+from router.servicer import SERVICE_NAME
+from services.common.config import load_yaml, parse
+
+ray_constants = pytest.importorskip("ray._private.ray_constants")
+
+
+def deployments(manifests: list[Manifest], folder: Path) -> list[Deployment]:
+    """The deployment files of the ConfigMap, as the commands read them."""
+    files = one(manifests, "ConfigMap", "-config")["data"]
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [load_yaml(Deployment, folder / name) for name in files]
+
+
+def container(manifests: list[Manifest], role: str) -> Any:
+    (found,) = {
+        yaml.safe_dump(pod["spec"]["containers"][0])
+        for pod in pod_templates(manifests)
+        if pod["metadata"]["labels"].get("flyserve.io/role") == role
+    }
+    return yaml.safe_load(found)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_rendered_files_are_deployments_that_routers_understand(example: Path, tmp_path: Path) -> None:
+    for made in deployments(objects((RENDERED / example.name).read_text()), tmp_path):
+        config = parse(RouterConfig, router_config(made, "registry:1", LocalOptions()), "router")
+        assert config.host == "0.0.0.0"
+        assert plan(made, "registry:1")
+
+
+def test_every_value_of_the_deployment_arrives(tmp_path: Path) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    (made,) = deployments(rendered(tmp_path), tmp_path)
+    arrived = made.model_dump(mode="json", exclude_unset=True)
+    # The chart refuses what is set in `security`: it does not mount the files yet.
+    wanted = Deployment.model_fields.keys() & values.keys() - {"security"}
+    served = {name: values[name] for name in wanted}
+    assert served.keys() == wanted & schema.values_schema()["properties"].keys() & arrived.keys()
+
+    def without_settled(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return {key: without_settled(value) for key, value in node.items() if key not in schema.SETTLED}
+
+    assert without_settled(arrived) == served
+
+
+def test_sections_that_are_left_away_are_left_away(tmp_path: Path) -> None:
+    (made,) = deployments(rendered(tmp_path, {"drafter": None, "sub_drafter": None}), tmp_path)
+    assert made.drafter is None and made.sub_drafter is None
+
+
+def test_replicas_run_only_where_their_mark_is(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, {"pods": {"drafter": {"runsWith": "target", "replicasPerPod": 2}}})
+    (made,) = deployments(manifests, tmp_path)
+    offered = {
+        group["groupName"]: yaml.safe_load(yaml.safe_load(group["rayStartParams"]["resources"]))
+        for group in one(manifests, "RayCluster")["spec"]["workerGroupSpecs"]
+    }
+    asked = {spec.role.value: str(spec.node_resource) for spec in plan(made, "registry:1")}
+    assert offered["target"].keys() == {asked["target"], asked["drafter"]}
+    assert offered["sub-drafter"].keys() == {asked["sub_drafter"]}
+
+
+def test_the_commands_are_the_ones_of_the_command_line(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, None, CPU_DEMO)
+    for role, name in (("router", "router"), ("apply", "apply"), ("test", "generate")):
+        program, command, *arguments = container(manifests, role)["command"]
+        assert (program, command) == ("flyserve", name)
+        read_arguments(command, arguments)
+
+
+def read_arguments(command: str, arguments: list[str]) -> dict[str, Any]:
+    """What a command takes its arguments for; an unknown one is an error."""
+    group: Any = typer.main.get_command(app)
+    params: dict[str, Any] = group.commands[command].make_context(command, arguments).params
+    return params
+
+
+def test_every_port_of_a_policy_is_one_that_the_code_listens_at(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, None, CPU_DEMO)
+    (made,) = deployments(manifests, tmp_path)
+    assert made.service_ports is not None
+    first, last = (int(port) for port in made.service_ports.split("-"))
+    metrics = made.telemetry.metrics_port
+    assert metrics is not None
+    of_tiers = metrics + min(METRICS_OFFSETS.values()), metrics + LAST_METRICS_OFFSET
+    public = {made.router.grpc_port, made.router.http_port, metrics}
+    internal = {made.controller.port, (first, last), ray_constants.DEFAULT_DASHBOARD_PORT, of_tiers}
+
+    def opened(name: str) -> set[Any]:
+        rules = one(manifests, "NetworkPolicy", name)["spec"].get("ingress", [])
+        ports = [port for rule in rules for port in rule.get("ports", [])]
+        return {(port["port"], port["endPort"]) if "endPort" in port else port["port"] for port in ports}
+
+    assert opened("-router") == public
+    assert opened("-ray") == internal
+    assert opened("-jobs") == set()
+
+
+def test_who_may_call_whom(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, {"networkPolicy": {"clients": [{"podSelector": {}}]}})
+    roles = {pod["metadata"]["labels"]["flyserve.io/role"] for pod in pod_templates(manifests)}
+    rules = one(manifests, "NetworkPolicy", "-ray")["spec"]["ingress"]
+    callers = [rule["from"][0].get("podSelector", {}).get("matchLabels", {}) for rule in rules]
+    assert [caller.get("flyserve.io/role", caller.get("flyserve.io/ray")) for caller in callers] == [
+        "true",
+        "router",
+        "apply",
+        None,
+    ]
+    assert rules[-1]["from"] == [{"namespaceSelector": {}}]
+    assert {"router", "apply", "head", "target", "drafter", "sub_drafter", "test"} == roles
+    rule, metrics = one(manifests, "NetworkPolicy", "-router")["spec"]["ingress"]
+    assert metrics["from"] == [{"namespaceSelector": {}}]
+    assert rule["from"][0] == {"podSelector": {}}
+    assert rule["from"][1]["podSelector"]["matchLabels"]["flyserve.io/role"] == "test"
+
+
+def test_services_lead_to_ports_that_containers_name(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path)
+    named = {
+        port["name"]: port["containerPort"]
+        for pod in pod_templates(manifests)
+        for port in pod["spec"]["containers"][0].get("ports", [])
+    }
+    for service in (m for m in manifests if m["kind"] == "Service"):
+        for port in service["spec"]["ports"]:
+            assert named[port["targetPort"]] == port["port"]
+
+
+def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path)
+    router = container(manifests, "router")
+    assert router["readinessProbe"]["grpc"] == {"port": 50051, "service": SERVICE_NAME}
+    assert router["livenessProbe"]["grpc"] == {"port": 50051, "service": ""}
+    worker = container(manifests, "target")["readinessProbe"]["httpGet"]
+    assert worker["port"] == ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    head = container(manifests, "head")["readinessProbe"]["httpGet"]
+    assert head["port"] == ray_constants.DEFAULT_DASHBOARD_PORT
+
+
+def test_monitors_scrape_the_ports_at_which_metrics_are_told(tmp_path: Path) -> None:
+    values = {
+        "monitoring": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
+        "pods": {"target": {"replicasPerPod": 2}},
+    }
+    apis = (RAY_API, "monitoring.coreos.com/v1")
+    manifests = rendered(tmp_path, values, api_versions=apis)
+    (made,) = deployments(manifests, tmp_path)
+    ports = {
+        port["name"]: port["containerPort"]
+        for pod in pod_templates(manifests)
+        for port in pod["spec"]["containers"][0].get("ports", [])
+    }
+    scraped = {end["port"] for end in one(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]}
+    told = {spec.config["telemetry"]["metrics_port"] for spec in plan(made, "registry:1")}
+    # Two targets share a pod, and take the first two ports of their tier.
+    assert {ports[name] for name in scraped} == told | {metrics_port(made.telemetry, Role.TARGET, 1)}
+    (endpoint,) = one(manifests, "ServiceMonitor")["spec"]["endpoints"]
+    assert ports[endpoint["port"]] == made.telemetry.metrics_port
+    # Its queries are held against the code's metrics where those are tested.
+    dashboards = one(manifests, "ConfigMap", "-dashboards")["data"]
+    assert json.loads(dashboards["flyserve.json"])["panels"]
+
+
+def test_secrets_are_only_named(tmp_path: Path) -> None:
+    manifests = rendered(
+        tmp_path,
+        {
+            "models": {"hub": {"online": True, "tokenSecret": {"name": "hub"}}},
+            "image": {"pullSecrets": ["registry"]},
+            "ray": {"authSecret": "ray-token"},
+        },
+    )
+    for pod in pod_templates(manifests):
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    variables = {v["name"]: v for v in container(manifests, "target")["env"]}
+    assert variables["HF_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "token"}
+    assert variables["HF_HUB_OFFLINE"]["value"] == "0"
+    variables = {v["name"]: v for v in container(manifests, "apply")["env"]}
+    assert variables["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == {
+        "name": "ray-token",
+        "key": "auth_token",
+    }
+    assert one(manifests, "RayCluster")["spec"]["authOptions"]["secretName"] == "ray-token"
+
+
+def test_the_notes_have_a_line_to_try(tmp_path: Path) -> None:
+    chart = tmp_path / "flyserve"
+    shutil.copytree(CHART, chart)
+    # Helm itself shows notes only to who has a cluster.
+    shown = 'notes: |\n  {{- include (print $.Template.BasePath "/NOTES.txt") . | nindent 2 }}\n'
+    (chart / "templates" / "shown.yaml").write_text(shown, encoding="utf-8")
+    (notes,) = (m["notes"] for m in objects(template(chart=chart)) if "notes" in m)
+    assert "helm test demo" in notes
+    assert "grpcurl -plaintext" in notes and f"{SERVICE_NAME}/Generate" in notes
+    assert "ray.gcsFaultTolerance" in notes
+
+
+@pytest.mark.parametrize("page", ["docs/kubernetes.md", "helm/flyserve/README.md"])
+def test_values_that_a_page_shows_can_be_installed(page: str, tmp_path: Path) -> None:
+    text = (CHART.parents[1] / page).read_text()
+    shown = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
+    assert shown or "README" in page
+    for values in shown:
+        assert rendered(tmp_path, yaml.safe_load(values))

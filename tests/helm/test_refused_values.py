@@ -1,0 +1,148 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from charts import rendered
+
+from helm.chart import ChartError
+
+HUB = {"model": "meta-llama/Llama-3.1-8B@main"}
+GPUS = {"target": {"shards": 4, "gpus": 1}}
+
+REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    # What the schema refuses.
+    "unknown section": ({"tarhet": {"replicas": 2}}, ("tarhet",)),
+    "misspelt key of a tier": ({"target": {"replica": 2}}, ("target", "replica")),
+    "misspelt key of pods": ({"pods": {"target": {"gpu": 1}}}, ("pods.target", "gpu")),
+    "misspelt key of an image": ({"image": {"repo": "x"}}, ("image", "repo")),
+    "no replicas": ({"target": {"replicas": 0}}, ("target.replicas", "1")),
+    "no shards": ({"target": {"shards": 0}}, ("target.shards", "1")),
+    "unknown dtype": ({"target": {"dtype": "float16"}}, ("target.dtype", "bfloat16")),
+    "model that is a number": ({"target": {"model": 7}}, ("target.model", "string")),
+    "unknown balancing": ({"router": {"balancing": "random"}}, ("router.balancing", "least_load")),
+    "port beyond all": ({"router": {"grpc_port": 70000}}, ("router.grpc_port", "65535")),
+    "unknown preset": ({"speculation": {"preset": "brave"}}, ("speculation.preset", "flyserve")),
+    "unknown mode": ({"speculation": {"mode": "fast"}}, ("speculation.mode", "exact")),
+    "window of nothing": ({"speculation": {"window": 0}}, ("speculation.window", "1")),
+    "draft too long": ({"speculation": {"draft_length": {"max": 65}}}, ("draft_length.max", "64")),
+    "draft too short": ({"speculation": {"draft_length": {"max": 0}}}, ("draft_length.max", "1")),
+    "negative memory": ({"sub_drafter": {"memory_tokens": -1}}, ("sub_drafter.memory_tokens", "1024")),
+    "a whole process on more than one GPU": ({"target": {"gpus": 2}}, ("target.gpus", "1")),
+    "pods that come and go": (
+        {"ray": {"autoscaling": {"idleTimeoutSeconds": 30}}},
+        ("ray.autoscaling.idleTimeoutSeconds", "300"),
+    ),
+    "address without a port": (
+        {"ray": {"gcsFaultTolerance": {"redisAddress": "redis"}}},
+        ("ray.gcsFaultTolerance.redisAddress",),
+    ),
+    # What does not go together.
+    "shards without their GPUs": (
+        {**GPUS, "pods": {"target": {"gpus": 2}}},
+        ("pods.target.gpus: is 2", "take 4", "set pods.target.gpus to 4"),
+    ),
+    "GPUs that nobody uses": ({"pods": {"target": {"gpus": 8}}}, ("pods.target.gpus: is 8", "take 0")),
+    "guests beyond the GPUs": (
+        {
+            "target": {"gpus": 1},
+            "drafter": {"gpus": 0.5},
+            "pods": {"target": {"gpus": 1}, "drafter": {"runsWith": "target"}},
+        },
+        ("pods.target.gpus: is 1", "take 2"),
+    ),
+    "KV heads that shards do not divide": (
+        {"target": {"shards": 3}, "models": {"kvHeads": 8}},
+        ("target.shards: is 3", "8 KV heads", "divisor of 8"),
+    ),
+    "more guests than places": (
+        {"drafter": {"replicas": 5}, "pods": {"drafter": {"runsWith": "target"}}},
+        ("pods.drafter.replicasPerPod: is 1", "2 places", "5 replicas", "raise it"),
+    ),
+    "guest of a guest": (
+        {"pods": {"drafter": {"runsWith": "sub_drafter"}, "sub_drafter": {"runsWith": "target"}}},
+        ("pods.drafter.runsWith: is sub_drafter", "name a role that has"),
+    ),
+    "guest of itself": ({"pods": {"drafter": {"runsWith": "drafter"}}}, ("pods.drafter.runsWith", "itself")),
+    "guest with GPUs of its own": (
+        {"pods": {"drafter": {"runsWith": "target", "gpus": 1}}},
+        ("pods.drafter.gpus: is 1", "pods.target.gpus"),
+    ),
+    "hub model without the hub": ({"target": HUB}, ("target.model", "models.hub.online")),
+    "model on a volume that is not there": (
+        {"drafter": {"model": "/models/drafter"}},
+        ("drafter.model", "models.existingClaim"),
+    ),
+    "two volumes": (
+        {"models": {"existingClaim": "weights", "persistence": {"size": "1Gi"}}},
+        ("models.existingClaim", "keep one"),
+    ),
+    "carried beyond the window": (
+        {"speculation": {"carry_after": 7}},
+        ("speculation.carry_after: is 7", "window of 6"),
+    ),
+    "carried beyond a window that is given": (
+        {"speculation": {"carry_after": 4, "window": 3}},
+        ("speculation.carry_after: is 4", "window of 3"),
+    ),
+    "sub-drafter model without its engine": (
+        {"sub_drafter": {"model": "demo/models/drafter"}},
+        ("sub_drafter.model", "engine suffix"),
+    ),
+    "engine without its model": ({"sub_drafter": {"engine": "model"}}, ("sub_drafter.model", "engine model")),
+    "any free port": ({"router": {"grpc_port": 0}}, ("router", "grpc", "give a number")),
+    "Redis without a Secret": (
+        {"ray": {"gcsFaultTolerance": {"redisAddress": "redis:6379"}}},
+        ("ray.gcsFaultTolerance.passwordSecret.name", "Secret"),
+    ),
+    "Secret without Redis": (
+        {"ray": {"gcsFaultTolerance": {"passwordSecret": {"name": "redis"}}}},
+        ("ray.gcsFaultTolerance.redisAddress", "host:port"),
+    ),
+    "TLS without a Secret": (
+        {"security": {"tls": {"cert_file": "x"}}},
+        ("secrets.tls", "name the Secret"),
+    ),
+    "TLS, which is not there yet": (
+        {"security": {"tls": {"cert_file": "x"}}, "secrets": {"tls": "certificates"}},
+        ("security.tls", "not supported"),
+    ),
+    "API tokens without a Secret": (
+        {"security": {"auth_tokens_file": "/x"}},
+        ("secrets.authTokens", "name the Secret"),
+    ),
+    "two clusters of one colour": (
+        {"ray": {"standby": {"name": "blue"}}},
+        ("ray.standby.name: is blue", "green"),
+    ),
+    "image of a cluster that is not there": (
+        {"ray": {"standby": {"image": {"tag": "2"}}}},
+        ("ray.standby.image", "ray.standby.name"),
+    ),
+    "routers at least beyond at most": (
+        {"pods": {"router": {"autoscaling": {"enabled": True, "minReplicas": 9, "maxReplicas": 3}}}},
+        ("pods.router.autoscaling.minReplicas: is 9", "maxReplicas"),
+    ),
+    "ServiceMonitor where nobody knows it": (
+        {"monitoring": {"serviceMonitor": {"enabled": True}}},
+        ("monitoring.serviceMonitor.enabled", "Prometheus operator"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_values_that_cannot_work_are_refused_with_key_and_remedy(case: str, tmp_path: Path) -> None:
+    values, parts = REFUSED[case]
+    with pytest.raises(ChartError) as refusal:
+        rendered(tmp_path, values)
+    assert all(part in str(refusal.value) for part in parts), refusal.value
+
+
+def test_a_cluster_without_kuberay_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ChartError, match=r"ray\.io/v1: .* install the KubeRay operator"):
+        rendered(tmp_path, api_versions=())
+
+
+def test_without_a_drafter_nobody_drafts(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, {"drafter": None})
+    (cluster,) = (m for m in manifests if m["kind"] == "RayCluster")
+    assert [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]] == ["target"]

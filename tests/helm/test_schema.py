@@ -1,0 +1,68 @@
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from helm import schema
+from helm.chart import CHART, template
+from orchestration.config import Deployment
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads(schema.OUTPUT.read_text())
+
+
+def keys(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, value in node.get("properties", {}).items():
+        yield f"{path}{key}", value
+        yield from keys(value, f"{path}{key}.")
+
+
+def paths(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{prefix}{key}.")
+
+
+def test_every_key_is_described() -> None:
+    wordless = [path for path, key in keys(SCHEMA) if len(key.get("description", "")) < 8 and "." in path]
+    assert wordless == []
+
+
+def test_every_object_refuses_unknown_keys() -> None:
+    """But for those that are Kubernetes' own."""
+    theirs = {"requests", "limits", "nodeSelector", "affinity", "annotations", "labels", "tls", "global"}
+    for path, key in keys(SCHEMA):
+        if key.get("type") in ("object", ["object", "null"]) and path.rpartition(".")[2] not in theirs:
+            assert key["additionalProperties"] is False, path
+
+
+def test_the_values_are_few_and_each_is_in_the_schema() -> None:
+    text = (CHART / "values.yaml").read_text()
+    assert len(text.splitlines()) <= 300
+    known = {path for path, _ in keys(SCHEMA)}
+    listed = {"monitoring.dashboards.labels.grafana_dashboard"}
+    listed |= {path for path in paths(VALUES) if ".requests." in path or ".limits." in path}
+    assert set(paths(VALUES)) - listed <= known
+
+
+def test_the_deployment_file_s_keys_are_the_chart_s() -> None:
+    served = Deployment.model_json_schema()
+    for name, field in served["properties"].items():
+        if name not in schema.SETTLED:
+            assert name in SCHEMA["properties"], f"{name} of {field}"
+
+
+def test_a_bare_off_of_yaml_is_taken(tmp_path: Any) -> None:
+    path = tmp_path / "values.yaml"
+    path.write_text("drafter: {draft_ahead: off}")
+    assert "draft_ahead: false" in template(path)
+
+
+@pytest.mark.parametrize("key", ["target.shards", "speculation.draft_length.max", "pods.target.gpus"])
+def test_what_the_schema_says_is_what_the_code_says(key: str) -> None:
+    described = dict(keys(SCHEMA))[key]
+    assert described["type"] == "integer"
+    assert "minimum" in described and "maximum" in described

@@ -1,0 +1,101 @@
+"""Which replicas make up a tier, what a tier carries, and what applying a file again leaves alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fly.messages import Load, Role
+from orchestration.autoscalers import tier_demand
+from orchestration.autoscaling import Demand
+from orchestration.config import Deployment
+from orchestration.replicas import Instance, Phase
+from orchestration.scaling import at_its_largest, choose_members, keeping_replicas, with_replicas
+from orchestration.store import Record, from_document, to_document
+from orchestration.topology import ReplicaSpec, plan
+from services.common.config import parse
+
+NAMES = ("target-0", "target-1", "target-2")
+
+
+def deployment(replicas: int = 3, **target: Any) -> Deployment:
+    data = {"target": {"model": "/m/big", "replicas": replicas, **target}, "drafter": {"model": "/m/small"}}
+    return parse(Deployment, data, "test")
+
+
+def instance(
+    index: int, phase: Phase = Phase.READY, sequences: int = 0, queued: int = 0, kv_used: int = 0
+) -> Instance:
+    spec = ReplicaSpec(Role.TARGET, f"target-{index}", "m:C", 1.0, {})
+    load = Load(sequences=sequences, queued=queued, kv_used=kv_used, kv_capacity=100)
+    return Instance(spec, 1, phase, load=load)
+
+
+def targets(replicas: int, *instances: Instance) -> tuple[str, ...]:
+    return choose_members(deployment(replicas), {Role.TARGET: NAMES}, instances)[Role.TARGET]
+
+
+def test_of_too_many_those_go_that_carry_the_least() -> None:
+    carrying = (instance(0, sequences=2), instance(1, sequences=9), instance(2, sequences=1, queued=4))
+    assert targets(2, *carrying) == ("target-1", "target-2")
+    assert targets(1, *carrying) == ("target-1",)
+
+
+def test_of_too_many_those_go_first_that_do_not_serve_and_then_the_last_ones() -> None:
+    assert targets(2, instance(0, Phase.STARTING), instance(1), instance(2)) == ("target-1", "target-2")
+    assert targets(1, instance(0), instance(1), instance(2)) == ("target-0",)
+    assert targets(2) == ("target-0", "target-1")
+
+
+def test_a_new_one_has_a_name_under_which_nothing_runs() -> None:
+    members = {Role.TARGET: ("target-2",)}
+    draining = instance(0, Phase.DRAINING, sequences=3)
+    chosen = choose_members(deployment(3), members, [draining])
+    assert chosen[Role.TARGET] == ("target-2", "target-1", "target-3")
+
+
+def test_the_plan_consists_of_the_members() -> None:
+    members = choose_members(deployment(1), {Role.TARGET: NAMES}, [instance(2, sequences=1)])
+    specs = plan(deployment(1), "here:1", members=members)
+    assert [spec.replica for spec in specs] == ["drafter-0", "target-2"]
+
+
+def test_members_come_back_with_the_record_and_were_once_numbered_from_0() -> None:
+    record = Record(
+        deployment(), members={Role.TARGET: ("target-1", "target-4"), Role.DRAFTER: ("drafter-0",)}
+    )
+    assert from_document(to_document(record)) == record
+    old = from_document(to_document(replace(record, members={})))
+    assert old.members == {Role.TARGET: NAMES, Role.DRAFTER: ("drafter-0",)}
+
+
+def test_a_file_that_is_applied_again_keeps_what_the_load_asked_for_within_its_limits() -> None:
+    scaled = deployment(6, autoscaling={"min": 1, "max": 8})
+    assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 8}), scaled) == scaled
+    assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 4}), scaled).target.replicas == 4
+    assert keeping_replicas(deployment(2), scaled).target.replicas == 2
+    assert at_its_largest(scaled).target.replicas == 8
+    assert (
+        with_replicas(scaled, {Role.DRAFTER: 3}).drafter
+        == parse(
+            Deployment, {**deployment().model_dump(), "drafter": {"model": "/m/small", "replicas": 3}}, "test"
+        ).drafter
+    )
+
+
+@pytest.mark.parametrize(
+    ("instances", "demand"),
+    [
+        ([], None),
+        ([instance(0, Phase.STARTING)], None),
+        ([instance(0, Phase.UNREACHABLE, sequences=8)], None),
+        ([Instance(instance(0).spec, 1, Phase.READY)], None),
+        ([instance(0, sequences=2, queued=4), instance(1, sequences=2)], Demand(2.0)),
+        ([instance(0, sequences=1, kv_used=90), instance(1, sequences=2, kv_used=60)], Demand(1.5)),
+        ([instance(0, sequences=1, queued=1, kv_used=90)], Demand(1.8)),
+        ([instance(0, sequences=2), instance(1, Phase.DRAINING, sequences=6)], Demand(0.5, 1.5)),
+        ([instance(0, sequences=2), instance(1, Phase.STARTING, sequences=6)], Demand(0.5)),
+    ],
+)
+def test_the_demand_is_what_serving_replicas_carry(instances: list[Instance], demand: Demand | None) -> None:
+    assert tier_demand(instances, max_sequences=4) == demand
