@@ -338,6 +338,8 @@ async def test_the_load_adds_replicas_and_drains_those_that_carry_least(scene: S
     assert (tier.desired, tier.autoscaling.min, tier.autoscaling.max) == (3, 1, 3)
     assert tier.autoscaling.why.endswith("at the maximum")
     assert not (await scene.manager.apply(autoscaled(), FILE)).changes, "the file does not undo it"
+    carry(scene, target_0=12, target_1=2)
+    await scene.until(lambda rows: rows["target-1.1"].load.sequences == 2)
     carry(scene, target_1=2)
     after = await scene.until_ready("target-1.1")
     assert after["target-1.1"].address == rows["target-1.1"].address
