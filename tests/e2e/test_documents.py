@@ -7,13 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from orchestration.config import Deployment as DeploymentFile
 from tests.support.documents import Snippet, commands, snippets
 from tests.support.processes import ROOT, Deployment
 
 pytestmark = pytest.mark.slow
 
-RUN = [snippet for snippet in snippets() if snippet.reason is None]
+TRIED = [snippet for snippet in snippets() if snippet.reason is None]
+RUN = [snippet for snippet in TRIED if snippet.language != "yaml"]
+CONFIGURATIONS = [snippet for snippet in TRIED if snippet.language == "yaml"]
 INTERPRETERS = {"python": (sys.executable, "-c"), "sh": ("bash", "-euo", "pipefail", "-c")}
 
 
@@ -49,6 +53,14 @@ def test_a_snippet_runs(snippet: Snippet, deployment: Deployment) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert snippet.prints in ran.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize("snippet", CONFIGURATIONS, ids=lambda snippet: snippet.place)
+def test_a_configuration_has_known_keys(snippet: Snippet) -> None:
+    values = yaml.safe_load((ROOT / "helm" / "flyserve" / "values.yaml").read_text("utf-8"))
+    known = DeploymentFile.model_fields.keys() | values.keys()
+    for part in yaml.safe_load_all(snippet.code):
+        assert part.keys() <= known
 
 
 def test_what_is_not_run_says_why() -> None:

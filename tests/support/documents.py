@@ -1,6 +1,7 @@
 """The snippets and commands of the documents, and what a mark above one says of it."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,11 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
     if path.name != "protocol.md"
 )
-_BLOCK = re.compile(r"(?:^<!-- ([^\n]*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?"
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
 _INLINE = re.compile(r"`((?:flyserve|make|python -m) [^`\n]+)`")
 _FIGURES = {"", "mermaid", "text"}
 """Languages of what is looked at, not run."""
@@ -58,6 +63,6 @@ def commands() -> list[str]:
 def _snippets(path: Path) -> Iterator[Snippet]:
     text = path.read_text("utf-8")
     for found in _BLOCK.finditer(text):
-        mark, language, code = found.groups()
         line = text[: found.start()].count("\n") + 1
-        yield Snippet(f"{path.relative_to(ROOT)}:{line}", language, code, mark or "")
+        code = textwrap.dedent(found["code"])
+        yield Snippet(f"{path.relative_to(ROOT)}:{line}", found["language"], code, found["mark"] or "")
