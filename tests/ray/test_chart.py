@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HEAD = "demo-flyserve-head-blue"
 LOCAL = {
+    f"advertised_host: {HEAD}": "advertised_host: null",
     HEAD: "127.0.0.1",
     "0.0.0.0": "127.0.0.1",
     "port: 50052": "port: 0",
