@@ -68,7 +68,7 @@ def test_a_host_on_a_thread_calls_back_after_it_was_drained() -> None:
         return made[0].host()
 
     thread = HostThread(build, called.set)
-    asyncio.run_coroutine_threadsafe(_fail(made[0]), thread._loop).result()
+    asyncio.run_coroutine_threadsafe(_fail(made[0]), thread.loop).result()
     assert called.wait(20) and made[0].is_closed
     thread.stop(0.0)
 

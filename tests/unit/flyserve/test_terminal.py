@@ -15,8 +15,9 @@ from fake_generation import fake_generation, refused_address
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-import fcntl, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C typed at this terminal interrupts this process.
+import fcntl, signal, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C typed at this terminal interrupts this process,
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background.
 from flyserve.cli import main
 main()
 """
