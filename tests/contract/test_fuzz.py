@@ -84,6 +84,10 @@ def test_that_is_ten_thousand_cases() -> None:
     assert len(RPCS) * CASES >= 10_000 or "FLYSERVE_FUZZ_CASES" in os.environ
 
 
+LAZY_TASKS = 4
+"""That begin with the first call that needs them and stay, such as probes: hundreds of calls leak none."""
+
+
 class System:
     """Every service, with simulated models, and a client of each, on an event loop of its own."""
 
@@ -110,7 +114,7 @@ class System:
 
     def settled(self) -> int:
         """The tasks of the loop, once they are as few as at the start, or after a while."""
-        return self.run(self._settled(self.num_tasks))
+        return self.run(self._settled(self.num_tasks + LAZY_TASKS))
 
     async def _load(self, name: str) -> common_pb2.Load:
         service = "Target" if name == "target" else "Drafter"
@@ -181,7 +185,7 @@ def test_anything_that_comes_in(system: System, name: str, method: MethodDescrip
             assert status in clean, (status, requests)
 
     send()
-    assert system.settled() <= system.num_tasks
+    assert system.settled() <= system.num_tasks + LAZY_TASKS
     assert {load.sequences for load in system.loads().values()} == {0}
     assert system.run(call(channel, method, genuine)) is grpc.StatusCode.OK
 
