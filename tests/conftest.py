@@ -1,4 +1,4 @@
-"""For all tests: a busy machine may take its time over a generated example; Ray has its token from the start."""
+"""For all tests: a busy machine may take its time over an example; Ray has its token from the start."""
 
 from hypothesis import settings
 
