@@ -128,7 +128,7 @@ def test_a_group_for_which_no_node_has_room_says_so() -> None:
 
     prepare_environment()
     spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
-    with temporary_folder() as folder, local_ray(2, folder, verbose=False):
+    with temporary_folder() as folder, local_ray(2, (), folder, verbose=False):
         from orchestration.fleet import RayFleet
         from orchestration.replicas import Instance
         from orchestration.supervision import ReplicaDown
