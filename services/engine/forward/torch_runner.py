@@ -23,12 +23,13 @@ from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.arena import ContiguousArena, KvArena
+from services.engine.memory.figures import MemoryFigures
 from services.engine.memory.paged_arena import PagedArena
 
 logger = logging.getLogger(__name__)
 
 
-class TorchRunner:
+class TorchRunner(MemoryFigures):
     """A `Runner` over torch.
 
     Attributes:
@@ -50,24 +51,9 @@ class TorchRunner:
         self.weight_bytes = weight_bytes
         self._forward = forward
         self._arena = forward.arena
+        super().__init__(self._arena)
         self._device = device
         self._head = Head(info.vocab_size)
-
-    @property
-    def max_sequences(self) -> int:
-        return self._arena.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._arena.kv_capacity
-
-    @property
-    def kv_used(self) -> int:
-        return self._arena.kv_used
-
-    @property
-    def kv_cached(self) -> int:
-        return self._arena.kv_cached
 
     def allocate(self, num_tokens: int) -> Slot | None:
         return self._arena.allocate(num_tokens)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from services.engine.base import Memory, Slot
+from services.engine.memory.figures import MemoryFigures
 from services.engine.memory.ledger import KvLedger
 
 
@@ -31,7 +32,7 @@ class KvArena(Memory, Protocol):
         """
 
 
-class ContiguousArena:
+class ContiguousArena(MemoryFigures):
     """One tensor (room, 2, heads, dim) per slot and layer: the best layout for a CPU.
 
     Memory is bound by the ledger's budget; a tensor is made when a layer first writes, with the shape that
@@ -41,23 +42,8 @@ class ContiguousArena:
     def __init__(self, kv_tokens: int, max_sequences: int, dtype: torch.dtype | None = None) -> None:
         self.dtype = dtype
         self._ledger = KvLedger(kv_tokens, max_sequences)
+        super().__init__(self._ledger)
         self._layers: dict[Slot, dict[int, Tensor]] = {}
-
-    @property
-    def max_sequences(self) -> int:
-        return self._ledger.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._ledger.kv_capacity
-
-    @property
-    def kv_used(self) -> int:
-        return self._ledger.kv_used
-
-    @property
-    def kv_cached(self) -> int:
-        return self._ledger.kv_cached
 
     def like(self, kv_tokens: int, max_sequences: int) -> "ContiguousArena":
         return ContiguousArena(kv_tokens, max_sequences, self.dtype)

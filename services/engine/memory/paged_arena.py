@@ -10,9 +10,10 @@ from torch import Tensor
 from fly.blocks import BLOCK_TOKENS
 from services.engine.base import Slot
 from services.engine.memory.block_ledger import Block, BlockLedger
+from services.engine.memory.figures import MemoryFigures
 
 
-class PagedArena:
+class PagedArena(MemoryFigures):
     """One tensor (positions, 2, heads, dim) per layer, in blocks that slots share; a `KvArena`.
 
     A layer's tensor is made in its full size when it first writes, with the shape that the model produces.
@@ -21,24 +22,9 @@ class PagedArena:
     def __init__(self, kv_tokens: int, max_sequences: int, dtype: torch.dtype | None = None) -> None:
         self.dtype = dtype
         self._ledger = BlockLedger(kv_tokens, max_sequences, self._copy_block)
+        super().__init__(self._ledger)
         self._layers: dict[int, Tensor] = {}
         self._rows: dict[Slot, tuple[tuple[Block, ...], Tensor]] = {}
-
-    @property
-    def max_sequences(self) -> int:
-        return self._ledger.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._ledger.kv_capacity
-
-    @property
-    def kv_used(self) -> int:
-        return self._ledger.kv_used
-
-    @property
-    def kv_cached(self) -> int:
-        return self._ledger.kv_cached
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedArena":
         return PagedArena(kv_tokens, max_sequences, self.dtype)

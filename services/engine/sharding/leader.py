@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from services.common.model_source import model_folder
-from services.engine.base import RunnerLost, Scores, Slot, Work
+from services.engine.base import RunnerLost, Scores, Work
 from services.engine.config import EngineConfig, StartFollowers
 from services.engine.forward.torch_runner import TorchRunner
 from services.engine.loading.architecture import read_config
@@ -20,7 +20,7 @@ from services.engine.sharding.plan_codec import GroupPlan, encode
 logger = logging.getLogger(__name__)
 
 
-class LeaderRunner:
+class LeaderRunner(RecordingMemory):
     """A `Runner` that tells its followers what to do; the head is only here.
 
     Attributes:
@@ -29,43 +29,12 @@ class LeaderRunner:
     """
 
     def __init__(self, runner: TorchRunner, group: ShardGroup) -> None:
+        super().__init__(runner)
         self.info = runner.info
         self.num_heartbeats = 0
         self._runner = runner
         self._group = group
-        self._memory = RecordingMemory(runner)
         self._is_lost = False
-
-    @property
-    def max_sequences(self) -> int:
-        return self._memory.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._memory.kv_capacity
-
-    @property
-    def kv_used(self) -> int:
-        return self._memory.kv_used
-
-    @property
-    def kv_cached(self) -> int:
-        return self._memory.kv_cached
-
-    def allocate(self, num_tokens: int) -> Slot | None:
-        return self._memory.allocate(num_tokens)
-
-    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
-        return self._memory.resize(slot, num_tokens, start)
-
-    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
-        return self._memory.copy_prefix(source, slot, num_tokens)
-
-    def retire(self, slot: Slot, num_tokens: int) -> None:
-        self._memory.retire(slot, num_tokens)
-
-    def free(self, slot: Slot) -> None:
-        self._memory.free(slot)
 
     def forward(self, batch: Sequence[Work]) -> list[Scores]:
         """As a `Runner`.
@@ -100,7 +69,7 @@ class LeaderRunner:
 
     def _tell(self, works: Sequence[Work], is_last: bool = False) -> None:
         try:
-            self._group.send(encode(GroupPlan(self._memory.take(), works, is_last)))
+            self._group.send(encode(GroupPlan(self.take(), works, is_last)))
         except RunnerLost:
             self._is_lost = True
             raise

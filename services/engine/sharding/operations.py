@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.engine.base import Memory, Slot
+from services.engine.memory.figures import MemoryFigures
 
 OPERATIONS = ("allocate", "resize", "copy_prefix", "retire", "free")
 """Methods of `Memory` that change it; each is deterministic, takes and returns numbers or None."""
@@ -28,28 +29,13 @@ class Operation:
     result: int = _NOTHING
 
 
-class RecordingMemory:
+class RecordingMemory(MemoryFigures):
     """A `Memory` that remembers what was done to it until that is taken."""
 
     def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
         self._memory = memory
         self._operations: list[Operation] = []
-
-    @property
-    def max_sequences(self) -> int:
-        return self._memory.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._memory.kv_capacity
-
-    @property
-    def kv_used(self) -> int:
-        return self._memory.kv_used
-
-    @property
-    def kv_cached(self) -> int:
-        return self._memory.kv_cached
 
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._memory.allocate(num_tokens)

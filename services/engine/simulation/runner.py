@@ -8,12 +8,13 @@ from fly.version import VERSION
 from services.engine.base import Scores, Slot, Work
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import Sampler, places, sampled_scores
+from services.engine.memory.figures import MemoryFigures
 from services.engine.memory.ledger import KvLedger
 from services.engine.simulation.language import SimulatedConfig as SimulatedConfig
 from services.engine.simulation.language import SimulatedLanguage
 
 
-class SimulatedRunner:
+class SimulatedRunner(MemoryFigures):
     """A `CostedRunner` of a simulated model; a sequence costs it one number."""
 
     def __init__(
@@ -40,23 +41,8 @@ class SimulatedRunner:
             version=VERSION,
         )
         self._ledger = KvLedger(kv_tokens, max_sequences)
+        super().__init__(self._ledger)
         self._computed: dict[Slot, int] = {}
-
-    @property
-    def max_sequences(self) -> int:
-        return self._ledger.max_sequences
-
-    @property
-    def kv_capacity(self) -> int:
-        return self._ledger.kv_capacity
-
-    @property
-    def kv_used(self) -> int:
-        return self._ledger.kv_used
-
-    @property
-    def kv_cached(self) -> int:
-        return self._ledger.kv_cached
 
     def allocate(self, num_tokens: int) -> Slot | None:
         slot = self._ledger.allocate(num_tokens)
