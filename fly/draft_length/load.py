@@ -4,7 +4,6 @@ import math
 
 from fly.clock import Clock
 from fly.draft_length.costs import Average, CostCurve
-from fly.draft_length.forwards import SharedForwards
 from fly.draft_length.misfit import Misfits
 from fly.messages import Draft, StepTimes, Verification
 
@@ -34,7 +33,6 @@ class RoundCosts:
         self._target = CostCurve(clock)
         self._drafter = CostCurve(clock, rises=False)
         self.num_sequences = 1
-        self._forwards = SharedForwards()
         self._rows_each = Average(1.0, _MEMORY_FORWARDS)
         self._verify_wait_s = Average(0.0, _MEMORY_STEPS)
         self._draft_wait_s = Average(0.0, _MEMORY_STEPS)
@@ -57,13 +55,13 @@ class RoundCosts:
         """Adds a verification; the first of a sequence is not usual, its prompt was computed with it."""
         times = verification.times
         self.num_sequences = max(1, times.batch_size, verification.load.sequences)
-        if is_usual:
-            self._verify_wait_s.add(_wait_s(times, spent_s))
-        rows = len(verification.choices) if is_usual else math.inf
-        forward = self._forwards.add(times, rows)
-        if forward and math.isfinite(forward.rows):
-            self._rows_each.add(forward.rows / forward.sequences)
-            self._target.observe(forward.rows, forward.seconds)
+        if not is_usual:
+            return
+        self._verify_wait_s.add(_wait_s(times, spent_s))
+        # Every sequence in the forward is told the same of it.
+        weight = 1 / max(1, times.batch_size)
+        self._rows_each.add(len(verification.choices), weight)
+        self._target.observe(times.batch_tokens, times.forward_ns * 1e-9, weight)
 
     def played(self, length: int, expected_s: float, round_s: float) -> None:
         """Adds a whole round, expected to last `expected_s`; counts where the others did about the same."""

@@ -52,10 +52,11 @@ class Caller:
     started_s: float = 0.0
     forward_s: float = 0.0
     batch: int = 0
+    rows: int = 0
 
     def times(self) -> StepTimes:
         queue_s = self.started_s - self.arrived_s
-        return StepTimes(int(queue_s * 1e9), int(self.forward_s * 1e9), self.batch)
+        return StepTimes(int(queue_s * 1e9), int(self.forward_s * 1e9), self.batch, self.rows)
 
 
 @dataclass
@@ -149,7 +150,7 @@ class Stations:
             (self._to_draft if caller.left else self._to_verify).append(caller)
 
         caller.asked_s = self._clock.time_s
-        caller.batch, caller.forward_s = 0, 0.0
+        caller.batch, caller.rows, caller.forward_s = 0, 0, 0.0
         self._after(self._costs.wire_s * self._random.uniform(0.5, 1.5), arrive)
 
     def _draft(self) -> None:
@@ -158,22 +159,23 @@ class Stations:
         batch, self._to_draft, self._is_drafting = self._to_draft, [], True
         missed = sum(caller.behind for caller in batch)
         seconds = self._costs.drafter_s(len(batch)) + missed * _CATCH_UP_S
-        self._start(batch, seconds)
+        self._start(batch, len(batch) + missed, seconds)
         self._after(seconds, lambda: self._drafted(batch))
 
     def _verify(self) -> None:
         if self._is_verifying or not self._to_verify:
             return
         batch, self._to_verify, self._is_verifying = self._to_verify, [], True
-        seconds = self._costs.target_s(sum(caller.length + 1 for caller in batch))
-        self._start(batch, seconds)
+        rows = sum(caller.length + 1 for caller in batch)
+        seconds = self._costs.target_s(rows)
+        self._start(batch, rows, seconds)
         self._after(seconds, lambda: self._verified(batch))
 
-    def _start(self, batch: list[Caller], seconds: float) -> None:
+    def _start(self, batch: list[Caller], rows: int, seconds: float) -> None:
         for caller in batch:
             if not caller.batch:
                 caller.started_s = self._clock.time_s
-            caller.batch = max(caller.batch, len(batch))
+            caller.batch, caller.rows = max(caller.batch, len(batch)), max(caller.rows, rows)
             caller.forward_s += seconds
 
     def _drafted(self, batch: list[Caller]) -> None:

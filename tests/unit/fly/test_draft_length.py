@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fly.clock import VirtualClock
 from fly.draft_length.acceptance import Acceptance, KeptDrafts, SurvivalPool
 from fly.draft_length.costs import CostCurve
-from fly.draft_length.forwards import SharedForwards
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.load import RoundCosts
 from fly.draft_length.misfit import Misfits
@@ -141,24 +140,6 @@ def test_a_curve_never_falls_and_is_never_negative(seen: list[tuple[float, float
     assert 0 <= low <= high * (1 + 1e-9) < math.inf
 
 
-def test_a_forward_is_put_together_from_its_sequences() -> None:
-    forwards, shared = SharedForwards(), StepTimes(5, 1000, 3)
-    assert forwards.add(shared, 16) is None
-    assert forwards.add(StepTimes(0, 999, 1), 1) is not None
-    assert forwards.add(replace(shared, queue_ns=9), 4) is None
-    whole = forwards.add(shared, 1)
-    assert whole is not None and (whole.rows, whole.sequences) == (21, 3)
-
-
-def test_a_forward_with_strangers_is_judged_by_its_known_half() -> None:
-    forwards = SharedForwards()
-    for rows in (4, 8):
-        assert forwards.add(StepTimes(0, 1, 4), rows) is None
-    given = [forwards.add(StepTimes(0, 2 + index, 9), 1) for index in range(16)]
-    (told,) = [forward for forward in given if forward]
-    assert (told.rows, told.sequences) == (24, 4)
-
-
 def test_rounds_longer_than_explained_count_while_they_are_played() -> None:
     misfits = Misfits()
     for _ in range(100):
@@ -215,7 +196,7 @@ def test_whatever_it_is_told_the_length_stays_in_its_range(max_length: int, roun
     for queue_ns, forward_ns, batch, sequences, kept, is_open, draft_s, verify_s in rounds:
         length = policy.choose()
         assert 0 <= length <= max_length
-        times, load = StepTimes(queue_ns, forward_ns, batch), Load(sequences=sequences)
+        times, load = StepTimes(queue_ns, forward_ns, batch, batch * 3), Load(sequences=sequences)
         num_drafts = min(length, kept)
         policy.drafted(Draft(0, (1,) * num_drafts, forwards=batch % 4, times=times, load=load), draft_s)
         zeros = (0,) * (num_drafts + 1)
