@@ -59,12 +59,25 @@ class HttpConfig(Config):
     cors_origins: tuple[str, ...] = ()
 
 
-class RuleConfig(Config):
-    """How a request that does not say otherwise speculates, but for the length of its drafts.
+class DraftLengthConfig(Config):
+    """How long drafts are.
+
+    Attributes:
+        policy: `fixed` always drafts `max` tokens, `goodput` what gives the most tokens per second.
+        max: Draft tokens of one round; 15 and the pending token make one tile of 16 rows.
+    """
+
+    policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
+    max: int = Field(15, ge=1, le=64)
+
+
+class SpeculationConfig(Config):
+    """What a request gets that does not say otherwise.
 
     Attributes:
         mode: plain, exact or fly.
         preset: Named rule that `fly` starts from.
+        draft_length: How long drafts are.
         sub_drafter: Whether the drafter may use its sub-drafter.
 
     The other fields change the preset, each as the field of `FlyRule` that has its name; a request that
@@ -73,6 +86,7 @@ class RuleConfig(Config):
 
     mode: Mode = Mode.FLY
     preset: str = DEFAULT_PRESET
+    draft_length: DraftLengthConfig = DraftLengthConfig()
     sub_drafter: bool = True
     window: int | None = Field(None, ge=1)
     threshold: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -106,28 +120,6 @@ class RuleConfig(Config):
         if self.carry_after is not None and self.carry_after > self.rule.window:
             raise ValueError(f"carry_after is {self.carry_after}, at most the window of {self.rule.window}")
         return self
-
-
-class DraftLengthConfig(Config):
-    """How long drafts are.
-
-    Attributes:
-        policy: `fixed` always drafts `max` tokens, `goodput` what gives the most tokens per second.
-        max: Draft tokens of one round; 15 and the pending token make one tile of 16 rows.
-    """
-
-    policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
-    max: int = Field(15, ge=1, le=64)
-
-
-class SpeculationConfig(RuleConfig):
-    """What a request gets that does not say otherwise.
-
-    Attributes:
-        draft_length: How long drafts are.
-    """
-
-    draft_length: DraftLengthConfig = DraftLengthConfig()
 
 
 class RouterConfig(Config):
