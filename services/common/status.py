@@ -144,6 +144,15 @@ def _guard_generator(method: Generator) -> Generator:
     return call
 
 
+async def send_headers(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Before the first message of a call whose writes may be given up: so that it can still be told why.
+
+    NOTE: headers would go with that message. Where its write is cancelled, gRPC takes them for unsent, can
+    send no status any more, and the client waits for ever.
+    """
+    await context.send_initial_metadata(())
+
+
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
     status = rpc_status.to_status(to_status(error))
     context.set_trailing_metadata(status.trailing_metadata)

@@ -14,7 +14,7 @@ from fly.messages import Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
-from router.config import RouterConfig
+from router.config import LimitsConfig, RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel
 from services.common.registry import StaticEndpoints
@@ -150,3 +150,26 @@ async def test_a_client_that_never_reads_holds_up_nobody_and_is_given_up(tmp_pat
             async for chunk in unread:
                 received += len(ids(chunk))
         assert 0 < received < 4000
+
+
+async def test_a_client_that_has_not_taken_even_the_first_piece_is_told_why_once_it_reads(
+    tmp_path: Path,
+) -> None:
+    target, wordy = FakeTarget(HashModel()), "w" * 100_000
+    async with AsyncExitStack() as stack:
+        config = RouterConfig(
+            model=save_tokenizer(tmp_path),
+            grpc_port=0,
+            targets=(await stack.enter_async_context(serving(target.host)),),
+            write_timeout_s=0.2,
+            limits=LimitsConfig(name_characters=len(wordy)),
+        )
+        router = await stack.enter_async_context(serving(await create_host(config)))
+        channel = await stack.enter_async_context(channel_with_little_room(router))
+        await stack.enter_async_context(asyncio.timeout(10))
+        unread = GenerationStub(channel).GenerateStream(make_request(PLAIN, request_id=wordy))
+        await target.stepped.wait()
+        await target.all_closed.wait()
+        with pytest.raises(grpc.aio.AioRpcError, match=r"took nothing for 0\.2 s"):
+            async for _ in unread:
+                pass

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
 
 from fly.clock import SystemClock
 from fly.errors import DeadlineExceeded, NotReady
-from fly.messages import Open, Role
+from fly.messages import Open, Role, Verification
 from fly.tokens import TokenSequence
 from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
@@ -18,7 +19,8 @@ from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine
-from tests.support.serving import becomes_true, connected
+from tests.contract.fakes import FakeTarget, HashModel
+from tests.support.serving import becomes_true, connected, serving
 
 PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT))
@@ -89,6 +91,25 @@ async def test_a_stream_ends_by_the_deadline_of_its_request_though_its_client_do
         assert await is_freed(engine)
         with pytest.raises((DeadlineExceeded, NotReady)):
             await stream.verify(TokenSequence([*PROMPT, 24]), [], len(PROMPT))
+
+
+async def test_a_client_that_takes_its_first_answer_after_the_deadline_is_told_so() -> None:
+    target = FakeTarget(HashModel())
+    # More than a connection holds for a client that does not read, unless it grows with what comes.
+    answer = Verification(0, choices=(7,) * 50_000, entropies=(1.0,) * 50_000)
+    target.script = AsyncMock(return_value=answer)
+    options = (("grpc.http2.bdp_probe", 0),)
+    async with serving(target.host) as address, grpc.aio.insecure_channel(address, options) as channel:
+        call = TargetStub(channel).Verify()
+        opening = common_pb2.Open(prompt_length=4, deadline_ms=300)
+        await call.write(target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=opening)))
+        await call.write(step(1))
+        assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, 5.0)
+        async with asyncio.timeout(5):
+            taken = await call.read()
+            assert isinstance(taken, target_pb2.VerifyResponse)
+            assert len(taken.verification.choices) == 50_000
+            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @pytest.mark.slow
