@@ -249,7 +249,7 @@ def test_it_stays_within_the_limits_never_flaps_and_comes_to_rest(
             policy.evidence = None
         tier.run(seconds, users)
     last_users = phases[-1][1] if phases else 0
-    # NOTE: streams outlive the phase that began them; until they end they are load, and scaling for them is right.
+    # NOTE: streams outlive the phase that began them; until they end they are load, and rightly scaled for.
     tier.run(math.ceil(stream_s), last_users)
     begin = policy.now
     tier.run(300, last_users)
