@@ -50,7 +50,9 @@ def distinct(manifests: Iterable[Manifest]) -> list[Manifest]:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_core_object(version: str) -> None:
     everything = (manifest for example in EXAMPLES for manifest in manifests_of(example))
-    for manifest in distinct(manifest for manifest in everything if manifest["apiVersion"] != RAY_API):
+    core = distinct(manifest for manifest in everything if manifest["apiVersion"] != RAY_API)
+    assert {"Deployment", "Service", "ConfigMap", "NetworkPolicy"} <= {manifest["kind"] for manifest in core}
+    for manifest in core:
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
@@ -58,7 +60,9 @@ def test_kubernetes_takes_every_core_object(version: str) -> None:
 def test_kubernetes_takes_the_pods_of_ray(version: str) -> None:
     """The slim schema of the custom resource says little of them."""
     clusters = [m for example in EXAMPLES for m in manifests_of(example) if m["kind"] == "RayCluster"]
-    for pod in distinct(pod_templates(clusters)):
+    pods = distinct(pod_templates(clusters))
+    assert len(pods) > 1, "the head's and the workers'"
+    for pod in pods:
         metadata = {"name": "worker", **pod["metadata"]}
         pod = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": metadata}
         kubernetes_validate.validate(pod, version, strict=True)
@@ -66,9 +70,10 @@ def test_kubernetes_takes_the_pods_of_ray(version: str) -> None:
 
 @each_example
 def test_ray_clusters_keep_to_the_fields_that_kuberay_knows(example: Path) -> None:
-    for manifest in manifests_of(example):
-        if manifest["kind"] == "RayCluster":
-            jsonschema.validate(manifest, OWN_SCHEMA)
+    clusters = [manifest for manifest in manifests_of(example) if manifest["kind"] == "RayCluster"]
+    assert clusters
+    for cluster in clusters:
+        jsonschema.validate(cluster, OWN_SCHEMA)
 
 
 @pytest.mark.slow
