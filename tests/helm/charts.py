@@ -7,8 +7,15 @@ import yaml
 
 from helm.chart import template
 from helm.goldens import EXAMPLES
+from router.security.issuing import issue_key
+from tests.support.certificates import Authority
+from tests.support.secret_mounts import MountedSecrets, certificate_files
 
-CPU_DEMO = next(example for example in EXAMPLES if example.stem == "cpu-demo")
+CPU_DEMO, SECURED = (next(e for e in EXAMPLES if e.stem == name) for name in ("cpu-demo", "secured"))
+
+SECRETS = "/etc/flyserve-secrets"
+"""Where pods have them."""
+CERTIFIED = ("router", "controller", "target", "drafter", "sub-drafter")
 
 Manifest = dict[str, Any]
 
@@ -46,3 +53,16 @@ def pod_templates(manifests: list[Manifest]) -> list[Manifest]:
 
     visit(manifests)
     return found
+
+
+def fill(secrets: MountedSecrets, folder: Path) -> str:
+    """Those of the secured example: certificates of an authority of their own, and a key; its token."""
+    folder.mkdir()
+    authority = Authority(folder)
+    for role in CERTIFIED:
+        more = ("localhost",) if role == "router" else ()
+        secrets.show(f"flyserve-{role}-tls", certificate_files(authority, f"{role}.flyserve", *more))
+    secrets.show("flyserve-client-tls", certificate_files(authority, "tester"))
+    token = issue_key(folder / "keys.yaml", "tester", {})
+    secrets.show("flyserve-api-keys", {"keys.yaml": (folder / "keys.yaml").read_bytes()})
+    return token

@@ -1,6 +1,7 @@
 """What is rendered fits the code that reads it: files, commands, ports, probes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from charts import CPU_DEMO, Manifest, objects, one, pod_templates, rendered
+from charts import CPU_DEMO, SECURED, Manifest, objects, one, pod_templates, rendered
 
 from fly.messages import Role
 from flyserve.cli import app
@@ -54,15 +55,19 @@ def test_every_value_of_the_deployment_arrives(tmp_path: Path) -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     (made,) = deployments(rendered(tmp_path), tmp_path)
     arrived = made.model_dump(mode="json", exclude_unset=True)
-    # The chart refuses what is set in `security`: it does not mount the files yet.
+    # Where nothing of it is on, there is none.
     wanted = Deployment.model_fields.keys() & values.keys() - {"security"}
     served = {name: values[name] for name in wanted}
     assert served.keys() == wanted & schema.values_schema()["properties"].keys() & arrived.keys()
 
-    def without_settled(node: Any) -> Any:
+    def without_settled(node: Any, path: str = "") -> Any:
         if not isinstance(node, dict):
             return node
-        return {key: without_settled(value) for key, value in node.items() if key not in schema.SETTLED}
+        return {
+            key: without_settled(value, f"{path}{key}.")
+            for key, value in node.items()
+            if f"{path}{key}" not in schema.SETTLED
+        }
 
     assert without_settled(arrived) == served
 
@@ -99,8 +104,9 @@ def read_arguments(command: str, arguments: list[str]) -> dict[str, Any]:
     return params
 
 
-def test_every_port_of_a_policy_is_one_that_the_code_listens_at(tmp_path: Path) -> None:
-    manifests = rendered(tmp_path, None, CPU_DEMO)
+@pytest.mark.parametrize("example", [CPU_DEMO, SECURED], ids=lambda path: path.stem)
+def test_every_port_of_a_policy_is_one_that_the_code_listens_at(example: Path, tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, None, example)
     (made,) = deployments(manifests, tmp_path)
     assert made.service_ports is not None
     first, last = (int(port) for port in made.service_ports.split("-"))
@@ -108,6 +114,7 @@ def test_every_port_of_a_policy_is_one_that_the_code_listens_at(tmp_path: Path) 
     assert metrics is not None
     of_tiers = metrics + min(METRICS_OFFSETS.values()), metrics + LAST_METRICS_OFFSET
     public = {made.router.grpc_port, made.router.http_port, metrics}
+    public |= {made.security.health_port} - {None}
     internal = {made.controller.port, (first, last), ray_constants.DEFAULT_DASHBOARD_PORT, of_tiers}
 
     def opened(name: str) -> set[Any]:
@@ -156,6 +163,10 @@ def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
     router = container(manifests, "router")
     assert router["readinessProbe"]["grpc"] == {"port": 50051, "service": SERVICE_NAME}
     assert router["livenessProbe"]["grpc"] == {"port": 50051, "service": ""}
+    # With TLS health is told in plaintext at a port of its own.
+    secured = container(rendered(tmp_path, None, SECURED), "router")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert secured[probe]["grpc"] == {**router[probe]["grpc"], "port": 50053}
     worker = container(manifests, "target")["readinessProbe"]["httpGet"]
     assert worker["port"] == ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
     head = container(manifests, "head")["readinessProbe"]["httpGet"]
@@ -208,16 +219,57 @@ def test_secrets_are_only_named(tmp_path: Path) -> None:
     assert one(manifests, "RayCluster")["spec"]["authOptions"]["secretName"] == "ray-token"
 
 
-def test_the_notes_have_a_line_to_try(tmp_path: Path) -> None:
-    chart = tmp_path / "flyserve"
-    shutil.copytree(CHART, chart)
-    # Helm itself shows notes only to who has a cluster.
+def shown_notes(folder: Path, *files: Path) -> str:
+    """Helm itself shows notes only to who has a cluster."""
+    chart = folder / "flyserve"
+    shutil.copytree(CHART, chart, dirs_exist_ok=True)
     shown = 'notes: |\n  {{- include (print $.Template.BasePath "/NOTES.txt") . | nindent 2 }}\n'
     (chart / "templates" / "shown.yaml").write_text(shown, encoding="utf-8")
-    (notes,) = (m["notes"] for m in objects(template(chart=chart)) if "notes" in m)
+    (notes,) = (m["notes"] for m in objects(template(*files, chart=chart)) if "notes" in m)
+    return str(notes)
+
+
+def test_the_notes_have_lines_to_try(tmp_path: Path) -> None:
+    notes = shown_notes(tmp_path)
     assert "helm test demo" in notes
     assert "grpcurl -plaintext" in notes and f"{SERVICE_NAME}/Generate" in notes
     assert "ray.gcsFaultTolerance" in notes
+    secured = shown_notes(tmp_path, SECURED)
+    assert "helm test demo" in secured and "-plaintext" not in secured
+    assert "grpcurl -cacert ca.crt -authority demo-flyserve -cert client.crt -key client.key" in secured
+    assert secured.count('uthorization: Bearer $TOKEN"') == 2
+    assert "--resolve demo-flyserve:8000:127.0.0.1" in secured and "https://demo-flyserve:8000/v1" in secured
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_notes_name_the_model_as_routers_do(example: Path, tmp_path: Path) -> None:
+    (shown,) = re.findall(r'-d \'(.*"model".*)\'', shown_notes(tmp_path, example))
+    made = deployments(objects((RENDERED / example.name).read_text()), tmp_path)[0]
+    config = parse(RouterConfig, router_config(made, "registry:1", LocalOptions()), "router")
+    assert json.loads(shown)["model"] == config.served_name
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"secrets": {"testToken": {"name": ""}}}, "name secrets.testToken"),
+        ({"secrets": {"tls": {"client": ""}}}, "secrets.tls.client"),
+    ],
+)
+def test_who_cannot_be_let_in_is_not_sent(values: Any, said: str, tmp_path: Path) -> None:
+    roles = [
+        pod["metadata"]["labels"]["flyserve.io/role"]
+        for pod in pod_templates(rendered(tmp_path, values, SECURED))
+    ]
+    assert "test" not in roles and "router" in roles
+    notes = shown_notes(tmp_path, SECURED, tmp_path / "values.yaml")
+    assert said in notes and "helm test demo" not in notes
+
+
+def test_keys_in_plaintext_are_warned_of(tmp_path: Path) -> None:
+    values = {"security": {"auth_tokens_file": "keys.yaml"}, "secrets": {"authTokens": "keys"}}
+    assert rendered(tmp_path, values)
+    assert "API keys travel in plaintext" in shown_notes(tmp_path, tmp_path / "values.yaml")
 
 
 @pytest.mark.parametrize("page", ["docs/kubernetes.md", "helm/flyserve/README.md"])

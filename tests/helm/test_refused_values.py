@@ -7,6 +7,10 @@ from charts import rendered
 from helm.chart import ChartError
 
 HUB = {"model": "meta-llama/Llama-3.1-8B@main"}
+CERTIFICATES = {
+    role: f"certificate-{n}"
+    for n, role in enumerate(("router", "controller", "target", "drafter", "sub_drafter"))
+}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -99,16 +103,44 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("ray.gcsFaultTolerance.redisAddress", "host:port"),
     ),
     "TLS without a Secret": (
-        {"security": {"tls": {"cert_file": "x"}}},
-        ("secrets.tls", "name the Secret"),
+        {"security": {"tls": {}}},
+        ("secrets.tls.router: is empty", "name the Secret", "of router.flyserve"),
     ),
-    "TLS, which is not there yet": (
-        {"security": {"tls": {"cert_file": "x"}}, "secrets": {"tls": "certificates"}},
-        ("security.tls", "not supported"),
+    "TLS without the Secret of one role": (
+        {"security": {"tls": {}}, "secrets": {"tls": {**CERTIFICATES, "sub_drafter": ""}}},
+        ("secrets.tls.sub_drafter: is empty", "tls.crt, tls.key and ca.crt of sub-drafter.flyserve"),
     ),
-    "API tokens without a Secret": (
-        {"security": {"auth_tokens_file": "/x"}},
-        ("secrets.authTokens", "name the Secret"),
+    "Secrets of TLS without TLS": (
+        {"secrets": {"tls": CERTIFICATES}},
+        ("security.tls: is null", "secrets.tls.controller is certificate-1", "set security.tls to {}"),
+    ),
+    "TLS that probes cannot do": (
+        {"security": {"tls": {}, "health_port": None}, "secrets": {"tls": CERTIFICATES}},
+        ("security.health_port: is null", "give a port"),
+    ),
+    "health on a port that is taken": (
+        {"security": {"tls": {}, "health_port": 8000}, "secrets": {"tls": CERTIFICATES}},
+        ("the ports http and health are both 8000", "security.health_port"),
+    ),
+    "paths of certificates": (
+        {"security": {"tls": {"certificate": "/certs/tls.crt"}}},
+        ("security.tls", "certificate"),
+    ),
+    "name of a Secret that cannot be one": (
+        {"secrets": {"tls": {"router": "Router TLS"}}},
+        ("secrets.tls.router",),
+    ),
+    "API keys without a Secret": (
+        {"security": {"auth_tokens_file": "keys.yaml"}},
+        ("secrets.authTokens: is empty", "name the Secret"),
+    ),
+    "a Secret of API keys that nobody asks for": (
+        {"secrets": {"authTokens": "keys"}},
+        ("security.auth_tokens_file: is null", "lets everybody in"),
+    ),
+    "API keys by a path": (
+        {"security": {"auth_tokens_file": "/etc/keys.yaml"}, "secrets": {"authTokens": "keys"}},
+        ("security.auth_tokens_file", "pattern"),
     ),
     "two clusters of one colour": (
         {"ray": {"standby": {"name": "blue"}}},

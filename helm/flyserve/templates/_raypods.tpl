@@ -23,6 +23,9 @@ Arguments: root, cluster, role. */}}
 {{- $root := .root -}}
 {{- $pod := get $root.Values.pods .role -}}
 {{- $isHead := eq .role "head" -}}
+{{- $certified := list "controller" -}}
+{{- if not $isHead -}}{{- $certified = include "flyserve.inhabitants" . | fromJsonArray -}}{{- end -}}
+{{- $certified = dict "root" $root "roles" $certified -}}
 metadata:
   labels:
     {{- include "flyserve.selector" $root | nindent 4 }}
@@ -83,8 +86,12 @@ spec:
         timeoutSeconds: 10
         failureThreshold: 3
       resources: {{- include "flyserve.rayResources" . | nindent 8 }}
-      volumeMounts: {{- include "flyserve.mounts" $root | nindent 8 }}
-  volumes: {{- include "flyserve.volumes" $root | nindent 4 }}
+      volumeMounts:
+        {{- include "flyserve.mounts" $root | nindent 8 }}
+        {{- with include "flyserve.tlsMounts" $certified | trim }}{{ . | nindent 8 }}{{ end }}
+  volumes:
+    {{- include "flyserve.volumes" $root | nindent 4 }}
+    {{- with include "flyserve.tlsVolumes" $certified | trim }}{{ . | nindent 4 }}{{ end }}
 {{- end -}}
 
 {{/* Resources of a Ray pod: as given, with the CPUs and GPUs that its replicas need. Arguments: root, role. */}}
