@@ -54,6 +54,27 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("pods.target.gpus: is 1", "take 2"),
     ),
+    "fewest beyond most": (
+        {"target": {"autoscaling": {"min": 3, "max": 2}}},
+        ("target.autoscaling.min: is 3", "autoscaling.max of 2"),
+    ),
+    "replicas beyond their limits": (
+        {"target": {"replicas": 9, "autoscaling": {"max": 4}}},
+        ("target.replicas: is 9", "from 1 to 4"),
+    ),
+    "limits without a most": ({"drafter": {"autoscaling": {"min": 1}}}, ("drafter.autoscaling", "max")),
+    "replicas that come without pods": (
+        {
+            "target": {"autoscaling": {"max": 4}},
+            "ray": {"autoscaling": {"enabled": False}},
+            "rollout": {"surge": 0},
+        },
+        ("target.autoscaling.max: is 4", "2 places", "set ray.autoscaling.enabled to true"),
+    ),
+    "replicas beside others without pods": (
+        {"ray": {"autoscaling": {"enabled": False}}},
+        ("rollout.surge: is 1", "ray.autoscaling.enabled is false", "set rollout.surge to 0"),
+    ),
     "KV heads that shards do not divide": (
         {"target": {"shards": 3}, "models": {"kvHeads": 8}},
         ("target.shards: is 3", "8 KV heads", "divisor of 8"),

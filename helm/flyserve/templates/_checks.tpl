@@ -48,11 +48,27 @@
 {{- fail (printf "sub_drafter.model: is %q with the engine %s: give it with engine model, and only with it" $model $engine) -}}
 {{- end -}}
 {{- end -}}
-{{- with $tier.autoscaling -}}
-{{- $min := int (.min | default 1) -}}
-{{- $max := int (.max | default $min) -}}
+{{- if $tier.autoscaling -}}
+{{- include "flyserve.checkAutoscaling" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role. */}}
+{{- define "flyserve.checkAutoscaling" -}}
+{{- $numbers := include "flyserve.numbers" . | fromJson -}}
+{{- $first := int $numbers.first -}}{{- $min := int $numbers.min -}}{{- $max := int $numbers.max -}}
 {{- if gt $min $max -}}
-{{- fail (printf "%s.autoscaling.min: is %d, beyond autoscaling.max of %d: raise max" $.role $min $max) -}}
+{{- fail (printf "%s.autoscaling.min: is %d, beyond autoscaling.max of %d: raise max" .role $min $max) -}}
+{{- end -}}
+{{- if or (lt $first $min) (gt $first $max) -}}
+{{- fail (printf "%s.replicas: is %d, but autoscaling goes from %d to %d: set it to a number between them, with which it begins" .role $first $min $max) -}}
+{{- end -}}
+{{- $isGuest := get .root.Values.pods .role | dig "runsWith" "" -}}
+{{- if not (or $isGuest .root.Values.ray.autoscaling.enabled) -}}
+{{- $perPod := get .root.Values.pods .role | dig "replicasPerPod" 1 | int -}}
+{{- $places := mul (include "flyserve.podSize" . | fromJson).first $perPod | int -}}
+{{- if gt $max $places -}}
+{{- fail (printf "%s.autoscaling.max: is %d, but ray.autoscaling.enabled is false, and the %d pods that there are have %d places: set ray.autoscaling.enabled to true" .role $max (div $places $perPod) $places) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -92,6 +108,10 @@
 {{- end -}}
 {{- if and .standby.image (not .standby.name) -}}
 {{- fail "ray.standby.image: is set without ray.standby.name: name the second cluster, such as green" -}}
+{{- end -}}
+{{- $surge := dig "rollout" "surge" 1 $.Values.AsMap | int -}}
+{{- if and $surge (not .autoscaling.enabled) -}}
+{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod comes for it: set rollout.surge to 0" $surge) -}}
 {{- end -}}
 {{- with .gcsFaultTolerance -}}
 {{- if and .redisAddress (not .passwordSecret.name) -}}

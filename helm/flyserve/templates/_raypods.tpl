@@ -1,11 +1,11 @@
 {{/* Pods of a Ray cluster: the head, and the workers of each role. */}}
 
-{{/* Pods of a group at present, as far as the autoscaler has said so; else the least.
+{{/* Pods of a group at present, as far as the autoscaler has said so; else as many as it has at first.
 NOTE: without it, every upgrade would set a group that was scaled up back to its least size.
 Arguments: root, cluster, role. */}}
 {{- define "flyserve.presentPods" -}}
 {{- $size := include "flyserve.podSize" . | fromJson -}}
-{{- $pods := $size.min -}}
+{{- $pods := $size.first -}}
 {{- if .root.Values.ray.autoscaling.enabled -}}
 {{- $group := .role | replace "_" "-" -}}
 {{- $live := lookup "ray.io/v1" "RayCluster" .root.Release.Namespace .cluster.name -}}
