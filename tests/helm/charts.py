@@ -7,7 +7,9 @@ import yaml
 
 from helm.chart import template
 from helm.goldens import EXAMPLES
+from orchestration.config import Deployment
 from router.security.issuing import issue_key
+from services.common.config import load_yaml
 from tests.support.certificates import Authority
 from tests.support.secret_mounts import MountedSecrets, certificate_files
 
@@ -53,6 +55,14 @@ def pod_templates(manifests: list[Manifest]) -> list[Manifest]:
 
     visit(manifests)
     return found
+
+
+def deployments(manifests: list[Manifest], folder: Path) -> list[Deployment]:
+    """The deployment files of the ConfigMap, as the commands read them."""
+    files = one(manifests, "ConfigMap", "-config")["data"]
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [load_yaml(Deployment, folder / name) for name in files]
 
 
 def fill(secrets: MountedSecrets, folder: Path) -> str:

@@ -75,6 +75,8 @@ def test_without_it_pods_stay_as_they_are(tmp_path: Path) -> None:
     cluster = one(rendered(tmp_path, values), "RayCluster")
     assert cluster["spec"]["enableInTreeAutoscaling"] is False
     assert "autoscalerOptions" not in cluster["spec"]
+    # Nobody in the head talks to Kubernetes then.
+    assert cluster["spec"]["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is False
     assert groups(tmp_path, values)["target"] == (2, 2, 2)
 
 

@@ -38,7 +38,8 @@ metadata:
 spec:
   # The second autoscaler counts a pod that restarts in place as lost.
   restartPolicy: {{ ternary "Never" "Always" $root.Values.ray.autoscaling.enabled }}
-  {{- if not $isHead }}
+  {{- /* The head's autoscaler has an account from KubeRay. */}}
+  {{- if not (and $isHead $root.Values.ray.autoscaling.enabled) }}
   serviceAccountName: {{ include "flyserve.serviceAccount" $root }}
   automountServiceAccountToken: false
   {{- end }}
