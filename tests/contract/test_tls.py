@@ -253,7 +253,7 @@ async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: A
             answer = await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         assert await info(f"127.0.0.1:{host.health_port}", None) is grpc.StatusCode.UNIMPLEMENTED
-    assert await becomes_true(lambda: not is_open(host.health_port), 2)
+    assert await becomes_true(lambda: not is_open(host.health_port), 10.0)
 
 
 @pytest.mark.parametrize(
