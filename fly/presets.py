@@ -1,4 +1,4 @@
-"""The named rules (DESIGN 4.3) and the parameters that they stand for."""
+"""The named rules and the parameters that they stand for."""
 
 import math
 from collections.abc import Mapping

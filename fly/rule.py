@@ -1,4 +1,4 @@
-"""The decision of one round: which drafts are kept, which mismatch is refused and why (DESIGN 4)."""
+"""The decision of one round: which drafts are kept, which mismatch is refused and why."""
 
 import math
 from collections.abc import Sequence

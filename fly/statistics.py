@@ -1,4 +1,4 @@
-"""What every response reports of how it was made (DESIGN 4.5)."""
+"""What every response reports of how it was made."""
 
 from collections import Counter
 from dataclasses import dataclass, field

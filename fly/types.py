@@ -120,7 +120,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one sequence's tokens are drawn from the logits (DESIGN 4.4); temperature 0 is greedy.
+    """How one sequence's tokens are drawn from the logits; temperature 0 is greedy.
 
     Attributes:
         coupling: How drafter's and target's random choices are tied together.
@@ -151,7 +151,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class FlyRule:
-    """Parameters of the FLy rule (DESIGN 4.2, 4.3); an infinite threshold makes it exact.
+    """Parameters of the FLy rule; an infinite threshold makes it exact.
 
     Attributes:
         threshold: Entropy below which a mismatch is refused, in the estimator's unit.

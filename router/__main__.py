@@ -9,6 +9,7 @@ from fly.errors import ConfigError
 from router.config import RouterConfig
 from router.policies import POLICIES
 from router.server import create_host
+from services.common import options
 from services.common.config import load_yaml, mapping, parse
 from services.common.launch import fail, run_service
 
@@ -35,9 +36,7 @@ def main(
     security: Annotated[
         str | None, typer.Option(help="How it protects itself, such as '{auth_tokens_file: keys.yaml}'.")
     ] = None,
-    telemetry: Annotated[
-        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
-    ] = None,
+    telemetry: options.Telemetry = None,
 ) -> None:
     """Serve text generation over gRPC, and over HTTP where it has a port."""
     flags: dict[str, Any] = {

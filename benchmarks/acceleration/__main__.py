@@ -1,7 +1,6 @@
 """`python -m benchmarks.acceleration`: measures what speeds drafting up and writes the report."""
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -13,6 +12,7 @@ from benchmarks.acceleration.results import Results
 from benchmarks.acceleration.runner import PARTS
 from benchmarks.acceleration.runs import runs_from_data
 from benchmarks.machine import this_machine
+from benchmarks.options import Folder, Resume
 from benchmarks.parts import Parts
 from benchmarks.paths import BUILD, report_folder
 from fly.errors import ConfigError
@@ -22,13 +22,8 @@ from flyserve.cli.terminal import messages, output, reported_errors
 def acceleration(
     only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(PARTS)}; may repeat.")] = None,
     quick: Annotated[bool, typer.Option(help="A few minutes: it works, the figures mean little.")] = False,
-    resume: Annotated[
-        bool, typer.Option(help="Take over what a run of the same code measured before it broke off.")
-    ] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--output", file_okay=False, help="Where report, figures and charts go."),
-    ] = None,
+    resume: Resume = False,
+    folder: Folder = None,
 ) -> None:
     """Compare sub-drafters, drafting ahead and draft lengths; about twenty minutes."""
     torch.set_num_threads(1)

@@ -1,7 +1,6 @@
 """`python -m benchmarks.load`: measures the demo under load and writes the report."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -13,6 +12,7 @@ from benchmarks.load.report import LoadReport, make_tables, write_report
 from benchmarks.load.runner import run_level, running_demo
 from benchmarks.load.window import Window
 from benchmarks.machine import this_machine
+from benchmarks.options import Folder, Resume, Verbose
 from benchmarks.parts import Parts
 from benchmarks.paths import BUILD, report_folder
 from flyserve.cli.terminal import messages, output, reported_errors
@@ -20,15 +20,9 @@ from flyserve.cli.terminal import messages, output, reported_errors
 
 def load(
     quick: Annotated[bool, typer.Option(help="Half a minute: it works, the figures mean little.")] = False,
-    resume: Annotated[
-        bool,
-        typer.Option(help="Take over what a run of the same code measured before it broke off."),
-    ] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--output", file_okay=False, help="Where report, figures and charts go."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+    resume: Resume = False,
+    folder: Folder = None,
+    verbose: Verbose = False,
 ) -> None:
     """Compare the ways of decoding with 1, 4, 16 and 64 requests at once; about eleven minutes."""
     torch.set_num_threads(1)

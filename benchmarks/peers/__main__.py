@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
 from benchmarks.machine import this_machine
+from benchmarks.options import Folder, Verbose
 from benchmarks.paths import report_folder
 from benchmarks.peers.pairs import PAIRS
 from benchmarks.peers.plan import Plan
@@ -35,11 +35,8 @@ def peers(
     new_tokens: Annotated[int, typer.Option(min=1, max=512, help="Of every response, at most.")] = 256,
     engine: Annotated[bool, typer.Option(help="Measure the target's engine alone, too.")] = True,
     quick: Annotated[bool, typer.Option(help="A minute instead: it works, the figures mean little.")] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--output", file_okay=False, help="Where report, figures and charts go."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+    folder: Folder = None,
+    verbose: Verbose = False,
 ) -> None:
     """Compare FlyServe, in one process and as a whole, with transformers' own ways of decoding."""
     torch.set_num_threads(1)

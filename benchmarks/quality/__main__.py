@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.options import Verbose
 from benchmarks.quality.problems import draw_tasks
 from benchmarks.quality.report import write_report
 from benchmarks.quality.results import collect
@@ -46,7 +47,7 @@ def quality(
             file_okay=False, help="Where report, figures and charts go.", show_default="docs/benchmarks"
         ),
     ] = _ROOT / "docs" / "benchmarks",
-    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Measure what FLy costs in accuracy and gains in tokens per round.
 

@@ -1,6 +1,7 @@
 """The public service's responses: pieces, choices, statistics, what a deployment serves."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fly.statistics import Statistics
@@ -119,19 +120,7 @@ def _tokens_to_wire(tokens: Sequence[ResponseToken]) -> list[pb.Token]:
 
 
 def _rounds_to_wire(rounds: Sequence[Round]) -> list[pb.Round]:
-    return [
-        pb.Round(
-            index=played.index,
-            drafted=played.drafted,
-            accepted=played.accepted,
-            start_s=played.start_s,
-            draft_s=played.draft_s,
-            verify_s=played.verify_s,
-            wire_s=played.wire_s,
-            end_s=played.end_s,
-        )
-        for played in rounds
-    ]
+    return [pb.Round(**asdict(played)) for played in rounds]
 
 
 def _logprobs_to_wire(logprobs: TokenLogprobs) -> pb.TokenLogprobs:

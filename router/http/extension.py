@@ -1,16 +1,17 @@
 """The verdicts extension: how each token came to be, and when each round took place."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from router.codec.response import statistics_fields
 from router.http.objects import Extension, NamedToken, RoundObject, VerdictToken
-from router.response import Piece, ResponseToken, Round
+from router.response import Piece, ResponseToken
 
 
 def extension(pieces: Sequence[Piece]) -> Extension:
     """What these pieces of one choice tell; statistics and warnings where they reach its end."""
     tokens = [_token(token) for piece in pieces for token in piece.tokens]
-    rounds = [_round(played) for piece in pieces for played in piece.rounds]
+    rounds = [RoundObject(**asdict(played)) for piece in pieces for played in piece.rounds]
     ending = pieces[-1].ending
     if ending is None:
         return Extension(tokens=tokens, rounds=rounds)
@@ -27,17 +28,4 @@ def _token(token: ResponseToken) -> VerdictToken:
         verdict=decided.verdict.value,
         entropy=decided.entropy,
         choice=NamedToken(id=decided.choice, text=token.choice_text) if differs else None,
-    )
-
-
-def _round(played: Round) -> RoundObject:
-    return RoundObject(
-        index=played.index,
-        drafted=played.drafted,
-        accepted=played.accepted,
-        start_s=played.start_s,
-        draft_s=played.draft_s,
-        verify_s=played.verify_s,
-        wire_s=played.wire_s,
-        end_s=played.end_s,
     )

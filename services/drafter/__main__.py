@@ -5,22 +5,21 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
+from services.common import options
 from services.common.config import mapping, parse
 from services.common.launch import fail, run_service
 from services.drafter.config import DrafterConfig
 
 
 def main(
-    model: Annotated[str | None, typer.Option(help="Folder of the model, or org/name@revision.")] = None,
-    simulated: Annotated[
-        str | None, typer.Option(help="Instead: parameters of a simulated model, such as '{base_s: 0.02}'.")
-    ] = None,
-    address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
-    max_sequences: Annotated[int, typer.Option(help="Sequences that may be open at once.")] = 64,
-    kv_tokens: Annotated[int, typer.Option(help="KV cache positions for all of them.")] = 65536,
-    threads: Annotated[int, typer.Option(help="CPU threads of a forward.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    model: options.Model = None,
+    simulated: options.Simulated = None,
+    address: options.Address = "127.0.0.1:0",
+    dtype: options.Dtype = "bfloat16",
+    max_sequences: options.MaxSequences = 64,
+    kv_tokens: options.KvTokens = 65536,
+    threads: options.Threads = 1,
+    device: options.Device = "cpu",
     sub_drafter: Annotated[str | None, typer.Option(help="host:port of a sub-drafter.")] = None,
     registry: Annotated[str | None, typer.Option(help="host:port of the registry, instead.")] = None,
     role: Annotated[
@@ -29,13 +28,8 @@ def main(
     draft_ahead: Annotated[
         str, typer.Option(help="Draft on while the target verifies: auto, on, off.")
     ] = "auto",
-    security: Annotated[
-        str | None,
-        typer.Option(help="How it protects itself, such as '{tls: {certificate: ..., key: ..., ca: ...}}'."),
-    ] = None,
-    telemetry: Annotated[
-        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
-    ] = None,
+    security: options.Security = None,
+    telemetry: options.Telemetry = None,
 ) -> None:
     """Serve drafts by a small model over gRPC."""
     try:

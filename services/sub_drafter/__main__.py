@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from fly.errors import ConfigError
+from services.common import options
 from services.common.config import mapping, parse
 from services.common.launch import fail, run_service
 from services.sub_drafter.config import SubDrafterConfig
@@ -13,19 +14,14 @@ from services.sub_drafter.servicer import create_host
 
 def main(
     engine: Annotated[str, typer.Option(help="How it guesses: ngram or suffix.")] = "ngram",
-    address: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:0",
+    address: options.Address = "127.0.0.1:0",
     min_ngram: Annotated[int, typer.Option(help="Shortest suffix that counts as a match.")] = 2,
     max_ngram: Annotated[int, typer.Option(help="Longest suffix that is looked up.")] = 5,
     memory_tokens: Annotated[
         int, typer.Option(help="Tokens of finished responses that suffix remembers.")
     ] = 10_000_000,
-    security: Annotated[
-        str | None,
-        typer.Option(help="How it protects itself, such as '{tls: {certificate: ..., key: ..., ca: ...}}'."),
-    ] = None,
-    telemetry: Annotated[
-        str | None, typer.Option(help="What it tells of itself, such as '{metrics_port: 9400}'.")
-    ] = None,
+    security: options.Security = None,
+    telemetry: options.Telemetry = None,
 ) -> None:
     """Serve guesses by look-up over gRPC."""
     try:

@@ -178,7 +178,7 @@ async def test_a_client_that_cancels_frees_both_streams(model: Path, tier: str, 
         await asyncio.wait_for(hanging.wait(), PATIENCE_S)
         assert (target.num_open, drafter.num_open) == (1, 1)
         call.cancel()
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(PATIENCE_S):
             await target.all_closed.wait()
             await drafter.all_closed.wait()
 
@@ -189,7 +189,7 @@ async def test_a_client_that_does_not_read_and_leaves_frees_both_streams(model: 
         call = rig.stub.GenerateStream(make_request(EXACT, 400))
         await call.read()
         call.cancel()
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(PATIENCE_S):
             await target.all_closed.wait()
             await drafter.all_closed.wait()
 
@@ -202,7 +202,7 @@ async def test_a_deadline_reaches_the_services_and_ends_the_work(model: Path) ->
             await rig.stub.Generate(make_request(EXACT), timeout=0.5)
         assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         assert 0 < target.openings[0].deadline_ms <= 500
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(PATIENCE_S):
             await target.all_closed.wait()
 
 

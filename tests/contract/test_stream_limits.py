@@ -23,6 +23,7 @@ from tests.contract.fakes import FakeTarget, HashModel
 from tests.support.serving import becomes_true, connected, serving
 
 PROMPT = [20, 21, 22, 23]
+PATIENCE_S = 10.0
 OPENING = Open("test", prompt_length=len(PROMPT))
 OPEN = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4)))
 CLOSE = target_pb2.VerifyRequest(close=common_pb2.Close())
@@ -54,7 +55,7 @@ async def verifies(channel: grpc.aio.Channel) -> bool:
 
 
 async def is_freed(engine: ClockEngine) -> bool:
-    return await becomes_true(lambda: (engine.load().sequences, engine.load().kv_used) == (0, 0), 1.0)
+    return await becomes_true(lambda: (engine.load().sequences, engine.load().kv_used) == (0, 0), PATIENCE_S)
 
 
 async def test_a_stream_that_says_nothing_more_is_given_up(
@@ -67,7 +68,7 @@ async def test_a_stream_that_says_nothing_more_is_given_up(
             await call.write(message)
         if step(1) in messages:
             await call.read()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             assert "idle" in await call.details()
     assert await is_freed(engine)
@@ -104,8 +105,8 @@ async def test_a_client_that_takes_its_first_answer_after_the_deadline_is_told_s
         opening = common_pb2.Open(prompt_length=4, deadline_ms=300)
         await call.write(target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=opening)))
         await call.write(step(1))
-        assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, 5.0)
-        async with asyncio.timeout(5):
+        assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
             taken = await call.read()
             assert isinstance(taken, target_pb2.VerifyResponse)
             assert len(taken.verification.choices) == 50_000
@@ -135,7 +136,7 @@ async def test_a_step_that_waits_is_told_when_its_call_is_given_up(
         await blocker.verify(TokenSequence(PROMPT), [], len(PROMPT))
     stream = TargetStream(channel, OPENING)
     waiting = asyncio.create_task(stream.verify(TokenSequence(PROMPT), [], len(PROMPT)))
-    assert await becomes_true(lambda: engine.load().queued == 1, 1.0)
+    assert await becomes_true(lambda: engine.load().queued == 1, PATIENCE_S)
     stream.hang_up()
     with pytest.raises(NotReady):
         await waiting

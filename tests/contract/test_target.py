@@ -128,7 +128,7 @@ async def test_however_a_stream_ends_its_state_is_freed(
         await call.done_writing()
     else:
         await call.write(target_pb2.VerifyRequest(close=common_pb2.Close()))
-    assert await becomes_true(lambda: engine.load().sequences == 0, within_s=1.0)
+    assert await becomes_true(lambda: engine.load().sequences == 0, within_s=10.0)
     assert engine.load().kv_used == 0
 
 

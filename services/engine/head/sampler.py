@@ -1,4 +1,4 @@
-"""How a token is drawn at a temperature above 0, under both couplings (DESIGN 4.4)."""
+"""How a token is drawn at a temperature above 0, under both couplings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

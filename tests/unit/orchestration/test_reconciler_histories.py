@@ -1,0 +1,144 @@
+"""Desired against actual: any history of faults, changes and crashes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fly.messages import Endpoint, Load, Role
+from orchestration.config import RolloutConfig
+from orchestration.ledger import Ledger
+from orchestration.reconciler import Drain, Start, apply, decide
+from orchestration.replicas import Instance, Key, Phase
+from orchestration.store import Record, from_document, to_document
+from orchestration.topology import ReplicaSpec
+from tests.unit.orchestration.reconciler_rig import SURGE, specs
+
+EVENTS = ("ready", "lost", "refused", "unreachable", "drained", "condemned")
+
+
+class Histories(RuleBasedStateMachine):
+    """A fake cluster: whatever happens, limits hold; once it stops, the desired state is reached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.ledger = Ledger()
+        self.desired: tuple[ReplicaSpec, ...] = ()
+        self.rollout = SURGE
+        self.weights: dict[Key, str] = {}
+
+    @initialize(surge=st.integers(0, 2))
+    def choose(self, surge: int) -> None:
+        self.rollout = RolloutConfig(surge=surge, drain_s=20)
+
+    @rule(num_targets=st.integers(1, 4), num_drafters=st.integers(0, 2), weights=st.sampled_from("ab"))
+    def want(self, num_targets: int, num_drafters: int, weights: str) -> None:
+        self.desired = (*specs(num_drafters, "d", Role.DRAFTER), *specs(num_targets, weights))
+
+    @rule(seconds=st.sampled_from([0.2, 1.0, 7.0, 40.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def reconcile(self) -> None:
+        before = self.extra()
+        served = self.served()
+        for action in decide(self.desired, self.ledger, self.now, self.rollout):
+            if isinstance(action, Drain):
+                self.judge_drain(action.key)
+            instance = apply(action, self.ledger, self.now)
+            if isinstance(action, Start) and instance is not None:
+                assert instance.key not in self.weights, "a generation was used twice"
+                self.weights[instance.key] = instance.spec.config["model"]
+        for role in Role:
+            assert self.extra()[role] <= max(self.rollout.surge, before[role])
+        lost = (served - self.served()) & self.names()
+        assert not lost or self.rollout.surge == 0
+        assert all(sum(name.startswith(role) for name in lost) <= 1 for role in ("target", "drafter"))
+
+    def judge_drain(self, key: Key) -> None:
+        """Who is still desired drains only once a successor serves, or where that was allowed."""
+        if key.replica in self.names() and self.rollout.surge:
+            successors = [i for i in self.ledger.instances.values() if i.key.replica == key.replica]
+            assert any(i.phase is Phase.READY and i.generation > key.generation for i in successors)
+
+    def names(self) -> set[str]:
+        return {spec.replica for spec in self.desired}
+
+    def served(self) -> set[str]:
+        return {k.replica for k, i in self.ledger.instances.items() if i.phase is Phase.READY}
+
+    def extra(self) -> dict[Role, int]:
+        extra = dict.fromkeys(Role, 0)
+        seen: set[str] = set()
+        for key, instance in self.ledger.instances.items():
+            if instance.phase is Phase.LOST:
+                continue
+            extra[instance.role] += key.replica in seen or key.replica not in self.names()
+            seen.add(key.replica)
+        return extra
+
+    def pick(self, data: st.DataObject, wanted: Callable[[Instance], bool]) -> Key | None:
+        keys = [key for key, instance in sorted(self.ledger.instances.items()) if wanted(instance)]
+        return data.draw(st.sampled_from(keys)) if keys else None
+
+    @precondition(lambda self: self.ledger.instances)
+    @rule(
+        data=st.data(),
+        event=st.sampled_from(EVENTS),
+    )
+    def observe(self, data: st.DataObject, event: str) -> None:
+        key = self.pick(data, lambda instance: True)
+        assert key is not None
+        match event:
+            case "ready":
+                self.ledger.ready(key, f"h:{key}", self.now)
+            case "lost" | "refused":
+                self.ledger.lost(key, event, self.now, event == "refused")
+            case "unreachable":
+                self.ledger.unreachable(key, self.now)
+            case "drained" if self.ledger.instances[key].phase is Phase.DRAINING:
+                self.ledger.lost(key, "", self.now)
+            case "condemned":
+                self.ledger.condemn(key)
+
+    @rule()
+    def crash(self) -> None:
+        """The controller is killed and comes back with what it had written down."""
+        lasting = tuple(replace(i, load=Load()) for i in self.ledger.instances.values())
+        record = from_document(to_document(Record(instances=lasting, slots=self.ledger.slots)))
+        told = self.ledger.endpoints()
+        self.ledger = Ledger(record.instances, record.slots)
+        assert self.ledger.endpoints() == told
+
+    @invariant()
+    def a_generation_never_changes_its_weights(self) -> None:
+        for key, instance in self.ledger.instances.items():
+            assert self.weights[key] == instance.spec.config["model"]
+
+    @invariant()
+    def routers_are_told_of_each_generation_once(self) -> None:
+        told: list[Endpoint] = list(self.ledger.endpoints())
+        assert len({(e.replica, e.generation) for e in told}) == len(told)
+
+    def teardown(self) -> None:
+        """Without further faults the desired state is reached, and stays."""
+        for _ in range(60):
+            for key, instance in list(self.ledger.instances.items()):
+                if instance.phase in (Phase.STARTING, Phase.UNREACHABLE):
+                    self.ledger.ready(key, f"h:{key}", self.now)
+                elif instance.phase is Phase.DRAINING:
+                    self.ledger.lost(key, "", self.now)
+            self.reconcile()
+            self.now += 5.0
+        assert not decide(self.desired, self.ledger, self.now, self.rollout)
+        found = {i.key.replica: i.spec for i in self.ledger.instances.values()}
+        assert found == {spec.replica: spec for spec in self.desired}
+        assert all(i.phase is Phase.READY for i in self.ledger.instances.values())
+
+
+Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase
