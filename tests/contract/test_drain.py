@@ -22,6 +22,8 @@ from tests.support.processes import ServiceProcess, service
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+# NOTE: gRPC cancels a call that comes just as its server closes; clients take both for a server that is away.
+REFUSED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 PATIENCE_S = 8
 """Less than any grace."""
 PROMPT = [20, 21, 22, 23]
@@ -54,7 +56,7 @@ async def test_a_router_ends_its_responses_and_takes_no_more(tmp_path: Path) -> 
                     with pytest.raises(grpc.aio.AioRpcError) as refused:
                         while True:
                             await GenerationStub(late).Generate(make_request(PLAIN, 1))
-                    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+                    assert refused.value.code() in REFUSED
                     async for chunk in stream:
                         received += ids(chunk)
     assert received == expected
