@@ -22,17 +22,22 @@ FOLDER = Path(__file__).parent
 OUTPUT = FOLDER / "flyserve" / "values.schema.json"
 CHART_PART = FOLDER / "chart.schema.yaml"
 
-SETTLED = {
-    "name",
-    "controller",
-    "service_ports",
-    "host",
-    "node_resource",
-    "replica",
-    "metrics_ports",
-    "waits_for_port",
+SETTLED: Mapping[str, str] = {
+    "name": "a Ray cluster of the chart serves one deployment",
+    "controller": "routers find the registry by the Service of the head",
+    "service_ports": "the pods and the NetworkPolicy name them",
+    "target.node_resource": "marks the pods of the role",
+    "drafter.node_resource": "marks the pods of the role",
+    "sub_drafter.node_resource": "marks the pods of the role",
+    "router.host": "a pod listens at all its addresses",
+    "telemetry.replica": "the controller names each replica",
+    "telemetry.metrics_ports": "the controller gives each tier a hundred",
+    "telemetry.waits_for_port": "the controller lets replicas replace each other",
+    "security.tls.certificate": "mounted from secrets.tls",
+    "security.tls.key": "mounted from secrets.tls",
+    "security.tls.ca": "mounted from secrets.tls",
 }
-"""Keys of the deployment file that the chart settles itself, at every level."""
+"""Keys of the deployment file that are no values, and why: the chart or the controller settles them."""
 
 _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _DROPPED = ("title", "format", "description")
@@ -44,6 +49,8 @@ def values_schema() -> Schema:
     """The whole schema of the chart's values."""
     chart: Schema = yaml.safe_load(CHART_PART.read_text(encoding="utf-8"))
     served = _section(Deployment)
+    for key, more in chart["amended"].items():
+        _key(served, key).update(more)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart flyserve",
@@ -59,14 +66,24 @@ def rendered() -> str:
     return json.dumps(values_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _section(section: type[BaseModel]) -> Schema:
-    """An object's schema: its keys with the words of its class."""
+def _key(schema: Schema, key: str) -> Schema:
+    """The schema of a key below, by its dotted name."""
+    for part in key.split("."):
+        schema = schema["properties"][part]
+    return schema
+
+
+def _section(section: type[BaseModel], prefix: str = "") -> Schema:
+    """An object's schema: its keys with the words of its class; `prefix` is what is before them in values."""
     whole = section.model_json_schema()
     words = dict(_descriptions(section))
     properties = {
-        key: {"description": words.get(key, key), **_field(field.annotation, whole["properties"][key], whole)}
+        key: {
+            "description": words.get(key, key),
+            **_field(field.annotation, whole["properties"][key], whole, f"{prefix}{key}."),
+        }
         for key, field in section.model_fields.items()
-        if key not in SETTLED
+        if f"{prefix}{key}" not in SETTLED
     }
     if "preset" in properties:
         properties["preset"]["enum"] = sorted(PRESETS)
@@ -76,12 +93,12 @@ def _section(section: type[BaseModel]) -> Schema:
     return made
 
 
-def _field(annotation: Any, schema: Schema, whole: Schema) -> Schema:
+def _field(annotation: Any, schema: Schema, whole: Schema, prefix: str) -> Schema:
     """A key's schema; that of a section is made anew, for the sake of its descriptions."""
     options = getattr(annotation, "__args__", (annotation,))
     for option in options:
         if isinstance(option, type) and issubclass(option, BaseModel):
-            made = _section(option)
+            made = _section(option, prefix)
             return {**made, "type": ["object", "null"]} if type(None) in options else made
     return _named_switches(_plain(schema, whole))
 

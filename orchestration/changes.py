@@ -9,6 +9,7 @@ from fly.errors import ConfigError
 from orchestration.config import Deployment
 
 _TIERS = ("target", "drafter", "sub_drafter")
+_OF_ROUTERS_ALONE = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
 
 
 class Effect(StrEnum):
@@ -91,7 +92,7 @@ def _effect(key: str, old: Any, new: Any) -> Effect:
         if rest.partition(".")[0] == "autoscaling":
             return Effect.AT_ONCE
         return Effect.SCALES if rest == "replicas" else Effect.REPLACES
-    if section in ("router", "speculation"):
+    if section in ("router", "speculation") or key in _OF_ROUTERS_ALONE:
         return Effect.ROUTERS
     if section == "telemetry":
         return Effect.REPLACES_ALL

@@ -73,6 +73,16 @@ async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
     assert target("process_cpu_seconds_total") > 0
 
 
+async def test_the_tasks_of_the_event_loop_are_counted(model: Path) -> None:
+    async with telling(model, METRICS) as rig:
+        before = (await rig.scrape("target"))("flyserve_event_loop_tasks")
+        waiting = [asyncio.create_task(asyncio.sleep(60)) for _ in range(50)]
+        after = (await rig.scrape("target"))("flyserve_event_loop_tasks")
+        for task in waiting:
+            task.cancel()
+    assert after - before == pytest.approx(50, abs=5)
+
+
 async def test_acceptance_by_position_falls_and_begins_with_every_draft(model: Path) -> None:
     async with telling(model, METRICS) as rig:
         answers = [await rig.generate(EXACT, 100) for _ in range(3)]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +54,15 @@ def test_a_second_pass_is_measured_beside_the_next_first(tmp_path: Path) -> None
     found = run_benchmark("benchmarks.acceleration", tmp_path, "--only", "second-pass")
     first, second, *_ = found["figures"]["second-pass"]
     assert second["forwards_per_token"] < first["forwards_per_token"]
+
+
+def test_a_short_mixed_load_leaves_nothing_open_and_every_answer_as_it_was(tmp_path: Path) -> None:
+    found = run_benchmark("benchmarks.soak", tmp_path)
+    became = Counter(name for told in found["outcomes"].values() for name in told)
+    assert {"done", "left", "late", "refused"} <= became.keys()
+    assert not {"wrong", "failed"} & became.keys()
+    assert found["counted"]["ok"] > found["counted"]["cancelled"] > 0
+    for field in ("open", "kv_tokens"):
+        growth = found["figures"][field]["growth"]
+        assert {each["after"] for each in growth} == {0.0} and len(growth) == 5
+    assert all(each["is_back"] for field in ("files", "tasks") for each in found["figures"][field]["growth"])

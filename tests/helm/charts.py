@@ -7,8 +7,17 @@ import yaml
 
 from helm.chart import template
 from helm.goldens import EXAMPLES
+from orchestration.config import Deployment
+from router.security.issuing import issue_key
+from services.common.config import load_yaml
+from tests.support.certificates import Authority
+from tests.support.secret_mounts import MountedSecrets, certificate_files
 
-CPU_DEMO = next(example for example in EXAMPLES if example.stem == "cpu-demo")
+CPU_DEMO, SECURED = (next(e for e in EXAMPLES if e.stem == name) for name in ("cpu-demo", "secured"))
+
+SECRETS = "/etc/flyserve-secrets"
+"""Where pods have them."""
+CERTIFIED = ("router", "controller", "target", "drafter", "sub-drafter")
 
 Manifest = dict[str, Any]
 
@@ -46,3 +55,24 @@ def pod_templates(manifests: list[Manifest]) -> list[Manifest]:
 
     visit(manifests)
     return found
+
+
+def deployments(manifests: list[Manifest], folder: Path) -> list[Deployment]:
+    """The deployment files of the ConfigMap, as the commands read them."""
+    files = one(manifests, "ConfigMap", "-config")["data"]
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [load_yaml(Deployment, folder / name) for name in files]
+
+
+def fill(secrets: MountedSecrets, folder: Path) -> str:
+    """Those of the secured example: certificates of an authority of their own, and a key; its token."""
+    folder.mkdir()
+    authority = Authority(folder)
+    for role in CERTIFIED:
+        more = ("localhost",) if role == "router" else ()
+        secrets.show(f"flyserve-{role}-tls", certificate_files(authority, f"{role}.flyserve", *more))
+    secrets.show("flyserve-client-tls", certificate_files(authority, "tester"))
+    token = issue_key(folder / "keys.yaml", "tester", {})
+    secrets.show("flyserve-api-keys", {"keys.yaml": (folder / "keys.yaml").read_bytes()})
+    return token

@@ -1,36 +1,27 @@
 """What is rendered fits the code that reads it: files, commands, ports, probes."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
-from charts import CPU_DEMO, Manifest, objects, one, pod_templates, rendered
+from charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
 
 from fly.messages import Role
 from flyserve.cli import app
 from helm import schema
-from helm.chart import CHART, RAY_API, template
+from helm.chart import CHART, RAY_API
 from helm.goldens import EXAMPLES, RENDERED
 from orchestration.config import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
 from orchestration.local import LocalOptions, router_config
 from orchestration.topology import metrics_port, plan
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
-from services.common.config import load_yaml, parse
+from services.common.config import parse
 
 ray_constants = pytest.importorskip("ray._private.ray_constants")
-
-
-def deployments(manifests: list[Manifest], folder: Path) -> list[Deployment]:
-    """The deployment files of the ConfigMap, as the commands read them."""
-    files = one(manifests, "ConfigMap", "-config")["data"]
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [load_yaml(Deployment, folder / name) for name in files]
 
 
 def container(manifests: list[Manifest], role: str) -> Any:
@@ -54,15 +45,19 @@ def test_every_value_of_the_deployment_arrives(tmp_path: Path) -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     (made,) = deployments(rendered(tmp_path), tmp_path)
     arrived = made.model_dump(mode="json", exclude_unset=True)
-    # The chart refuses what is set in `security`: it does not mount the files yet.
+    # Where nothing of it is on, there is none.
     wanted = Deployment.model_fields.keys() & values.keys() - {"security"}
     served = {name: values[name] for name in wanted}
     assert served.keys() == wanted & schema.values_schema()["properties"].keys() & arrived.keys()
 
-    def without_settled(node: Any) -> Any:
+    def without_settled(node: Any, path: str = "") -> Any:
         if not isinstance(node, dict):
             return node
-        return {key: without_settled(value) for key, value in node.items() if key not in schema.SETTLED}
+        return {
+            key: without_settled(value, f"{path}{key}.")
+            for key, value in node.items()
+            if f"{path}{key}" not in schema.SETTLED
+        }
 
     assert without_settled(arrived) == served
 
@@ -99,8 +94,9 @@ def read_arguments(command: str, arguments: list[str]) -> dict[str, Any]:
     return params
 
 
-def test_every_port_of_a_policy_is_one_that_the_code_listens_at(tmp_path: Path) -> None:
-    manifests = rendered(tmp_path, None, CPU_DEMO)
+@pytest.mark.parametrize("example", [CPU_DEMO, SECURED], ids=lambda path: path.stem)
+def test_every_port_of_a_policy_is_one_that_the_code_listens_at(example: Path, tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, None, example)
     (made,) = deployments(manifests, tmp_path)
     assert made.service_ports is not None
     first, last = (int(port) for port in made.service_ports.split("-"))
@@ -108,6 +104,7 @@ def test_every_port_of_a_policy_is_one_that_the_code_listens_at(tmp_path: Path) 
     assert metrics is not None
     of_tiers = metrics + min(METRICS_OFFSETS.values()), metrics + LAST_METRICS_OFFSET
     public = {made.router.grpc_port, made.router.http_port, metrics}
+    public |= {made.security.health_port} - {None}
     internal = {made.controller.port, (first, last), ray_constants.DEFAULT_DASHBOARD_PORT, of_tiers}
 
     def opened(name: str) -> set[Any]:
@@ -156,6 +153,10 @@ def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
     router = container(manifests, "router")
     assert router["readinessProbe"]["grpc"] == {"port": 50051, "service": SERVICE_NAME}
     assert router["livenessProbe"]["grpc"] == {"port": 50051, "service": ""}
+    # With TLS health is told in plaintext at a port of its own.
+    secured = container(rendered(tmp_path, None, SECURED), "router")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert secured[probe]["grpc"] == {**router[probe]["grpc"], "port": 50053}
     worker = container(manifests, "target")["readinessProbe"]["httpGet"]
     assert worker["port"] == ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
     head = container(manifests, "head")["readinessProbe"]["httpGet"]
@@ -206,18 +207,6 @@ def test_secrets_are_only_named(tmp_path: Path) -> None:
         "key": "auth_token",
     }
     assert one(manifests, "RayCluster")["spec"]["authOptions"]["secretName"] == "ray-token"
-
-
-def test_the_notes_have_a_line_to_try(tmp_path: Path) -> None:
-    chart = tmp_path / "flyserve"
-    shutil.copytree(CHART, chart)
-    # Helm itself shows notes only to who has a cluster.
-    shown = 'notes: |\n  {{- include (print $.Template.BasePath "/NOTES.txt") . | nindent 2 }}\n'
-    (chart / "templates" / "shown.yaml").write_text(shown, encoding="utf-8")
-    (notes,) = (m["notes"] for m in objects(template(chart=chart)) if "notes" in m)
-    assert "helm test demo" in notes
-    assert "grpcurl -plaintext" in notes and f"{SERVICE_NAME}/Generate" in notes
-    assert "ray.gcsFaultTolerance" in notes
 
 
 @pytest.mark.parametrize("page", ["docs/kubernetes.md", "helm/flyserve/README.md"])

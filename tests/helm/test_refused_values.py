@@ -7,6 +7,10 @@ from charts import rendered
 from helm.chart import ChartError
 
 HUB = {"model": "meta-llama/Llama-3.1-8B@main"}
+CERTIFICATES = {
+    role: f"certificate-{n}"
+    for n, role in enumerate(("router", "controller", "target", "drafter", "sub_drafter"))
+}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -49,6 +53,27 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "pods": {"target": {"gpus": 1}, "drafter": {"runsWith": "target"}},
         },
         ("pods.target.gpus: is 1", "take 2"),
+    ),
+    "fewest beyond most": (
+        {"target": {"autoscaling": {"min": 3, "max": 2}}},
+        ("target.autoscaling.min: is 3", "autoscaling.max of 2"),
+    ),
+    "replicas beyond their limits": (
+        {"target": {"replicas": 9, "autoscaling": {"max": 4}}},
+        ("target.replicas: is 9", "from 1 to 4"),
+    ),
+    "limits without a most": ({"drafter": {"autoscaling": {"min": 1}}}, ("drafter.autoscaling", "max")),
+    "replicas that come without pods": (
+        {
+            "target": {"autoscaling": {"max": 4}},
+            "ray": {"autoscaling": {"enabled": False}},
+            "rollout": {"surge": 0},
+        },
+        ("target.autoscaling.max: is 4", "2 places", "set ray.autoscaling.enabled to true"),
+    ),
+    "replicas beside others without pods": (
+        {"ray": {"autoscaling": {"enabled": False}}},
+        ("rollout.surge: is 1", "ray.autoscaling.enabled is false", "set rollout.surge to 0"),
     ),
     "KV heads that shards do not divide": (
         {"target": {"shards": 3}, "models": {"kvHeads": 8}},
@@ -99,16 +124,44 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("ray.gcsFaultTolerance.redisAddress", "host:port"),
     ),
     "TLS without a Secret": (
-        {"security": {"tls": {"cert_file": "x"}}},
-        ("secrets.tls", "name the Secret"),
+        {"security": {"tls": {}}},
+        ("secrets.tls.router: is empty", "name the Secret", "of router.flyserve"),
     ),
-    "TLS, which is not there yet": (
-        {"security": {"tls": {"cert_file": "x"}}, "secrets": {"tls": "certificates"}},
-        ("security.tls", "not supported"),
+    "TLS without the Secret of one role": (
+        {"security": {"tls": {}}, "secrets": {"tls": {**CERTIFICATES, "sub_drafter": ""}}},
+        ("secrets.tls.sub_drafter: is empty", "tls.crt, tls.key and ca.crt of sub-drafter.flyserve"),
     ),
-    "API tokens without a Secret": (
-        {"security": {"auth_tokens_file": "/x"}},
-        ("secrets.authTokens", "name the Secret"),
+    "Secrets of TLS without TLS": (
+        {"secrets": {"tls": CERTIFICATES}},
+        ("security.tls: is null", "secrets.tls.controller is certificate-1", "set security.tls to {}"),
+    ),
+    "TLS that probes cannot do": (
+        {"security": {"tls": {}, "health_port": None}, "secrets": {"tls": CERTIFICATES}},
+        ("security.health_port: is null", "give a port"),
+    ),
+    "health on a port that is taken": (
+        {"security": {"tls": {}, "health_port": 8000}, "secrets": {"tls": CERTIFICATES}},
+        ("the ports http and health are both 8000", "security.health_port"),
+    ),
+    "paths of certificates": (
+        {"security": {"tls": {"certificate": "/certs/tls.crt"}}},
+        ("security.tls", "certificate"),
+    ),
+    "name of a Secret that cannot be one": (
+        {"secrets": {"tls": {"router": "Router TLS"}}},
+        ("secrets.tls.router",),
+    ),
+    "API keys without a Secret": (
+        {"security": {"auth_tokens_file": "keys.yaml"}},
+        ("secrets.authTokens: is empty", "name the Secret"),
+    ),
+    "a Secret of API keys that nobody asks for": (
+        {"secrets": {"authTokens": "keys"}},
+        ("security.auth_tokens_file: is null", "lets everybody in"),
+    ),
+    "API keys by a path": (
+        {"security": {"auth_tokens_file": "/etc/keys.yaml"}, "secrets": {"authTokens": "keys"}},
+        ("security.auth_tokens_file", "pattern"),
     ),
     "two clusters of one colour": (
         {"ray": {"standby": {"name": "blue"}}},

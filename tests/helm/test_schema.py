@@ -33,7 +33,7 @@ def test_every_key_is_described() -> None:
 
 def test_every_object_refuses_unknown_keys() -> None:
     """But for those that are Kubernetes' own."""
-    theirs = {"requests", "limits", "nodeSelector", "affinity", "annotations", "labels", "tls", "global"}
+    theirs = {"requests", "limits", "nodeSelector", "affinity", "annotations", "labels", "global"}
     for path, key in keys(SCHEMA):
         if key.get("type") in ("object", ["object", "null"]) and path.rpartition(".")[2] not in theirs:
             assert key["additionalProperties"] is False, path

@@ -51,6 +51,8 @@ def test_what_routers_read_rolls_them_and_what_they_do_not_read_does_not(tmp_pat
     before = router_pod(rendered(tmp_path))
     assert router_pod(rendered(tmp_path, {"router": {"max_queued": 7}})) != before
     assert router_pod(rendered(tmp_path, {"speculation": {"mode": "exact"}})) != before
+    keys = {"security": {"auth_tokens_file": "keys.yaml"}, "secrets": {"authTokens": "keys"}}
+    assert router_pod(rendered(tmp_path, keys)) != before
     assert router_pod(rendered(tmp_path, {"target": {"replicas": 5}})) == before
     assert router_pod(rendered(tmp_path, {"drafter": {"threads": 2}})) == before
 

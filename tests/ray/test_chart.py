@@ -7,13 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+import grpc
 import pytest
 import yaml
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from orchestration.local_ray import prepare_environment, temporary_folder
-from tests.helm.charts import CPU_DEMO, Manifest, one, pod_templates, rendered
+from tests.helm.charts import CPU_DEMO, SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
+from tests.support.secret_mounts import MountedSecrets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,10 +39,10 @@ def _commands_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join([beside, os.environ["PATH"]]))
 
 
-def deployment_file(manifests: list[Manifest], folder: Path) -> Path:
+def deployment_file(manifests: list[Manifest], folder: Path, **more: str) -> Path:
     """The deployment file of the ConfigMap, for this machine."""
     text = one(manifests, "ConfigMap", "-config")["data"]["deployment-blue.yaml"]
-    for theirs, ours in LOCAL.items():
+    for theirs, ours in (LOCAL | more).items():
         text = text.replace(theirs, ours)
     path = folder / "deployment-blue.yaml"
     path.write_text(text, encoding="utf-8")
@@ -71,10 +74,10 @@ def serving(words: list[str]) -> Iterator[str]:
         process.communicate(timeout=60)
 
 
-def generated(manifests: list[Manifest], address: str) -> str:
+def generated(manifests: list[Manifest], address: str, **places: str) -> str:
     """What the pod of `helm test` prints."""
-    places: dict[str, Any] = {"demo-flyserve:50051": address}
-    done = subprocess.run(command(manifests, "test", **places), capture_output=True, text=True, timeout=120)
+    words = command(manifests, "test", **{"demo-flyserve:50051": address, **places})
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -84,6 +87,30 @@ def test_the_deployment_file_of_the_cpu_example_starts(tmp_path: Path) -> None:
     file = deployment_file(manifests, tmp_path)
     with serving(["flyserve", "up", str(file), "--startup-timeout-s", "400"]) as address:
         assert "books" in generated(manifests, address)
+
+
+def test_the_secured_example_serves_with_its_secrets_and_takes_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"target": {"replicas": 1}, "router": {"http_port": None}}
+    manifests = rendered(tmp_path, values, SECURED)
+    secrets = MountedSecrets(pod_templates(manifests), tmp_path)
+    here, health_port = {SECRETS: f"{tmp_path}{SECRETS}"}, _free_port()
+    file = deployment_file(manifests, tmp_path, **here, **{"port: 50053": f"port: {health_port}"})
+    words = command(manifests, "test")
+    places = {word: word.replace(SECRETS, here[SECRETS]) for word in words if word.startswith(SECRETS)}
+    assert len(places) == 3
+    monkeypatch.setenv("FLYSERVE_TOKEN", fill(secrets, tmp_path / "first"))
+    with serving(["flyserve", "up", str(file), "--startup-timeout-s", "400"]) as address:
+        address = address.replace("127.0.0.1", "localhost")
+        assert "books" in generated(manifests, address, **places)
+        with grpc.insecure_channel(f"127.0.0.1:{health_port}") as channel:
+            probe = health_pb2.HealthCheckRequest(service="flyserve.v1.Generation")
+            answer = HealthStub(channel).Check(probe, timeout=10)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        # All of them at once: another authority, other certificates, another token.
+        monkeypatch.setenv("FLYSERVE_TOKEN", fill(secrets, tmp_path / "second"))
+        assert "books" in generated(manifests, address, **places)
 
 
 def test_the_commands_of_job_and_router_start_against_a_ray(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@
 {{- include "flyserve.checkApi" . -}}
 {{- include "flyserve.checkModels" . -}}
 {{- include "flyserve.checkSpeculation" . -}}
+{{- include "flyserve.checkSecurity" . -}}
 {{- include "flyserve.checkRouter" . -}}
 {{- include "flyserve.checkRay" . -}}
-{{- include "flyserve.checkSecurity" . -}}
 {{- include "flyserve.checkMonitoring" . -}}
 {{- range $role := include "flyserve.tiers" . | fromJsonArray -}}
 {{- include "flyserve.checkTier" (dict "root" $ "role" $role) -}}
@@ -48,11 +48,27 @@
 {{- fail (printf "sub_drafter.model: is %q with the engine %s: give it with engine model, and only with it" $model $engine) -}}
 {{- end -}}
 {{- end -}}
-{{- with $tier.autoscaling -}}
-{{- $min := int (.min | default 1) -}}
-{{- $max := int (.max | default $min) -}}
+{{- if $tier.autoscaling -}}
+{{- include "flyserve.checkAutoscaling" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role. */}}
+{{- define "flyserve.checkAutoscaling" -}}
+{{- $numbers := include "flyserve.numbers" . | fromJson -}}
+{{- $first := int $numbers.first -}}{{- $min := int $numbers.min -}}{{- $max := int $numbers.max -}}
 {{- if gt $min $max -}}
-{{- fail (printf "%s.autoscaling.min: is %d, beyond autoscaling.max of %d: raise max" $.role $min $max) -}}
+{{- fail (printf "%s.autoscaling.min: is %d, beyond autoscaling.max of %d: raise max" .role $min $max) -}}
+{{- end -}}
+{{- if or (lt $first $min) (gt $first $max) -}}
+{{- fail (printf "%s.replicas: is %d, but autoscaling goes from %d to %d: set it to a number between them, with which it begins" .role $first $min $max) -}}
+{{- end -}}
+{{- $isGuest := get .root.Values.pods .role | dig "runsWith" "" -}}
+{{- if not (or $isGuest .root.Values.ray.autoscaling.enabled) -}}
+{{- $perPod := get .root.Values.pods .role | dig "replicasPerPod" 1 | int -}}
+{{- $places := mul (include "flyserve.podSize" . | fromJson).first $perPod | int -}}
+{{- if gt $max $places -}}
+{{- fail (printf "%s.autoscaling.max: is %d, but ray.autoscaling.enabled is false, and the %d pods that there are have %d places: set ray.autoscaling.enabled to true" .role $max (div $places $perPod) $places) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -74,7 +90,7 @@
 {{- fail (printf "router: the port %s is 0, any free one, which no Service can name: give a number" .name) -}}
 {{- end -}}
 {{- if hasKey $taken $number -}}
-{{- fail (printf "router: the ports %s and %s are both %s: give each its own (router.grpc_port, router.http_port, telemetry.metrics_port)" (get $taken $number) .name $number) -}}
+{{- fail (printf "router: the ports %s and %s are both %s: give each its own (router.grpc_port, router.http_port, security.health_port, telemetry.metrics_port)" (get $taken $number) .name $number) -}}
 {{- end -}}
 {{- $_ := set $taken $number .name -}}
 {{- end -}}
@@ -93,6 +109,10 @@
 {{- if and .standby.image (not .standby.name) -}}
 {{- fail "ray.standby.image: is set without ray.standby.name: name the second cluster, such as green" -}}
 {{- end -}}
+{{- $surge := dig "rollout" "surge" 1 $.Values.AsMap | int -}}
+{{- if and $surge (not .autoscaling.enabled) -}}
+{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod comes for it: set rollout.surge to 0" $surge) -}}
+{{- end -}}
 {{- with .gcsFaultTolerance -}}
 {{- if and .redisAddress (not .passwordSecret.name) -}}
 {{- fail "ray.gcsFaultTolerance.passwordSecret.name: is empty, but redisAddress is set: name the Secret that holds the password of Redis" -}}
@@ -104,15 +124,29 @@
 {{- end -}}
 {{- end -}}
 
-{{/* NOTE: the chart does not mount the files yet: an installation that only seems encrypted must not come about. */}}
 {{- define "flyserve.checkSecurity" -}}
-{{- range $key, $secret := dict "tls" "tls" "auth_tokens_file" "authTokens" -}}
-{{- if get $.Values.security $key -}}
-{{- if not (get $.Values.secrets $secret) -}}
-{{- fail (printf "secrets.%s: is empty, but security.%s is set: name the Secret that holds it" $secret $key) -}}
+{{- $secrets := .Values.secrets -}}
+{{- if include "flyserve.hasTls" . -}}
+{{- range $role := include "flyserve.tiers" . | fromJsonArray | concat (list "router" "controller") -}}
+{{- if not (get $secrets.tls $role) -}}
+{{- fail (printf "secrets.tls.%s: is empty, but security.tls is set: name the Secret with tls.crt, tls.key and ca.crt of %s.flyserve" $role ($role | replace "_" "-")) -}}
 {{- end -}}
-{{- fail (printf "security.%s: is not supported by this version of the chart: set it to null, and see to it in front of the routers (docs/kubernetes.md, Secure)" $key) -}}
 {{- end -}}
+{{- if not .Values.security.health_port -}}
+{{- fail "security.health_port: is null, but probes cannot do TLS: give a port" -}}
+{{- end -}}
+{{- else -}}
+{{- range $role, $name := $secrets.tls -}}
+{{- if $name -}}
+{{- fail (printf "security.tls: is null, which encrypts nothing, but secrets.tls.%s is %s: set security.tls to {}, or leave the Secret away" $role $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.security.auth_tokens_file (not $secrets.authTokens) -}}
+{{- fail "secrets.authTokens: is empty, but security.auth_tokens_file is set: name the Secret that holds this file" -}}
+{{- end -}}
+{{- if and $secrets.authTokens (not .Values.security.auth_tokens_file) -}}
+{{- fail (printf "security.auth_tokens_file: is null, which lets everybody in, but secrets.authTokens is %s: name the file in it, or leave the Secret away" $secrets.authTokens) -}}
 {{- end -}}
 {{- end -}}
 

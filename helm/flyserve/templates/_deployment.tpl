@@ -25,6 +25,9 @@
 {{- $_ := set (get $file $role) "node_resource" (include "flyserve.nodeResource" $role) -}}
 {{- end -}}
 {{- $_ := set $file.router "host" "0.0.0.0" -}}
+{{- with include "flyserve.security" $root | fromJson -}}
+{{- $_ := set $file "security" . -}}
+{{- end -}}
 {{- $port := include "flyserve.registryPort" $root | int -}}
 {{- $_ := set $file "controller" (dict "port" $port "advertised_host" .cluster.head) -}}
 {{- $_ := set $file "service_ports" (printf "%s-%s" (include "flyserve.firstServicePort" $root) (include "flyserve.lastServicePort" $root)) -}}

@@ -64,3 +64,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.models.existingClaim -}}
 {{- end -}}
 {{- end -}}
+
+{{/* What HTTP requests call the model. */}}
+{{- define "flyserve.servedName" -}}
+{{- $model := .Values.target.model -}}
+{{- .Values.router.model_name | default (contains "@" $model | ternary (splitList "@" $model | first) (base $model)) -}}
+{{- end -}}

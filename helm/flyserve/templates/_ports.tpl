@@ -21,11 +21,19 @@ from which every replica takes the first that is free in its pod. Arguments: roo
 {{- toJson $ports -}}
 {{- end -}}
 
+{{/* Where a router tells its health in plaintext. */}}
+{{- define "flyserve.probedPort" -}}
+{{- ternary .Values.security.health_port .Values.router.grpc_port (eq (include "flyserve.hasTls" .) "yes") | int -}}
+{{- end -}}
+
 {{/* Ports of a router, as a JSON list: name, number, whether clients call it. */}}
 {{- define "flyserve.routerPorts" -}}
 {{- $ports := list (dict "name" "grpc" "port" (int .Values.router.grpc_port) "isPublic" true "protocol" "grpc") -}}
 {{- with .Values.router.http_port -}}
 {{- $ports = append $ports (dict "name" "http" "port" (int .) "isPublic" true "protocol" "http") -}}
+{{- end -}}
+{{- if include "flyserve.hasTls" . -}}
+{{- $ports = append $ports (dict "name" "health" "port" (int .Values.security.health_port) "isPublic" false "protocol" "grpc") -}}
 {{- end -}}
 {{- with include "flyserve.metricsPort" . | int -}}
 {{- $ports = append $ports (dict "name" "metrics" "port" (int .) "isPublic" false "protocol" "http") -}}

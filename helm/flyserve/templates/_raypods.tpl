@@ -1,11 +1,11 @@
 {{/* Pods of a Ray cluster: the head, and the workers of each role. */}}
 
-{{/* Pods of a group at present, as far as the autoscaler has said so; else the least.
+{{/* Pods of a group at present, as far as the autoscaler has said so; else as many as it has at first.
 NOTE: without it, every upgrade would set a group that was scaled up back to its least size.
 Arguments: root, cluster, role. */}}
 {{- define "flyserve.presentPods" -}}
 {{- $size := include "flyserve.podSize" . | fromJson -}}
-{{- $pods := $size.min -}}
+{{- $pods := $size.first -}}
 {{- if .root.Values.ray.autoscaling.enabled -}}
 {{- $group := .role | replace "_" "-" -}}
 {{- $live := lookup "ray.io/v1" "RayCluster" .root.Release.Namespace .cluster.name -}}
@@ -23,6 +23,9 @@ Arguments: root, cluster, role. */}}
 {{- $root := .root -}}
 {{- $pod := get $root.Values.pods .role -}}
 {{- $isHead := eq .role "head" -}}
+{{- $certified := list "controller" -}}
+{{- if not $isHead -}}{{- $certified = include "flyserve.inhabitants" . | fromJsonArray -}}{{- end -}}
+{{- $certified = dict "root" $root "roles" $certified -}}
 metadata:
   labels:
     {{- include "flyserve.selector" $root | nindent 4 }}
@@ -35,7 +38,8 @@ metadata:
 spec:
   # The second autoscaler counts a pod that restarts in place as lost.
   restartPolicy: {{ ternary "Never" "Always" $root.Values.ray.autoscaling.enabled }}
-  {{- if not $isHead }}
+  {{- /* The head's autoscaler has an account from KubeRay. */}}
+  {{- if not (and $isHead $root.Values.ray.autoscaling.enabled) }}
   serviceAccountName: {{ include "flyserve.serviceAccount" $root }}
   automountServiceAccountToken: false
   {{- end }}
@@ -83,8 +87,12 @@ spec:
         timeoutSeconds: 10
         failureThreshold: 3
       resources: {{- include "flyserve.rayResources" . | nindent 8 }}
-      volumeMounts: {{- include "flyserve.mounts" $root | nindent 8 }}
-  volumes: {{- include "flyserve.volumes" $root | nindent 4 }}
+      volumeMounts:
+        {{- include "flyserve.mounts" $root | nindent 8 }}
+        {{- with include "flyserve.tlsMounts" $certified | trim }}{{ . | nindent 8 }}{{ end }}
+  volumes:
+    {{- include "flyserve.volumes" $root | nindent 4 }}
+    {{- with include "flyserve.tlsVolumes" $certified | trim }}{{ . | nindent 4 }}{{ end }}
 {{- end -}}
 
 {{/* Resources of a Ray pod: as given, with the CPUs and GPUs that its replicas need. Arguments: root, role. */}}

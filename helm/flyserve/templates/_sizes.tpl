@@ -1,14 +1,15 @@
 {{/* How many pods each role has, and what Ray counts in one of them. */}}
 
-{{/* Arguments: root, role. The numbers of a role, as JSON: replicas at least and at most, processes of one
-replica, CPUs and GPUs of one process. */}}
+{{/* Arguments: root, role. The numbers of a role, as JSON: replicas at first, at least and at most, as autoscaling
+has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- define "flyserve.numbers" -}}
 {{- $tier := get .root.Values .role -}}
 {{- $replicas := int (dig "replicas" 1 $tier) -}}
 {{- $scaling := get $tier "autoscaling" | default dict -}}
 {{- $isLookUp := and (eq .role "sub_drafter") (ne (dig "engine" "ngram" $tier) "model") -}}
 {{- dict
-    "min" (int (dig "min" $replicas $scaling))
+    "first" $replicas
+    "min" (ternary (dig "min" 1 $scaling | int) $replicas (not (empty $scaling)))
     "max" (int (dig "max" $replicas $scaling))
     "processes" (int (dig "shards" 1 $tier))
     "cpus" (ternary 0.5 (dig "threads" 1 $tier | float64) $isLookUp)
@@ -38,7 +39,7 @@ replica, CPUs and GPUs of one process. */}}
 {{- toJson $hosts -}}
 {{- end -}}
 
-{{/* Arguments: root, role. One pod of a role, as JSON: pods at least and at most, Ray's CPUs and GPUs in each. */}}
+{{/* Arguments: root, role. One pod of a role, as JSON: pods at first, at least and at most, Ray's CPUs and GPUs in each. */}}
 {{- define "flyserve.podSize" -}}
 {{- $root := .root -}}
 {{- $numbers := include "flyserve.numbers" . | fromJson -}}
@@ -53,6 +54,7 @@ replica, CPUs and GPUs of one process. */}}
 {{- end -}}
 {{- $surge := dig "rollout" "surge" 1 $root.Values.AsMap | int -}}
 {{- dict
+    "first" (divf $numbers.first $perPod | ceil | int)
     "min" (divf $numbers.min $perPod | ceil | int)
     "max" (divf $numbers.max $perPod | ceil | int | add $surge)
     "cpus" (ceil $cpus | int)

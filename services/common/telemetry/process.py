@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 
-from prometheus_client import CollectorRegistry, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector
 
 from fly.errors import ConfigError
 from fly.version import VERSION
@@ -41,6 +41,8 @@ class Telemetry:
         Raises:
             ConfigError: The port is in use, and it is not to be waited for.
         """
+        if self.registry is not None:
+            _count_tasks(self.registry, asyncio.get_running_loop())
         try:
             self._serve(interface)
         except ConfigError as error:
@@ -85,6 +87,12 @@ def _registry(role: str, replica: str) -> CollectorRegistry:
     build = Info("flyserve_build", "What this process is.", registry=registry)
     build.info({"role": role, "replica": replica, "version": VERSION})
     return registry
+
+
+def _count_tasks(registry: CollectorRegistry, loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever scrapes counts them, in a thread of his own: what is forgotten shows here first."""
+    tasks = Gauge("flyserve_event_loop_tasks", "Tasks of the process's event loop.", registry=registry)
+    tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
 
 def create_tracer(config: TelemetryConfig, role: str) -> Tracer:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fly.errors import ConfigError
+from orchestration.changes import changes, require_possible
 from orchestration.config import Deployment, load_deployment
 from orchestration.local import LocalOptions, router_config
 from orchestration.security import controller_security
@@ -76,3 +77,29 @@ def test_without_a_section_nobody_is_told_anything() -> None:
 def test_what_makes_no_sense_is_refused_by_name(security: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Deployment, {"target": {"model": "/m/big"}, "security": security}, "test")
+
+
+@pytest.mark.parametrize(
+    ("more", "is_possible"),
+    [
+        ({"auth_tokens_file": None}, True),
+        ({"health_port": None}, True),
+        ({"tls": {"client_certificates": False}}, True),
+        ({"tls": None, "health_port": None}, False),
+        ({"tls": {"ca": "other.pem"}}, False),
+    ],
+)
+def test_what_routers_alone_are_told_may_change_while_replicas_run(
+    deployment: Deployment, more: dict[str, Any], is_possible: bool
+) -> None:
+    said = deployment.model_dump(mode="json")
+    tls = said["security"]["tls"]
+    if isinstance(more.get("tls"), dict):
+        more = {**more, "tls": {**tls, **more["tls"]}}
+    found = changes(deployment, parse(Deployment, {**said, "security": {**said["security"], **more}}, "test"))
+    assert found
+    if is_possible:
+        require_possible(found)
+    else:
+        with pytest.raises(ConfigError, match="cannot be changed while the deployment runs"):
+            require_possible(found)
