@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from fly.clock import Clock
 from fly.errors import InvalidRequest
@@ -75,20 +76,7 @@ async def open_response(
     means: Means, request: PreparedRequest, started: float, deadline: Deadline
 ) -> AsyncIterator[Response]:
     """A target's stream and, where drafts are wanted, a drafter's; both are ended on leaving."""
-
-    def make_opening() -> Open:
-        return Open(
-            request_id=request.request_id,
-            prompt_length=len(request.prompt_ids),
-            sampling=request.sampling,
-            priority=request.priority,
-            deadline_ms=deadline.remaining_ms(),
-            cache_salt=request.cache_salt,
-            entropy=request.plan.rule.entropy,
-            without_sub_drafter=not request.plan.sub_drafter,
-            num_logprobs=request.logprobs,
-        )
-
+    make_opening = partial(_opening, request, deadline)
     config, fleet = means.config, means.fleet
     async with AsyncExitStack() as sides:
         target = TargetSide(
@@ -124,6 +112,21 @@ async def open_response(
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
+
+
+def _opening(request: PreparedRequest, deadline: Deadline) -> Open:
+    """How every stream of a request begins; raises DeadlineExceeded where its time is over."""
+    return Open(
+        request_id=request.request_id,
+        prompt_length=len(request.prompt_ids),
+        sampling=request.sampling,
+        priority=request.priority,
+        deadline_ms=deadline.remaining_ms(),
+        cache_salt=request.cache_salt,
+        entropy=request.plan.rule.entropy,
+        without_sub_drafter=not request.plan.sub_drafter,
+        num_logprobs=request.logprobs,
+    )
 
 
 async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:

@@ -95,6 +95,7 @@ async def test_a_stop_lets_http_streams_finish_but_not_for_ever(tmp_path: Path) 
                 async with httpx2.AsyncClient(timeout=TIMEOUT_S) as http:
                     request = http.build_request("POST", f"{url}/v1/completions", json=body)
                     response = await http.send(request, stream=True)
+                    assert response.status_code == 200, await response.aread()
                     lines = response.aiter_lines()
                     await anext(lines)
                     process.send_signal(signal.SIGTERM)
