@@ -1,6 +1,7 @@
 """The caller of the request at hand, as whoever let it in found out."""
 
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from router.security.keys import ANYBODY, Caller, Keys
@@ -37,5 +38,5 @@ def key_check(keys: Keys) -> Check:
 def public_guard(config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None) -> Guard:
     """Of the router's own gRPC server."""
     wants_certificates = config.tls is not None and config.tls.client_certificates
-    credentials = identity.server_credentials(wants_certificates) if identity else None
+    credentials = partial(identity.server_credentials, wants_certificates) if identity else None
     return Guard(credentials, key_check(keys) if keys else None, config.health_port)

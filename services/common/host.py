@@ -172,7 +172,8 @@ class Host:
     def _listen(self, address: str) -> int:
         if self._guard.credentials is None:
             return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, self._guard.credentials)
+        # NOTE: for every port anew: gRPC asks those that have been at a port before for changes alone.
+        return self._server.add_secure_port(address, self._guard.credentials())
 
     async def _tell_health(self) -> None:
         """To probes, which bear no certificate: on a port of its own, where nothing else is served."""

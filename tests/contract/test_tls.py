@@ -1,5 +1,6 @@
 """TLS between all services: roles, and everything that a wrong peer may try."""
 
+import socket
 import ssl
 from pathlib import Path
 
@@ -121,6 +122,18 @@ async def test_a_server_whose_certificate_has_expired_is_not_called(authority: A
         assert await info(address, peer) is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_servers_with_certificates_share_a_range_of_ports(authority: Authority) -> None:
+    """As replicas of one pod do: the second finds the first port taken."""
+    router = authority.peer(authority.issue(ROUTER), TARGET)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        security = {"address": f"127.0.0.1:{port}-{port + 20}", "security": authority.security(TARGET)}
+        host = await create_target(parse(TargetConfig, {**SIMULATED, **security}, "test"))
+        async with serving(host) as address:
+            assert host.port > port
+            assert await info(address, router) is grpc.StatusCode.OK
+
+
 async def test_tls_to_a_plaintext_port_ends_and_the_port_serves_on(authority: Authority) -> None:
     async with serving(await create_target(parse(TargetConfig, SIMULATED, "test"))) as address:
         peer = authority.peer(authority.issue(ROUTER), TARGET)
@@ -173,7 +186,7 @@ def test_what_others_can_reach_in_plaintext_is_told(
 ) -> None:
     Guard(check=check).tell_exposure(f"{interface}:50051")
     assert said in caplog.text and bool(said) == bool(caplog.text)
-    Guard(grpc.ssl_server_credentials([(b"", b"")]), check).tell_exposure(f"{interface}:50051")
+    Guard(lambda: grpc.ssl_server_credentials([(b"", b"")]), check).tell_exposure(f"{interface}:50051")
     assert len(caplog.records) == bool(said)
 
 
@@ -189,7 +202,5 @@ async def test_files_that_make_no_sense_are_refused_by_name(authority: Authority
 
 
 def is_open(port: int) -> bool:
-    import socket
-
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -27,12 +27,12 @@ class Guard:
     """How a host keeps its sockets its own.
 
     Attributes:
-        credentials: Of its server; None is plaintext.
+        credentials: Makes those of a port; None is plaintext.
         check: Asked before every call but those of health; None lets everybody in.
         health_port: Where health is told in plaintext; None tells it nowhere else.
     """
 
-    credentials: grpc.ServerCredentials | None = None
+    credentials: Callable[[], grpc.ServerCredentials] | None = None
     check: Check | None = None
     health_port: int | None = None
 
@@ -58,7 +58,7 @@ def service_guard(config: SecurityConfig, identity: Identity | None, *callers: s
     """
     if identity is None:
         return Guard()
-    return Guard(identity.server_credentials(True), peers_named(*callers), config.health_port)
+    return Guard(partial(identity.server_credentials, True), peers_named(*callers), config.health_port)
 
 
 def peers_named(*names: str) -> Check:
