@@ -14,7 +14,7 @@ from orchestration.status import State
 from tests.helm.charts import EXAMPLES, Manifest, one, rendered
 from tests.ray.cluster_rig import FOLDER, SIMULATED, Running, model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BY_NAME = {example.stem: example for example in EXAMPLES}
 SHARED = {Role.TARGET: "standins:SharedStandIn", Role.DRAFTER: "standins:StandInDrafter"}
@@ -72,7 +72,7 @@ def pods_of(cluster: Manifest, gcs: str) -> dict[str, int]:
 
 
 def all_wait(running: Running, number: int) -> None:
-    running.until(lambda rows: [row.state for row in rows] == [State.PENDING] * number)
+    running.until(lambda rows: [row.state for row in rows] == [State.PENDING] * number, 60)
 
 
 def add_pods(cluster: Any, manifest: Manifest, pods: dict[str, int]) -> None:
@@ -98,7 +98,7 @@ def test_replicas_that_wait_bring_the_pods_that_they_need(
         assert pods.pop("headgroup", 1) == 1
         assert pods == {"target": 3, "drafter": 1, "sub-drafter": 1}
         add_pods(cluster, group, pods)
-        running.until_complete(60)
+        running.until_complete(120)
         running.down()
 
 
