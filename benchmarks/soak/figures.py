@@ -4,7 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.soak.system import Sample
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at one process.
+
+    Attributes:
+        at_s: Since the load began, the warm-up left out.
+        memory_mb: Resident.
+        files: Open descriptors.
+        tasks: Of its event loop.
+        open: Requests of a router, sequences of a service.
+        kv_tokens: KV positions that open sequences hold.
+    """
+
+    process: str
+    at_s: float
+    memory_mb: float
+    files: int
+    threads: int
+    tasks: int
+    open: int
+    kv_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

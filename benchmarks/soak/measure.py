@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.soak.crowd import Crowd
-from benchmarks.soak.figures import Run
+from benchmarks.soak.figures import Run, Sample
 from benchmarks.soak.plan import Plan
-from benchmarks.soak.system import REPLACED, Sample, System, running
+from benchmarks.soak.system import REPLACED, System, running
 
 _REST_SAMPLES, _REST_POLL_S = 5, 0.5
 

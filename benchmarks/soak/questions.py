@@ -42,7 +42,6 @@ class Questions:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        # Longest and shortest, a prompt shares its beginning with the others of its kind.
         words = random.Random(0)
         self._prompts = [_prompt(words, number) for number in range(_PROMPTS)]
 

@@ -7,7 +7,6 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.paths import DEMO_MODELS, ROOT
+from benchmarks.soak.figures import Sample
 from benchmarks.soak.plan import Plan
 from orchestration.processes import ServiceProcess, StopSignals, service_process
 
@@ -27,29 +27,6 @@ _ROOM = ("--max-sequences", "48", "--kv-tokens", "32768")
 _REMEMBERED = "32768"
 """Tokens that the sub-drafter remembers: so few that its memory is full when the warm-up ends."""
 _OPEN = ("flyserve_requests_active", "flyserve_sequences_open")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One look at one process.
-
-    Attributes:
-        at_s: Since the load began, the warm-up left out.
-        memory_mb: Resident.
-        files: Open descriptors.
-        tasks: Of its event loop.
-        open: Requests of a router, sequences of a service.
-        kv_tokens: KV positions that open sequences hold.
-    """
-
-    process: str
-    at_s: float
-    memory_mb: float
-    files: int
-    threads: int
-    tasks: int
-    open: int
-    kv_tokens: int
 
 
 class System:

@@ -116,6 +116,28 @@ def test_the_controller_is_killed_under_load(running: Running, load: Load) -> No
     assert took_s < 10
 
 
+def test_the_controller_is_stuck_under_load_and_a_target_is_killed_meanwhile(
+    running: Running, load: Load
+) -> None:
+    expected = load.answers()
+    before = running.rows()
+    controller = process_of("Controller")
+    with load.running() as answered:
+        controller.suspend()
+        try:
+            listener_at(before["target-0"].address).kill()
+            num_before = len(answered)
+            while len(answered) < num_before + 32:
+                time.sleep(0.01)
+        finally:
+            controller.resume()
+        running.until(lambda rows: any(row.generation > before[row.replica].generation for row in rows))
+        running.until_complete()
+    after = running.rows()
+    assert {name for name, row in after.items() if row.address != before[name].address} == {"target-0"}
+    assert all(answer == expected[prompt] for prompt, answer in answered)
+
+
 def test_rays_gcs_is_away_under_load(running: Running, load: Load, nodes: Nodes) -> None:
     expected = load.answers()
     before = running.rows()
@@ -143,7 +165,7 @@ def test_a_node_is_killed_under_load_and_comes_back(running: Running, load: Load
     with load.running() as answered:
         nodes.kill(ids[victim.node.rpartition("(")[2][:8]])
         begin = time.monotonic()
-        running.until(lambda rows: any(row.generation > 1 for row in rows), within_s=30)
+        running.until(lambda rows: any(row.generation > before[row.replica].generation for row in rows))
         running.until_complete()
         took_s = time.monotonic() - begin
     assert all(answer == expected[prompt] for prompt, answer in answered)

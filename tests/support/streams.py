@@ -25,7 +25,7 @@ class Streams:
     """
 
     def __init__(
-        self, addresses: Sequence[str], prompts: Sequence[Prompt], new_tokens: int, retries: int = 0
+        self, addresses: Sequence[str], prompts: Sequence[Prompt], new_tokens: int, retries: int = 3
     ) -> None:
         """Asks nothing yet.
 
@@ -33,7 +33,7 @@ class Streams:
             addresses: Of the routers; the streams begin at one after the other.
             prompts: One per stream.
             new_tokens: Of each response, at most.
-            retries: Of a client in a row; without any, what reaches it is a failure.
+            retries: Of a client in a row; three is what everybody has.
         """
         self.expected: list[tuple[int, ...]] = []
         self.different: list[tuple[int, tuple[int, ...]]] = []

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.machine import this_machine
-from benchmarks.soak.figures import WATCHED, Run, by_minutes, grown, growth
+from benchmarks.soak.figures import WATCHED, Run, Sample, by_minutes, grown, growth
 from benchmarks.soak.plan import Plan
 from benchmarks.soak.questions import BAD, Questions
 from benchmarks.soak.report import SoakReport, promised, write_report
-from benchmarks.soak.system import Sample
 
 IDLE = Sample("router", 0.0, 100.0, 20, 8, 12, 0, 0)
 MEMORY, FILES, THREADS, TASKS, OPEN, KV = WATCHED

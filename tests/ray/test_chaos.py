@@ -1,0 +1,171 @@
+"""`flyserve up`, whose processes are killed in turn amid many exact streams: nobody notices.
+
+`FLYSERVE_CHAOS_S=60` goes on for a minute instead of some seconds. The registry is the controller's: the two
+die together.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from demo.paths import MODELS
+from demo.tasks import load_tasks
+from fly.errors import NotReady
+from fly.messages import Role
+from orchestration.config import Deployment
+from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from orchestration.status import State
+from orchestration.topology import ACTORS
+from services.common.config import parse
+from tests.ray.cluster_rig import FOLDER, SIMULATED, model
+from tests.support.comparison import (
+    MAX_NEW_TOKENS,
+    Difference,
+    assert_only_a_tie,
+    differences,
+    gap_after,
+    prompt_ids,
+)
+from tests.support.streams import Streams
+
+CHAOS_S = float(os.environ.get("FLYSERVE_CHAOS_S", "10"))
+KILL_EVERY_S = 2.0
+WHOLE_AGAIN_S = 120.0
+CONTROLLER = "Controller"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400 + 10 * CHAOS_S)]
+
+
+class Killer:
+    """Kills processes of a deployment in turn, and leaves it to the deployment to start others.
+
+    Attributes:
+        killed: How many of each class of actors.
+        seconds: From the first to the last.
+    """
+
+    def __init__(self, actors: Mapping[Role, str]) -> None:
+        """Of these classes, and the controller."""
+        names = [actors[role].rpartition(":")[2] for role in (Role.TARGET, Role.DRAFTER, Role.SUB_DRAFTER)]
+        self.killed: Counter[str] = Counter()
+        self._target = names[0]
+        self._first_s: float | None = None
+        self.seconds = 0.0
+        self._names = itertools.cycle((*names, CONTROLLER))
+
+    def kill(self) -> None:
+        """The next one in turn, as soon as it has started; the older of two targets, never the last one."""
+        name = next(self._names)
+        while len(found := sorted(processes_of(name), key=psutil.Process.create_time)) < self._least(name):
+            time.sleep(0.05)
+        found[0].kill()
+        self.killed[name] += 1
+        self._first_s = self._first_s or time.monotonic()
+        self.seconds = time.monotonic() - self._first_s
+
+    def _least(self, name: str) -> int:
+        return 2 if name == self._target else 1
+
+
+def processes_of(name: str) -> Iterator[psutil.Process]:
+    """The processes of a class of actors, by the title that Ray gives them, but for those that start."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            title = " ".join(process.cmdline())
+            if title.startswith(f"ray::{name}") and "__init__" not in title:
+                yield process
+
+
+async def survive(streams: Streams, running: LocalDeployment, killer: Killer) -> None:
+    """The streams go on while one process after the other dies; in the end everything is there again."""
+    await streams.ask_undisturbed()
+    async with streams.running():
+        for _ in range(int(CHAOS_S / KILL_EVERY_S)):
+            await asyncio.sleep(KILL_EVERY_S)
+            await asyncio.to_thread(killer.kill)
+        await asyncio.wait_for(whole(running), WHOLE_AGAIN_S)
+
+
+async def whole(running: LocalDeployment) -> None:
+    """Returns when every replica is ready."""
+    while True:
+        with contextlib.suppress(NotReady):
+            if all(row.state is State.READY for row in await asyncio.to_thread(running.status)):
+                return
+        await asyncio.sleep(0.1)
+
+
+@pytest.fixture(autouse=True)
+def _finds_the_simulated_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
+
+
+def described(**tiers: Any) -> Deployment:
+    return parse(
+        Deployment, {"sub_drafter": {"engine": "suffix"}, "router": {"grpc_port": 0}, **tiers}, "test"
+    )
+
+
+def test_64_streams_of_simulated_engines(tmp_path: Path) -> None:
+    target = {"model": model(tmp_path, "target", base_s=0.4), "replicas": 2}
+    drafter = {"model": model(tmp_path, "drafter", base_s=0.005, agreement=0.85)}
+    actors = {**ACTORS, **SIMULATED}
+    killer, options = Killer(actors), LocalOptions(actors=actors, grace_s=1.0)
+    with local_deployment(described(target=target, drafter=drafter), lambda _: None, options) as running:
+        prompts = [f"prompt {number}" for number in range(64)]
+        streams = Streams([running.address], prompts, new_tokens=80)
+        asyncio.run(survive(streams, running, killer))
+    report(streams, killer)
+    assert not streams.failures
+    assert not streams.different
+    assert killer.killed.total() == int(CHAOS_S / KILL_EVERY_S) and len(killer.killed) == 4
+    assert streams.num_replays + streams.num_resumed > 0 and streams.num_answered >= 64
+
+
+def report(streams: Streams, killer: Killer) -> None:
+    """For who asks pytest to show what is printed."""
+    print(
+        f"{streams.num_answered} responses, {streams.num_replays} replays, {streams.num_resumed} resumed,"
+        f" {len(streams.failures)} failed, {len(streams.different)} differ;"
+        f" killed within {killer.seconds:.0f} s: {dict(killer.killed)}"
+    )
+
+
+def test_8_streams_of_the_shipped_pair() -> None:
+    served = {"dtype": "float32", "kv_tokens": 16_384, "max_sequences": 16}
+    target = {"model": str(MODELS / "target"), "replicas": 2, **served}
+    drafter = {"model": str(MODELS / "drafter"), **served}
+    killer, options = Killer(ACTORS), LocalOptions(grace_s=1.0)
+    with local_deployment(described(target=target, drafter=drafter), lambda _: None, options) as running:
+        prompts = prompt_ids(running.address, load_tasks(8))
+        streams = Streams([running.address], prompts, new_tokens=MAX_NEW_TOKENS)
+        asyncio.run(survive(streams, running, killer))
+    report(streams, killer)
+    assert not streams.failures
+    assert_only_a_tie(rounded(streams, prompts))
+    assert killer.killed.total() == int(CHAOS_S / KILL_EVERY_S)
+    assert streams.num_answered >= 8
+
+
+def rounded(streams: Streams, prompts: Sequence[Sequence[int]]) -> list[Difference]:
+    """Where responses part from the undisturbed ones: forwards of another shape round in another way."""
+    if not streams.different:
+        return []
+    target = LlamaForCausalLM.from_pretrained(MODELS / "target", dtype=torch.float32)
+    numbers, found = zip(*sorted(set(streams.different)), strict=True)
+    expected = [list(streams.expected[number]) for number in numbers]
+
+    def gap(index: int, position: int) -> float:
+        return gap_after(target, [*prompts[numbers[index]], *expected[index][:position]])
+
+    return differences(expected, [list(ids) for ids in found], gap)
