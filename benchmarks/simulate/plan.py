@@ -112,8 +112,8 @@ class Plan:
     fewer_drafters: tuple[int, ...] = (1, 2)
     routers: int = 8
     prompt_tokens: int = 128
-    settle_s: float = 1.0
-    measure_s: float = 1.25
+    settle_s: float = 0.8
+    measure_s: float = 1.0
     dilation: float | None = None
 
     def quick(self) -> "Plan":

@@ -1,16 +1,19 @@
 """What a router costs, as tables and text."""
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.bars import Bar
 from benchmarks.simulate.figures import Figures
-from benchmarks.simulate.plan import FLY
+from benchmarks.simulate.plan import FLY, Deployment
 from benchmarks.simulate.profile import Profile
 from benchmarks.simulate.router_cost import ROUTER_SETTINGS, Block
 from benchmarks.simulate.runner import Found
 from benchmarks.summary import bootstrap
 from benchmarks.text_table import TextTable
+from fly.messages import Endpoint, Role, Snapshot
+from services.common.codec.registry import snapshot_to_wire
 
 LIMIT_MS = 0.1
 """CPU time of a router per emitted token, at a tau of 10."""
@@ -18,6 +21,7 @@ _PACKAGES, _FUNCTIONS = 12, 25
 """Rows of a profile's tables."""
 _USE = 0.6
 """Of a core, that a router is to need on the average."""
+_NEEDED_HEADS = ("setting", "targets", "tokens/s", "routers", "connections of all", "snapshot, bytes")
 _HEADS = (
     "setting",
     "tau",
@@ -49,11 +53,14 @@ def router_lines(found: Found, sizes: Sequence[Figures]) -> Iterator[str]:
 
 CPU time of the router's process, with metrics, by the kernel's clock; the same requests before a target and a
 drafter whose forwards take no time, {plan.at_once} at once. {plan.launches} launches of all processes,
-{plan.blocks} blocks of
-{plan.requests} requests in each; the median over blocks, and its 95% interval over resamples of them.
+{plan.blocks} blocks of {plan.requests} requests in each; the median over blocks, and its 95% interval over
+resamples of them.
 """
     yield from router_table(found.blocks).markdown()
-    yield f"\nRouters that the simulated deployments would need, each to be busy for {_USE:.0%} of a core:\n"
+    yield f"""
+Routers that the simulated deployments would need, each to be busy for {_USE:.0%} of a core; the connections
+that they have to replicas, all together; and what the registry tells each of them at every change:
+"""
     yield from _needed(found.blocks, sizes).markdown()
     for setting, profile in found.profiles.items():
         yield from _profile_lines(setting, profile)
@@ -85,9 +92,22 @@ def _needed(blocks: Sequence[Block], sizes: Sequence[Figures]) -> TextTable:
         costs = [block.cpu_ms for block in blocks if block.setting == each.setting]
         if costs:
             cores = each.tokens_per_s * statistics.median(costs) / 1e3
-            number = f"{max(1, -(-cores // _USE)):.0f}"
-            rows.append((each.setting, str(each.deployment.targets), f"{each.tokens_per_s:,.0f}", number))
-    return TextTable("", ("setting", "targets", "tokens/s", "routers"), tuple(rows))
+            routers, shape = max(1, math.ceil(cores / _USE)), each.deployment
+            connections = routers * (shape.targets + shape.drafters)
+            numbers = (each.tokens_per_s, routers, connections, _snapshot_bytes(shape))
+            rows.append((each.setting, str(shape.targets), *(f"{number:,.0f}" for number in numbers)))
+    return TextTable("", _NEEDED_HEADS, tuple(rows))
+
+
+def _snapshot_bytes(shape: Deployment) -> int:
+    """Of what the registry tells every router of this deployment at every change."""
+    numbers = {Role.TARGET: shape.targets, Role.DRAFTER: shape.drafters}
+    endpoints = (
+        Endpoint(role, f"10.0.{number // 256}.{number % 256}:50100", f"{role.value}-{number}", 1)
+        for role, count in numbers.items()
+        for number in range(count)
+    )
+    return snapshot_to_wire(Snapshot(1, tuple(endpoints))).ByteSize()
 
 
 def _profile_lines(setting: str, profile: Profile) -> Iterator[str]:

@@ -53,8 +53,6 @@ def run(plan: Plan, router_plan: RouterPlan, parts: Parts, console: Console) -> 
         data = parts.measure(name, lambda: adapter.dump_python(measure(), mode="json"))
         return adapter.validate_python(data)
 
-    blocks = part("router", tuple[Block, ...], lambda: _router(plan, router_plan, console))
-    profiles = part("profile", dict[str, Profile], lambda: _profiles(plan, router_plan, console))
     dilations = part("dilations", Dilations, lambda: _find_dilations(plan, console))
     figures: tuple[Figures, ...] = ()
     for number, stage in enumerate(plan.stages(dilations)):
@@ -63,6 +61,8 @@ def run(plan: Plan, router_plan: RouterPlan, parts: Parts, console: Console) -> 
             return _stage(plan, stage, console)
 
         figures += part(f"stage-{number}", tuple[Figures, ...], measured)
+    blocks = part("router", tuple[Block, ...], lambda: _router(plan, router_plan, console))
+    profiles = part("profile", dict[str, Profile], lambda: _profiles(plan, router_plan, console))
     return Found(plan, router_plan, dilations, figures, blocks, profiles)
 
 
