@@ -22,6 +22,9 @@ from benchmarks.simulate.system import Running, Worker, running
 from benchmarks.summary import share
 from flyserve import AsyncClient
 
+_SPREAD = 0.6
+"""Part of the time before anything is counted in which the clients begin."""
+
 
 def measure_stage(plan: Plan, stage: Stage, advance: Advance) -> list[Measured]:
     """Every deployment of a stage under every setting; `advance` is called after each setting.
@@ -55,7 +58,8 @@ async def _measure(
 ) -> Callable[[MachineUse], Measured]:
     """What lacks nothing but what the whole machine did."""
     deployment, dilation = system.deployment, stage.dilation
-    level = Level(deployment.streams, plan.settle_s * dilation, plan.measure_s * dilation)
+    settle_s, measure_s = plan.settle_s * dilation, plan.measure_s * dilation
+    level = Level(deployment.streams, settle_s, measure_s, _SPREAD * settle_s)
     prompts = _prompts(f"{deployment} {setting}", plan.prompt_tokens)
     async with AsyncExitStack() as held:
         clients = [

@@ -68,7 +68,7 @@ def run(plan: Plan, router_plan: RouterPlan, parts: Parts, console: Console) -> 
 
 def _router(plan: Plan, router_plan: RouterPlan, console: Console) -> Sequence[Block]:
     with progress_bar(console, router_plan.counted, "router, undilated") as advance:
-        return measure_router(router_plan, plan.prompt_tokens, advance)
+        return tuple(measure_router(router_plan, plan.prompt_tokens, advance))
 
 
 def _profiles(plan: Plan, router_plan: RouterPlan, console: Console) -> dict[str, Profile]:
@@ -96,4 +96,4 @@ def _needed(stage: Stage, trial: Any) -> float:
 def _stage(plan: Plan, stage: Stage, console: Console) -> Sequence[Figures]:
     label = f"{sum(each.targets for each in stage.deployments)} replicas, {stage.dilation:g} times slower"
     with progress_bar(console, len(stage.settings), label) as advance:
-        return [summarize(each, plan.models) for each in measure_stage(plan, stage, advance)]
+        return tuple(summarize(each, plan.models) for each in measure_stage(plan, stage, advance))
