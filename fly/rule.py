@@ -138,7 +138,7 @@ def _verdict(position: Position) -> Verdict:
 
 
 def _kept(positions: Sequence[Position]) -> tuple[Decided, ...]:
-    return tuple(Decided(p.token, _verdict(p), p.choice, p.entropy) for p in positions)
+    return tuple([Decided(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
 
 
 def _after(state: RuleState, decided: tuple[Decided, ...]) -> RuleState:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 from fly.types import Decision, Refusal, Verdict
 
-_DRAFTED = frozenset({Verdict.EXACT, Verdict.RESCUED})
-
 
 @dataclass(slots=True)
 class Statistics:
@@ -67,12 +65,13 @@ class Statistics:
 
     def count_round(self, num_drafts: int, decision: Decision) -> None:
         """Adds one verification and what was decided of it."""
-        verdicts = Counter(decided.verdict for decided in decision.decided)
+        verdicts = [decided.verdict for decided in decision.decided]
         self.rounds += 1
         self.drafted += num_drafts
-        self.emitted += len(decision.decided)
-        self.accepted += sum(verdicts[verdict] for verdict in _DRAFTED)
-        self.rescued += verdicts[Verdict.RESCUED]
+        self.emitted += len(verdicts)
+        rescued = verdicts.count(Verdict.RESCUED)
+        self.accepted += verdicts.count(Verdict.EXACT) + rescued
+        self.rescued += rescued
         self.carried += bool(decision.provisional)
         if decision.refusal is not None:
             self.refusals[decision.refusal] += 1

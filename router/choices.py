@@ -1,33 +1,40 @@
 """The choices of one request: decoded side by side, each with a seed of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from fly.errors import DeadlineExceeded
 from router.deadline import Deadline
 from router.generation import Means, generate
 from router.request import PreparedRequest
 from router.response import Piece
+from services.common.alarm import Alarm
 
 EmitOfChoice = Callable[[int, Piece], Awaitable[None]]
 """Takes a piece of the choice with this index; pieces of several choices come one after the other."""
 
 
-def patient(emit: EmitOfChoice, timeout_s: float) -> EmitOfChoice:
-    """The same, but a client that takes a piece for longer than `timeout_s` is given up.
+@contextmanager
+def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
+    """The same while the block runs, but a client that takes a piece for longer than `timeout_s` is given up.
 
     Until then a slow one holds up nobody else, and costs its own place and what its connection buffers:
     a response goes on only as its pieces are taken.
     """
+    alarm = Alarm(timeout_s)
 
     async def emit_in_time(index: int, piece: Piece) -> None:
         try:
-            async with asyncio.timeout(timeout_s):
+            with alarm:
                 await emit(index, piece)
         except TimeoutError:
             raise DeadlineExceeded(f"the client took nothing for {timeout_s:g} s") from None
 
-    return emit_in_time
+    try:
+        yield emit_in_time
+    finally:
+        alarm.close()
 
 
 async def generate_choices(

@@ -1,6 +1,5 @@
 """A response's side of the drafter: drafts while there is one, and goes on without while there is none."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
@@ -15,6 +14,7 @@ from router.clients import Replica
 from router.fleet import Fleet
 from router.links import Link, Links
 from router.policies.key import RequestKey
+from services.common.alarm import Alarm
 from services.common.backoff import Backoff
 from services.common.streams import DrafterStream
 
@@ -43,6 +43,7 @@ class DrafterSide:
         self._fleet = fleet
         self._make_opening = make_opening
         self._timeout_s = timeout_s
+        self._alarm = Alarm(timeout_s)
         self._clock = clock
         self._key = key
         self._backoff: Backoff | None = None
@@ -54,6 +55,7 @@ class DrafterSide:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._alarm.close()
         await self.links.leave(error)
 
     async def draft(
@@ -90,7 +92,7 @@ class DrafterSide:
         end_at_stop: bool,
     ) -> Draft:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            with self._alarm:
                 draft = await link.stream.draft(sequence, decided, max_tokens, end_at_stop)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None

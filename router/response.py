@@ -1,6 +1,7 @@
 """What a response is made of: pieces as they are decided, and what the deployment says of itself."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fly.messages import ModelInfo
 from fly.statistics import Statistics
@@ -32,8 +33,7 @@ class TokenLogprobs:
     top: tuple[RankedToken, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseToken:
+class ResponseToken(NamedTuple):
     """A decided token as the client sees it.
 
     Attributes:

@@ -149,11 +149,11 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
     """Each draft beside the target's word on it, and the target's extra choice."""
     excluded = verification.excluded_drafts
     judged = zip(drafts, verification.choices, verification.entropies, strict=False)
-    positions = tuple(
+    positions = [
         Position(token, choice, entropy, index in excluded)
         for index, (token, choice, entropy) in enumerate(judged)
-    )
-    return Evidence(positions, verification.choices[-1], verification.entropies[-1])
+    ]
+    return Evidence(tuple(positions), verification.choices[-1], verification.entropies[-1])
 
 
 def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:

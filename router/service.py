@@ -79,8 +79,8 @@ class GenerationService:
             observed.accepted(prepared)
             async with self._admission.place(tenant, deadline):
                 observed.admitted()
-                emit = patient(await make_emit(header), means.config.write_timeout_s)
-                await generate_choices(means, prepared, started, deadline, emit)
+                with patient(await make_emit(header), means.config.write_timeout_s) as emit:
+                    await generate_choices(means, prepared, started, deadline, emit)
         return header
 
     async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -1,6 +1,5 @@
 """A response's side of the target: its stream, and another replica's when that one breaks."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -15,6 +14,7 @@ from router.clients import Accepts, Replica, with_weights
 from router.fleet import Fleet
 from router.links import Link, Links
 from router.policies.key import RequestKey
+from services.common.alarm import Alarm
 from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class TargetSide:
         self._fleet = fleet
         self._make_opening = make_opening
         self._timeout_s = timeout_s
+        self._alarm = Alarm(timeout_s)
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
         self._key = key
@@ -74,6 +75,7 @@ class TargetSide:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._alarm.close()
         await self.links.leave(error)
 
     async def verify(
@@ -113,7 +115,7 @@ class TargetSide:
         distributions: Sequence[SparseDistribution],
     ) -> Verification:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            with self._alarm:
                 verification = await self._link.stream.verify(sequence, drafts, decided, distributions)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fly.errors import ModelError
 
 _ENCODE_INLINE_CHARACTERS = 16_384
+_MOST_KEPT = 1 << 17
+"""Tokens whose own text is kept: each is decoded behind the one before it, and then by itself."""
 
 
 class Tokenizer:
@@ -26,6 +29,7 @@ class Tokenizer:
         self.has_chat_template = bool(fast.chat_template)
         self._fast = fast
         self._backend = fast.backend_tokenizer
+        self._decode_one = lru_cache(_MOST_KEPT)(self._decode)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -77,6 +81,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens; bytes that make no character become U+FFFD."""
+        return self._decode_one(ids[0]) if len(ids) == 1 else self._decode(*ids)
+
+    def _decode(self, *ids: int) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=True))
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:

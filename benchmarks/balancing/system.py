@@ -7,12 +7,12 @@ from pathlib import Path
 
 import grpc
 
+from benchmarks.serving import serving
 from fly.clock import SystemClock
 from fly.messages import Role
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel
-from services.common.host import Host
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine
@@ -40,23 +40,14 @@ async def running(balancing: str, num_replicas: int, kv_tokens: int) -> AsyncIte
         addresses = []
         for engine in engines:
             await engine.start()
-            addresses.append(await stack.enter_async_context(_serving(host_engine(engine))))
+            addresses.append(await stack.enter_async_context(serving(host_engine(engine))))
         config = RouterConfig(
             model=TOKENIZER, grpc_port=0, targets=tuple(addresses), balancing=balancing, max_concurrent=64
         )
-        router = await stack.enter_async_context(_serving(await create_host(config)))
+        router = await stack.enter_async_context(serving(await create_host(config)))
         channel = await stack.enter_async_context(open_channel(router))
         yield System(channel, engines)
 
 
 def _runner(kv_tokens: int) -> SimulatedRunner:
     return SimulatedRunner(_COSTS, Role.TARGET, max_sequences=64, kv_tokens=kv_tokens)
-
-
-@asynccontextmanager
-async def _serving(host: Host) -> AsyncIterator[str]:
-    await host.start()
-    try:
-        yield host.address
-    finally:
-        await host.drain(0.0)

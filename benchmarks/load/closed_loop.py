@@ -41,6 +41,7 @@ async def run_window(
     streams: list[Stream] = []
 
     async def client(index: int) -> None:
+        await asyncio.sleep(level.spread_s * index / level.concurrency)
         limit = max(1, _USUAL_TOKENS * (index + 1) // level.concurrency)
         while True:
             stream = Stream(time.perf_counter())

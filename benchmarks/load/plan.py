@@ -28,11 +28,13 @@ class Level:
         concurrency: Clients, each with one request after the other.
         settle_s: Before anything is counted: prompts are computed, and clients fall out of step.
         measure_s: While tokens are counted.
+        spread_s: In which the clients begin, one after the other; not all of their prompts at once.
     """
 
     concurrency: int
     settle_s: float
     measure_s: float
+    spread_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from demo.paths import MODELS
 from orchestration.processes import service_process
 
 _START_S, _GRACE_S = 60.0, 10.0
-_NO_COST = "base_s: 0.0, per_token_s: 0.0, per_token_above_s: 0.0, response_tokens: [100000, 100000]"
+NO_COST = "base_s: 0.0, per_token_s: 0.0, per_token_above_s: 0.0, response_tokens: [100000, 100000]"
 _EXPORT_DELAY_MS = "200"
 """Batches of spans leave so soon, not after the usual 5 s: a block pays for its own."""
 
@@ -73,10 +73,12 @@ def running_system() -> Iterator[tuple[dict[str, Router], _Sink]]:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         sink = _Sink()
         endpoint = stack.enter_context(_collector(sink))
-        target = stack.enter_context(_service(folder, "services.target", f"{{{_NO_COST}}}"))
-        drafter = stack.enter_context(_service(folder, "services.drafter", f"{{{_NO_COST}, agreement: 0.9}}"))
+        target = stack.enter_context(simulated_service(folder, "services.target", f"{{{NO_COST}}}"))
+        drafter = stack.enter_context(
+            simulated_service(folder, "services.drafter", f"{{{NO_COST}, agreement: 0.9}}")
+        )
         routers = {
-            name: stack.enter_context(_router(folder / str(index), target, drafter, told))
+            name: stack.enter_context(router_process(folder / str(index), target, drafter, told))
             for index, (name, told) in enumerate(settings(endpoint).items())
         }
         yield routers, sink
@@ -95,21 +97,32 @@ def _collector(sink: _Sink) -> Iterator[str]:
 
 
 @contextmanager
-def _service(folder: Path, module: str, simulated: str) -> Iterator[str]:
+def simulated_service(folder: Path, module: str, simulated: str) -> Iterator[str]:
+    """The address of a service whose model is simulated, a process of its own."""
     command = (module, "--simulated", simulated)
     with service_process(command, os.environ, folder, _START_S, _GRACE_S) as process:
         yield process.address
 
 
 @contextmanager
-def _router(folder: Path, target: str, drafter: str, told: dict[str, Any]) -> Iterator[Router]:
+def router_process(
+    folder: Path, target: str, drafter: str, told: dict[str, Any], program: Sequence[str] = ("router",)
+) -> Iterator[Router]:
+    """A router before these services.
+
+    Args:
+        folder: For its files; it is made.
+        target: Address of the target.
+        drafter: Address of the drafter.
+        told: The section `telemetry`.
+        program: Module that runs the router, and what comes before the router's flags.
+    """
     folder.mkdir()
     config = {"model": str(MODELS / "target"), "grpc_port": 0, "targets": [target], "drafters": [drafter]}
     file = folder / "router.yaml"
     file.write_text(yaml.safe_dump({**config, "telemetry": told}), encoding="utf-8")
     environment = {**os.environ, "OTEL_BSP_SCHEDULE_DELAY": _EXPORT_DELAY_MS, "PYTHONHASHSEED": "0"}
-    with service_process(
-        ("router", "--config", str(file)), environment, folder, _START_S, _GRACE_S
-    ) as process:
-        found = re.search(r"metrics at (\S+)", (folder / "router.log").read_text(encoding="utf-8"))
+    command = (*program, "--config", str(file))
+    with service_process(command, environment, folder, _START_S, _GRACE_S) as process:
+        found = re.search(r"metrics at (\S+)", (folder / f"{program[0]}.log").read_text(encoding="utf-8"))
         yield Router(process.address, process.pid, found[1] if found else "")

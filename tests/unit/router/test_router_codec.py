@@ -102,7 +102,7 @@ def test_a_response_joins_its_pieces() -> None:
 
 def test_a_token_tells_its_text_and_what_the_target_would_have_said() -> None:
     logprobs = TokenLogprobs(-1.5, -0.5, (RankedToken(9, "b", -0.5),))
-    token = replace(TOKENS[1], logprobs=logprobs)
+    token = TOKENS[1]._replace(logprobs=logprobs)
     (wire,) = piece_to_wire(0, Piece("a", (token,)), None).tokens
     assert (wire.text, wire.choice_text) == ("a", "b")
     assert (wire.logprobs.token, wire.logprobs.choice, wire.logprobs.top[0].id) == (-1.5, -0.5, 9)

@@ -1,6 +1,5 @@
 """Metrics of a router: requests, tokens, rounds, what became of drafts, and how long everything took."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
@@ -176,8 +175,10 @@ class ResponseMetrics(ResponseObserver):
 
     def decided(self, num_drafts: int, num_kept: int, decision: Decision) -> None:
         self._rounds[num_drafts > 0].inc()
-        for verdict, number in Counter(decided.verdict for decided in decision.decided).items():
-            self._tokens[verdict].inc(number)
+        verdicts = [decided.verdict for decided in decision.decided]
+        for verdict, tokens in self._tokens.items():
+            if number := verdicts.count(verdict):
+                tokens.inc(number)
         if decision.refusal is not None:
             self._refusals[decision.refusal].inc()
         if decision.provisional:

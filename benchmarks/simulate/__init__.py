@@ -1,0 +1,1 @@
+"""A large deployment in dilated time: real routers and real gRPC, models with the costs of an H200."""

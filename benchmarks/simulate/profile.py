@@ -1,0 +1,85 @@
+"""Where a router's CPU time goes: sampled stacks by part of a request, by package, by function. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OUTSIDE = "event loop, gRPC and its threads (no Python)"
+_PARTS: Mapping[str, str] = {
+    "router.servicer:GenerationServicer.GenerateStream.<locals>.make_emit": "emit: a chunk to the client",
+    "router.generation:make_piece": "text and tokens of a chunk",
+    "router.round:propose": "propose: a step to the drafter and back",
+    "router.round:verify": "verify: a step to the target and back",
+    "router.round:decide": "decide: the rule, detokenizing, counting",
+    "router.generation:open_response": "open and close the streams",
+    "router.service:GenerationService._prepare": "check a request",
+    "router.round:play_round": "a round, what is left of it",
+    "router.": "a request, what is left of it",
+}
+"""What a stack is part of: the first of these that begins any of its functions."""
+_LOOP = ("asyncio.runners:", "asyncio.base_events:")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Shares of a router's CPU time, the largest first.
+
+    Attributes:
+        cpu_ms: Per emitted token, while it was watched.
+        samples: That were taken.
+        parts: By what of a request was done.
+        packages: By the package of the function that ran.
+        functions: By that function.
+    """
+
+    cpu_ms: float
+    samples: int
+    parts: tuple[tuple[str, float], ...]
+    packages: tuple[tuple[str, float], ...]
+    functions: tuple[tuple[str, float], ...]
+
+
+def make_profile(stacks: Sequence[Mapping[str, Any]], cpu_ms: float) -> Profile:
+    """A profile of stacks, each with the outermost function first and how often it was seen."""
+    parts, packages, functions = Counter[str](), Counter[str](), Counter[str]()
+    for each in stacks:
+        stack, seen = each["stack"], each["samples"]
+        parts[_part(stack)] += seen
+        packages[_package(stack)] += seen
+        functions[OUTSIDE if _is_outside(stack) else stack[-1]] += seen
+    total = sum(parts.values())
+    shares = (
+        tuple((name, seen / total) for name, seen in counts.most_common())
+        for counts in (parts, packages, functions)
+    )
+    return Profile(cpu_ms, total, *shares)
+
+
+def _part(stack: Sequence[str]) -> str:
+    if _is_outside(stack):
+        return OUTSIDE
+    for begin, part in _PARTS.items():
+        if any(function.startswith(begin) for function in stack[_entry(stack) :]):
+            return part
+    return "everything else"
+
+
+def _package(stack: Sequence[str]) -> str:
+    """The folder of our own modules, the first name of others."""
+    if _is_outside(stack):
+        return OUTSIDE
+    parts = stack[-1].partition(":")[0].split(".")
+    if parts[0] == "<string>":
+        return "dataclasses (made functions)"
+    return ".".join(parts[:2] if parts[0] in ("services", "router") and len(parts) > 2 else parts[:1])
+
+
+def _is_outside(stack: Sequence[str]) -> bool:
+    return stack[-1].startswith(_LOOP)
+
+
+def _entry(stack: Sequence[str]) -> int:
+    """Where what the event loop calls begins: before it is the program's start."""
+    loops = [at for at, function in enumerate(stack) if function.startswith(_LOOP)]
+    return loops[-1] + 1 if loops else 0

@@ -1,0 +1,33 @@
+"""A simulated deployment over real sockets: it grows with its replicas; a CPU that is too slow is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.simulate.figures import Figures, summarize
+from benchmarks.simulate.measure import measure_stage
+from benchmarks.simulate.plan import FLY, PLAIN, Deployment, Models, Plan, Stage
+
+pytestmark = pytest.mark.slow
+
+PLAN = replace(Plan(Models.on_h200(2, 2048)).quick(), settle_s=0.4, measure_s=0.8)
+
+
+def measure(dilation: float, settings: tuple[str, ...], *deployments: Deployment) -> list[Figures]:
+    found = measure_stage(PLAN, Stage(deployments, settings, dilation), lambda: None)
+    return [summarize(each, PLAN.models) for each in found]
+
+
+def test_throughput_grows_with_the_replicas_and_drafts_speed_decoding_up() -> None:
+    found = measure(6.0, (PLAIN, FLY), Deployment(1, 1, 1, 8), Deployment(3, 2, 2, 24))
+    one, three, one_fly, three_fly = found
+    assert 2 < three.tokens_per_s / one.tokens_per_s < 4
+    assert 2 < three_fly.tokens_per_s / one_fly.tokens_per_s < 4
+    assert one_fly.tokens_per_s > 1.3 * one.tokens_per_s and one_fly.tau > 5
+    assert one.inter_token is not None and one.inter_token.p50 > PLAN.models.target.base_s
+    assert all(each.late < 0.2 and each.completed for each in (one_fly, three_fly))
+
+
+def test_a_clock_that_is_not_dilated_makes_figures_that_are_flagged() -> None:
+    (found,) = measure(1.0, (FLY,), Deployment(2, 2, 1, 62))
+    assert found.is_flagged and found.distortion > 0.1

@@ -1,0 +1,159 @@
+"""The simulated deployment: costs by the roofline, what a window says, when a figure is not to be trusted."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.load.window import Window
+from benchmarks.machine import this_machine
+from benchmarks.simulate.figures import (
+    MachineUse,
+    Measured,
+    needed_dilation,
+    scaling,
+    scaling_bars,
+    summarize,
+)
+from benchmarks.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
+from benchmarks.simulate.pace import Sample, between, read_samples
+from benchmarks.simulate.plan import FLY, GOODPUT, PLAIN, SETTINGS, Deployment, Dilations, Models, Plan
+from benchmarks.simulate.profile import OUTSIDE, make_profile
+from benchmarks.simulate.report import make_tables, write_report
+from benchmarks.simulate.router_cost import Block, RouterPlan
+from benchmarks.simulate.runner import Found
+
+MODELS = Models.on_h200(2, 2048)
+PLAN = Plan(MODELS)
+
+
+def measured(
+    targets: int, tokens: int, setting: str = PLAIN, steps_s: float = 10.0, late_s: float = 0.0
+) -> Measured:
+    """Ten real seconds at a dilation of 20: half a simulated one."""
+    shape = PLAN.deployment(targets)
+    window = Window(setting, shape.streams, 0, tokens, 10.0, (2.0,), ((0.4, 1), (0.8, 4)), 3, 30, 6)
+    busy = shape.streams * steps_s
+    services = Sample(10.0, 4.0, 100.0, late_s, busy / 4, busy * 3 / 4, 500, 0.5)
+    routers = Sample(10.0, 3.0, 0.0, 0.0, 0.0, 0.0, 500, 0.5)
+    return Measured(
+        shape, setting, 20.0, window, (tokens // 10,) * 10, 9.9, services, routers, MachineUse(0.5, 1.0)
+    )
+
+
+def test_a_forward_costs_what_its_roofline_says() -> None:
+    target = Replica(LLAMA_70B, H200, 2, 2048)
+    costs = MODELS.target_model
+    assert LLAMA_70B.kv_bytes == 320 * 1024 and LLAMA_8B.kv_bytes == 128 * 1024
+    weights_s = 2 * 70.6e9 / (2 * 4.8e12 * 0.75)
+    assert costs.forward_s(0, 1) == pytest.approx(weights_s + 0.3e-3 + 160 * 10e-6)
+    assert costs.forward_s(0, target.knee_rows) == costs.forward_s(0, 1), "below the knee rows are free"
+    above = costs.forward_s(0, 4 * target.knee_rows) - costs.forward_s(0, 1)
+    assert above == pytest.approx(3 * weights_s, rel=0.02), "there compute takes as long as the weights"
+    assert costs.forward_s(8, 8) - costs.forward_s(0, 8) == pytest.approx(8 * 2048 * 320 * 1024 / 7.2e12)
+    assert Replica(LLAMA_70B, H200, 4, 2048).base_s < 0.6 * target.base_s
+    assert 300_000 < target.kv_tokens < 400_000
+
+
+def test_both_models_speak_one_language_and_only_the_drafter_deviates() -> None:
+    target, drafter = MODELS.target_model, MODELS.drafter_model
+    assert target.token_map_hash == drafter.token_map_hash
+    assert (target.agreement, drafter.agreement) == (1.0, 0.925) and target.seed == drafter.seed
+
+
+def test_figures_are_in_simulated_seconds() -> None:
+    figures = summarize(measured(4, 1000, FLY), MODELS)
+    assert figures.tokens_per_s == 2000.0 and set(figures.slices) == {2000.0}
+    assert figures.first is not None and figures.first.p50 == pytest.approx(0.1)
+    assert figures.inter_token is not None and figures.inter_token.p50 == pytest.approx(0.01)
+    assert figures.gpus == 12 and figures.gpu_s == pytest.approx(6.0), "GPU seconds by 1,000 tokens"
+    assert summarize(measured(4, 1000, PLAIN), MODELS).gpus == 8, "plain decoding needs no drafters"
+
+
+def test_a_figure_is_flagged_where_the_cpu_was_too_slow() -> None:
+    assert not summarize(measured(1, 1000), MODELS).is_flagged
+    outside = summarize(measured(1, 1000, steps_s=9.0), MODELS)
+    late = summarize(measured(1, 1000, late_s=6.0), MODELS)
+    assert outside.outside == pytest.approx(0.1) and outside.is_flagged
+    assert late.late == pytest.approx(0.06) and late.is_flagged
+
+
+def test_scaling_is_by_the_smallest_deployment_of_the_same_setting() -> None:
+    each = [(1, 100), (4, 396), (64, 5120)]
+    sizes = [summarize(measured(*one, setting), MODELS) for setting in (PLAIN, FLY) for one in each]
+    assert scaling(sizes[1], sizes[0]).value == pytest.approx(0.975, abs=0.02)
+    plain, fly = scaling_bars(sizes)
+    assert plain.measured.value == pytest.approx(0.8) and not plain.is_met
+    assert plain.name.startswith(PLAIN) and fly.name.startswith(FLY)
+
+
+def test_the_dilation_leaves_the_cores_some_room() -> None:
+    trial = [measured(1, 1000)]
+    own = (4.0 + 3.0 + 1.0) / 10.0 * 20
+    assert needed_dilation(64, trial, cores=2) == pytest.approx(own * 64 / (2 * (0.65 - 0.1)), abs=1)
+    crowded = [replace(trial[0], machine=MachineUse(1.0, 1.0))]
+    assert needed_dilation(64, crowded, cores=2) > 2 * needed_dilation(64, trial, cores=2)
+    assert needed_dilation(1, trial, cores=64) == 20.0, "the bursts of one replica need some as well"
+
+
+def test_samples_are_read_as_they_are_written(tmp_path: Path) -> None:
+    file, line = (
+        tmp_path / "samples.jsonl",
+        {"cpu_s": 0, "asked_s": 0, "late_s": 0, "draft_s": 0, "probes": 0},
+    )
+    lines = [json.dumps({**line, "at_s": t, "verify_s": 3 * t, "lag_s": 0.0}) for t in range(5)]
+    file.write_text("\n".join(lines) + '\n{"at_s": 5, "cp')
+    samples = read_samples(file)
+    did = between(samples, 0.5, 3.5)
+    assert len(samples) == 5 and (did.at_s, did.verify_s) == (2, 6)
+    with pytest.raises(ValueError, match="1 samples"):
+        between(samples, 0.5, 1.5)
+
+
+def test_the_largest_deployment_is_measured_alone() -> None:
+    smaller, largest = PLAN.stages(Dilations(30.0, 60.0))
+    assert largest.deployments == (Deployment(64, 64, 8, 64 * 31),) and largest.dilation == 60.0
+    assert GOODPUT not in largest.settings and smaller.settings == tuple(SETTINGS)
+    assert [each.targets for each in smaller.deployments] == [1, 4, 16, 4, 4, 4, 4]
+    assert {each.streams for each in smaller.deployments} == {31, 124, 496, 4, 32}
+    assert len(PLAN.quick().stages(Dilations(1.0, 1.0))[0].deployments) == 1
+
+
+def test_a_sample_counts_for_the_part_of_a_request_that_it_was_taken_in() -> None:
+    start = ["router.__main__:main", "asyncio.runners:Runner.run"]
+    verify = [*start, "router.generation:generate", "router.round:play_round", "router.round:verify"]
+    stacks = [
+        {"stack": start, "samples": 5},
+        {"stack": [*verify, "services.common.streams:SequenceStream._exchange"], "samples": 3},
+        {"stack": [*start, "router.generation:generate"], "samples": 2},
+    ]
+    profile = make_profile(stacks, 0.1)
+    assert profile.samples == 10 and profile.functions[0] == (OUTSIDE, 0.5)
+    assert dict(profile.parts)["verify: a step to the target and back"] == 0.3
+    assert dict(profile.packages) == {OUTSIDE: 0.5, "services.common": 0.3, "router": 0.2}
+
+
+def test_the_report_says_everything(tmp_path: Path) -> None:
+    sizes = (1, 4, 16, 64)
+    settings = ((targets, s) for targets in sizes for s in SETTINGS if targets < 64 or s != GOODPUT)
+    figures = tuple(
+        summarize(measured(targets, 100 * targets, setting), MODELS) for targets, setting in settings
+    )
+    late = replace(figures[0], late=0.2)
+    blocks = tuple(
+        Block(setting, cost, 1000, rounds, tau)
+        for setting, cost, rounds, tau in (
+            (PLAIN, 0.3, 1000, 0.0),
+            (FLY, 0.09, 100, 10.0),
+            (FLY, 0.092, 100, 10.0),
+        )
+    )
+    profile = make_profile([{"stack": ["asyncio.runners:Runner.run"], "samples": 1}], 0.1)
+    found = Found(PLAN, RouterPlan(), Dilations(30, 60), (late, *figures[1:]), blocks, {FLY: profile})
+    page = write_report(found, this_machine(), tmp_path).read_text()
+    assert "64 replicas by 64 times 1 | >= 0.90x | 1.00x" in page and "20.0% !" in page
+    assert "tau 10.0, by 0.1 ms | <= 1.00x | 0.91x" in page
+    assert "Dilation: 60 for the largest" in page and (tmp_path / "simulate-replicas.svg").is_file()
+    assert len(json.loads((tmp_path / "simulate.json").read_text())["figures"]) == len(figures)
+    assert any("what was promised" in table.title for table in make_tables(found))

@@ -1,0 +1,75 @@
+"""A timeout for one step after the other: it interrupts what takes too long, and nothing else."""
+
+import asyncio
+import time
+
+import pytest
+
+from services.common.alarm import Alarm
+
+
+async def test_a_step_that_takes_too_long_is_interrupted() -> None:
+    alarm, started = Alarm(0.05), time.monotonic()
+    with pytest.raises(TimeoutError), alarm:
+        await asyncio.sleep(10)
+    assert 0.04 < time.monotonic() - started < 5
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling(), "the task is as it was"
+    await asyncio.sleep(0)
+
+
+async def test_every_step_has_the_whole_time_anew() -> None:
+    alarm = Alarm(1.0)
+    for _ in range(5):
+        with alarm:
+            await asyncio.sleep(0.3)
+    with pytest.raises(TimeoutError), alarm:
+        await asyncio.sleep(10)
+    with alarm:
+        await asyncio.sleep(0.3)
+
+
+async def test_an_alarm_that_rings_between_two_steps_disturbs_nobody() -> None:
+    alarm = Alarm(0.05)
+    with alarm:
+        pass
+    await asyncio.sleep(0.1)
+    with pytest.raises(TimeoutError), alarm:
+        await asyncio.sleep(10)
+
+
+async def test_whoever_cancels_the_task_is_not_told_of_a_timeout() -> None:
+    alarm = Alarm(0.1)
+
+    async def step() -> None:
+        with alarm:
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(step())
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.2)
+    alarm.close()
+
+
+async def test_a_step_that_fails_by_itself_says_why() -> None:
+    with pytest.raises(KeyError), Alarm(5.0):
+        raise KeyError
+
+
+async def test_one_alarm_serves_several_tasks_in_turn() -> None:
+    alarm, turn = Alarm(0.05), asyncio.Lock()
+
+    async def step(seconds: float) -> str:
+        async with turn:
+            try:
+                with alarm:
+                    await asyncio.sleep(seconds)
+            except TimeoutError:
+                return "late"
+        return "done"
+
+    assert await asyncio.gather(step(0.0), step(10.0), step(0.0)) == ["done", "late", "done"]
+    alarm.close()
