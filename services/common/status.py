@@ -114,7 +114,23 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        return around(decoding_last(handler), _guard_coroutine, _guard_generator)
+        guard = _guard_stream if handler.response_streaming else _guard_coroutine
+        return around(decoding_last(handler), guard, _guard_generator)
+
+
+def _guard_stream(method: Coroutine) -> Coroutine:
+    """For what answers by a stream: the stream's head goes first, by itself.
+
+    NOTE: gRPC sends it with the first message else, and where that write is given up, as at a deadline, it
+    can say no more: the call would never end for its client.
+    """
+    guarded = _guard_coroutine(method)
+
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        await context.send_initial_metadata(())
+        return await guarded(request, context)
+
+    return call
 
 
 def _guard_coroutine(method: Coroutine) -> Coroutine:
