@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from fly.errors import DeadlineExceeded
 from router.deadline import Deadline
@@ -37,6 +38,21 @@ def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
         alarm.close()
 
 
+def in_turn(emit: EmitOfChoice) -> EmitOfChoice:
+    """The same, one piece at a time; after one that was not taken none: who waits then, waits for its end.
+
+    NOTE: a write that was given up may still be under way, and gRPC takes no second one beside it.
+    """
+    turn = asyncio.Lock()
+
+    async def emit_in_turn(index: int, piece: Piece) -> None:
+        await turn.acquire()
+        await emit(index, piece)
+        turn.release()
+
+    return emit_in_turn
+
+
 async def generate_choices(
     means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: EmitOfChoice
 ) -> None:
@@ -52,14 +68,10 @@ async def generate_choices(
     Raises:
         FlyServeError: What the first choice that failed says.
     """
-    turn = asyncio.Lock()
+    emit = in_turn(emit)
 
     async def make(index: int, choice: PreparedRequest) -> None:
-        async def emit_in_turn(piece: Piece) -> None:
-            async with turn:
-                await emit(index, piece)
-
-        await generate(means, choice, started, deadline, emit_in_turn)
+        await generate(means, choice, started, deadline, partial(emit, index))
 
     tasks = [asyncio.create_task(make(index, choice)) for index, choice in request.unfinished().items()]
     try:

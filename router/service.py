@@ -1,7 +1,7 @@
 """What every public face of the router shares: checks a request, admits it, generates its choices."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -50,7 +50,7 @@ class GenerationService:
         self,
         request: GenerateRequest,
         time_remaining_s: float | None,
-        make_emit: Callable[[Header], Awaitable[EmitOfChoice]],
+        make_emit: Callable[[Header], EmitOfChoice],
         traceparent: str = "",
     ) -> Header:
         """Checks, admits and generates one request; all its work ends with this call, however it ends.
@@ -79,7 +79,7 @@ class GenerationService:
             observed.accepted(prepared)
             async with self._admission.place(tenant, deadline):
                 observed.admitted()
-                with patient(await make_emit(header), means.config.write_timeout_s) as emit:
+                with patient(make_emit(header), means.config.write_timeout_s) as emit:
                     await generate_choices(means, prepared, started, deadline, emit)
         return header
 

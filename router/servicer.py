@@ -9,7 +9,6 @@ from router.codec.generation import request_from_wire
 from router.codec.response import info_to_wire, piece_to_wire, response_to_wire
 from router.response import Header, Piece
 from router.service import GenerationService
-from services.common.status import send_headers
 from services.common.telemetry.tracing import traceparent_in
 
 SERVICE_NAME = "flyserve.v1.Generation"
@@ -32,20 +31,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         async def collect(index: int, piece: Piece) -> None:
             pieces[index].append(piece)
 
-        async def make_collector(_: Header) -> EmitOfChoice:
-            return collect
-
         wanted = request_from_wire(request)
         trace = traceparent_in(context.invocation_metadata())
-        header = await self._service.serve(wanted, context.time_remaining(), make_collector, trace)
+        header = await self._service.serve(wanted, context.time_remaining(), lambda header: collect, trace)
         return response_to_wire(header, [pieces[index] for index in sorted(pieces)])
 
     # A coroutine that writes, not a generator: it is left the moment that the call ends.
     async def GenerateStream(  # type: ignore[override]
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> None:
-        async def make_emit(header: Header) -> EmitOfChoice:
-            await send_headers(context)
+        def make_emit(header: Header) -> EmitOfChoice:
             unsent: list[Header] = [header]
 
             async def emit(index: int, piece: Piece) -> None:

@@ -37,7 +37,8 @@ async def measure(plan: Plan, tell: Tell = lambda words: None) -> Run:
         after = await _at_rest(system, plan)
         since = {name: number - counted.get(name, 0) for name, number in system.outcomes().items()}
         during = [sample for sample in loaded if sample.at_s <= plan.load_s]
-        return Run(before, during, after, crowd.told(), since, [*warming.faults, *crowd.faults])
+        faults = [*warming.faults, *crowd.faults, *system.internal_errors()]
+        return Run(before, during, after, crowd.told(), since, faults)
 
 
 async def _at_rest(system: System, plan: Plan) -> list[Sample]:

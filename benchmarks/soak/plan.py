@@ -20,7 +20,7 @@ class Plan:
         seed: Of what the clients ask.
     """
 
-    warm_up_s: float = 180.0
+    warm_up_s: float = 600.0
     load_s: float = 1800.0
     clients: int = 24
     think_s: float = 1.0

@@ -91,6 +91,16 @@ class System:
                 found[outcome] = found.get(outcome, 0) + int(value)
         return found
 
+    def internal_errors(self) -> list[str]:
+        """Last line of every traceback in the logs, with the process that wrote it."""
+        found: list[str] = []
+        for log in sorted(self._folder.glob("*/*.log")):
+            text = log.read_text(encoding="utf-8", errors="replace")
+            for block in text.split("Traceback (most recent call last):\n")[1:]:
+                last = [line for line in block.splitlines() if line and not line.startswith(" ")]
+                found.append(f"{log.parent.name}: {last[0] if last else 'an error that is cut off'}")
+        return found
+
     def _target(self, name: str) -> str:
         model = f"{{{_LANGUAGE}, base_s: 0.02}}"
         return self._start(name, "services.target", "--simulated", model, *_ROOM).address

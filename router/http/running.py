@@ -52,7 +52,7 @@ async def run_order(service: GenerationService, order: Order, tally: Tally, emit
                 tally.completion_tokens += len(piece.tokens)
                 await emit(first + index, piece)
 
-        async def make_emit(header: Header) -> EmitOfChoice:
+        def make_emit(header: Header) -> EmitOfChoice:
             tally.prompt_tokens += header.prompt_tokens
             return emit_in_turn
 

@@ -114,7 +114,23 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        return around(decoding_last(handler), _guard_coroutine, _guard_generator)
+        guard = _guard_stream if handler.response_streaming else _guard_coroutine
+        return around(decoding_last(handler), guard, _guard_generator)
+
+
+def _guard_stream(method: Coroutine) -> Coroutine:
+    """For what answers by a stream: the stream's head goes first, by itself.
+
+    NOTE: gRPC sends it with the first message else, and where that write is given up, as at a deadline, it
+    can say no more: the call would never end for its client.
+    """
+    guarded = _guard_coroutine(method)
+
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        await context.send_initial_metadata(())
+        return await guarded(request, context)
+
+    return call
 
 
 def _guard_coroutine(method: Coroutine) -> Coroutine:
@@ -142,15 +158,6 @@ def _guard_generator(method: Generator) -> Generator:
             await _abort(context, error)
 
     return call
-
-
-async def send_headers(context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """Before the first message of a call whose writes may be given up: so that it can still be told why.
-
-    NOTE: headers would go with that message. Where its write is cancelled, gRPC takes them for unsent, can
-    send no status any more, and the client waits for ever.
-    """
-    await context.send_initial_metadata(())
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:

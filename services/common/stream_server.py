@@ -1,22 +1,18 @@
 """The server's side of a sequence's stream: open, step by step, close; its state is always freed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, TypeVar
-
-import grpc
+from typing import Protocol, TypeVar
 
 from fly.errors import DeadlineExceeded, InvalidRequest
 from fly.known import StaleState
 from fly.messages import Close, DraftStep, Open, Stale, VerifyStep
 from fly.tokens import SequenceUpdate
-from services.common.status import send_headers
 
 Step = TypeVar("Step", bound=VerifyStep | DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
 Wire = TypeVar("Wire")
-WireAnswer = TypeVar("WireAnswer")
 
 IDLE_TTL_S = 600.0
 """A stream that says nothing for so long is given up: the backstop behind the end of its connection."""
@@ -34,10 +30,9 @@ class Session(Protocol[Step, Answer]):
 
 async def serve_stream(
     requests: AsyncIterator[Wire],
-    context: grpc.aio.ServicerContext[Any, WireAnswer],
     decode: Callable[[Wire], Open | Step | Close],
-    encode: Callable[[Answer | Stale], WireAnswer],
     open_session: Callable[[Open], AbstractAsyncContextManager[Session[Step, Answer]]],
+    send: Callable[[Answer | Stale], Awaitable[None]],
     idle_ttl_s: float = IDLE_TTL_S,
 ) -> None:
     """Answers the steps of one stream, one at a time.
@@ -59,12 +54,11 @@ async def serve_stream(
     message = await _next(requests, decode, idle_ttl_s)
     if message is None or isinstance(message, Close):
         return
-    await send_headers(context)
     async with _ended_by(opening.deadline_ms), open_session(opening) as session:
         while message is not None and not isinstance(message, Close):
             if isinstance(message, Open):
                 raise InvalidRequest.of("kind", "is open, but this stream is open already")
-            await context.write(encode(await _answer(session, message)))
+            await send(await _answer(session, message))
             message = await _next(requests, decode, idle_ttl_s)
         if isinstance(message, Close) and message.update is not None:
             await session.finish(message.update)

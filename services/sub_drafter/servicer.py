@@ -55,11 +55,11 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async def send(answer: Any) -> None:
+            await context.write(draft_response_to_wire(answer))
+
         with self._telemetry.trace(context) as trace:
-            open_session = partial(self._open, trace)
-            await serve_stream(
-                request_iterator, context, draft_request_from_wire, draft_response_to_wire, open_session
-            )
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
         """Its memory goes with it."""

@@ -41,11 +41,11 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
 
     # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
     async def Verify(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async def send(answer: Any) -> None:
+            await context.write(verify_response_to_wire(answer))
+
         with self._telemetry.trace(context) as trace:
-            open_session = partial(self._open, trace)
-            await serve_stream(
-                request_iterator, context, verify_request_from_wire, verify_response_to_wire, open_session
-            )
+            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
         """Stops the engine."""

@@ -175,9 +175,10 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
         super().__init__(Role.TARGET, model, **info)
 
     async def Verify(self, request_iterator: Any, context: Any) -> None:
-        await serve_stream(
-            request_iterator, context, verify_request_from_wire, verify_response_to_wire, self.session
-        )
+        async def send(answer: Any) -> None:
+            await context.write(verify_response_to_wire(answer))
+
+        await serve_stream(request_iterator, verify_request_from_wire, self.session, send)
 
     def answer(self, known: KnownSequence, opening: Open, step: VerifyStep) -> Verification:
         first = len(known) - step.num_drafts
@@ -197,9 +198,10 @@ class FakeDrafter(FakeService, drafter_pb2_grpc.DrafterServicer):
         super().__init__(Role.DRAFTER, model, **info)
 
     async def Draft(self, request_iterator: Any, context: Any) -> None:
-        await serve_stream(
-            request_iterator, context, draft_request_from_wire, draft_response_to_wire, self.session
-        )
+        async def send(answer: Any) -> None:
+            await context.write(draft_response_to_wire(answer))
+
+        await serve_stream(request_iterator, draft_request_from_wire, self.session, send)
 
     def answer(self, known: KnownSequence, opening: Open, step: DraftStep) -> Draft:
         length = len(known)

@@ -1,0 +1,43 @@
+"""Pieces of several choices on their way to one client."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from fly.errors import DeadlineExceeded
+from router.choices import in_turn, patient
+from router.response import Piece
+
+PIECE = cast(Piece, None)
+
+
+async def test_pieces_are_sent_one_after_the_other() -> None:
+    begun, ended = list[int](), list[int]()
+
+    async def emit(index: int, piece: Piece) -> None:
+        assert begun == ended
+        begun.append(index)
+        await asyncio.sleep(0)
+        ended.append(index)
+
+    send = in_turn(emit)
+    await asyncio.gather(*(send(index, PIECE) for index in range(4)))
+    assert ended == [0, 1, 2, 3]
+
+
+async def test_after_a_piece_that_the_client_did_not_take_none_is_sent() -> None:
+    sent = list[int]()
+
+    async def emit(index: int, piece: Piece) -> None:
+        sent.append(index)
+        await asyncio.Event().wait()
+
+    with patient(emit, 0.01) as in_time:
+        send = in_turn(in_time)
+        first, second = (asyncio.ensure_future(send(index, PIECE)) for index in range(2))
+        with pytest.raises(DeadlineExceeded, match=r"took nothing for 0\.01 s"):
+            await first
+        assert not (await asyncio.wait([second], timeout=0.1))[0]
+        assert sent == [0]
+        second.cancel()
