@@ -163,6 +163,8 @@ def scaling_bars(sizes: Sequence[Figures]) -> list[Bar]:
             each for each in sizes if each.deployment.targets == least and each.setting == large.setting
         )
         name = f"{large.setting}: {most} replicas by {most} times {least}"
+        if large.is_flagged or small.is_flagged:
+            name += " (no verdict: the CPU was too slow)"
         bars.append(Bar(name, _SCALING_BAR, scaling(large, small)))
     return bars
 

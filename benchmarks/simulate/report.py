@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.bars import Bar, bars_table
 from benchmarks.load.figures import Percentiles
 from benchmarks.machine import Machine
+from benchmarks.prose import wrapped
 from benchmarks.simulate.figures import MOST_DISTORTION, Figures, scaling, scaling_bars
 from benchmarks.simulate.hardware import Replica
 from benchmarks.simulate.plan import AGREEMENT, DRAFT_LENGTH, LANGUAGE, SETTINGS, Plan
@@ -79,9 +80,14 @@ def _bars(found: Found) -> list[Bar]:
 
 
 def _sizes(found: Found) -> list[Figures]:
-    """Of the deployments that differ in size alone."""
+    """Of the deployments that differ in size alone, setting by setting."""
     shapes = {found.plan.deployment(targets) for targets in found.plan.sizes}
-    return [each for each in found.figures if each.deployment in shapes]
+    return _in_order([each for each in found.figures if each.deployment in shapes])
+
+
+def _in_order(figures: Sequence[Figures]) -> list[Figures]:
+    order = list(SETTINGS)
+    return sorted(figures, key=lambda each: (order.index(each.setting), _size(each)))
 
 
 def _deployment_tables(found: Found) -> Iterator[TextTable]:
@@ -102,9 +108,7 @@ def _table(title: str, figures: Sequence[Figures], sizes: Sequence[Figures]) -> 
         *("setting", "targets", "drafters", "routers", "streams", "tokens/s", "by replica", "first, ms"),
         *("inter-token, ms", "pause, ms", "tau", "draft", "GPUs", "GPU s by 1,000 tokens", "CPU's share"),
     )
-    order = list(SETTINGS)
-    ordered = sorted(figures, key=lambda each: (order.index(each.setting), _size(each)))
-    return TextTable(title, heads, tuple(_row(each, sizes) for each in ordered))
+    return TextTable(title, heads, tuple(_row(each, sizes) for each in _in_order(figures)))
 
 
 def _size(figures: Figures) -> tuple[int, int, int]:
@@ -154,32 +158,28 @@ def _charts(found: Found) -> dict[str, str]:
 def _parameters(found: Found) -> Iterator[str]:
     plan, models = found.plan, found.plan.models
     gpu, (least, most) = models.target.gpu, LANGUAGE.response_tokens
-    yield f"""\
+    yield wrapped(f"""
 A forward reads all weights once, and the KV of every sequence in it; its rows cost nothing more up to the
 knee, where their compute takes as long as reading the weights. The GPU, {gpu.name}, has
-{gpu.bandwidth / 1e12:g} TB/s
-and {gpu.flops / 1e12:g} dense bfloat16 TFLOPS by its data sheet, of which {gpu.bandwidth_share:.0%} and
-{gpu.flops_share:.0%} are reached; a captured graph takes {1e3 * gpu.launch_s:g} ms to launch, and each of two
-all-reduces in a layer of a shared model {1e6 * gpu.all_reduce_s:g} us. {gpu.memory_share:.0%} of
-{gpu.memory / 1e9:g} GB
-hold weights and KV. These are assumptions: no GPU was measured.
-"""
+{gpu.bandwidth / 1e12:g} TB/s and {gpu.flops / 1e12:g} dense bfloat16 TFLOPS by its data sheet, of which
+{gpu.bandwidth_share:.0%} and {gpu.flops_share:.0%} are reached; a captured graph takes
+{1e3 * gpu.launch_s:g} ms to launch, and each of two all-reduces in a layer of a shared model
+{1e6 * gpu.all_reduce_s:g} us. {gpu.memory_share:.0%} of {gpu.memory / 1e9:g} GB hold weights and KV.
+These are assumptions: no GPU was measured.
+""")
     replicas = (models.target, models.drafter)
     yield from TextTable("", _PARAMETER_HEADS, tuple(map(_parameter_row, replicas))).markdown()
-    yield f"""
+    yield wrapped(f"""
 Requests have {plan.prompt_tokens} prompt tokens that no cache knows, and get {least} to {most} new ones.
-The context of
-a sequence is taken to be {models.target.context_tokens} tokens, most of them found in the prefix cache:
-reading its
-KV is paid for, its prefill is not. A chunk of a prefill has at most {models.max_batch_tokens // 2} tokens.
-The drafter
-agrees with the target at {AGREEMENT:.1%} of positions, which gives drafts of {DRAFT_LENGTH} a tau of 10.
-It has no
-sub-drafter, and does not draft ahead.
+The context of a sequence is taken to be {models.target.context_tokens} tokens, most of them found in the
+prefix cache: reading its KV is paid for, its prefill is not. A chunk of a prefill has at most
+{models.max_batch_tokens // 2} tokens. The drafter agrees with the target at {AGREEMENT:.1%} of positions,
+which gives drafts of {DRAFT_LENGTH} a tau of 10. It has no sub-drafter, and does not draft ahead.
 
 Dilation: {found.dilations.largest:g} for the largest deployment, {found.dilations.smaller:g} for the
-others, which are measured
-side by side; {_chosen(plan)}. Windows: {plan.measure_s:g} simulated seconds after {plan.settle_s:g}."""
+others, which are measured side by side; {_chosen(plan)}. Windows: {plan.measure_s:g} simulated seconds
+after {plan.settle_s:g}.
+""")
 
 
 def _chosen(plan: Plan) -> str:

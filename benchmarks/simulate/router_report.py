@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.bars import Bar
+from benchmarks.prose import wrapped
 from benchmarks.simulate.figures import Figures
 from benchmarks.simulate.plan import FLY, Deployment
 from benchmarks.simulate.profile import Profile
@@ -48,19 +49,20 @@ def router_table(blocks: Sequence[Block]) -> TextTable:
 def router_lines(found: Found, sizes: Sequence[Figures]) -> Iterator[str]:
     """The section of the report; `sizes` are the deployments of which it says how many routers they need."""
     plan = found.router_plan
-    yield f"""
+    yield wrapped(f"""
 ## A router's CPU time, undilated
 
-CPU time of the router's process, with metrics, by the kernel's clock; the same requests before a target and a
-drafter whose forwards take no time, {plan.at_once} at once. {plan.launches} launches of all processes,
-{plan.blocks} blocks of {plan.requests} requests in each; the median over blocks, and its 95% interval over
-resamples of them.
-"""
+CPU time of the router's process, with metrics, by the kernel's clock; the same requests before a target
+and a drafter whose forwards take no time, {plan.at_once} at once. {plan.launches} launches of all
+processes, {plan.blocks} blocks of {plan.requests} requests in each; the median over blocks, and its 95%
+interval over resamples of them.
+""")
     yield from router_table(found.blocks).markdown()
-    yield f"""
-Routers that the simulated deployments would need, each to be busy for {_USE:.0%} of a core; the connections
-that they have to replicas, all together; and what the registry tells each of them at every change:
-"""
+    yield wrapped(f"""
+Routers that the simulated deployments would need, each to be busy for {_USE:.0%} of a core; the
+connections that they have to replicas, all together; and what the registry tells each of them at every
+change:
+""")
     yield from _needed(found.blocks, sizes).markdown()
     for setting, profile in found.profiles.items():
         yield from _profile_lines(setting, profile)
@@ -111,14 +113,14 @@ def _snapshot_bytes(shape: Deployment) -> int:
 
 
 def _profile_lines(setting: str, profile: Profile) -> Iterator[str]:
-    yield f"""
+    yield wrapped(f"""
 ### Where it goes: {setting}
 
-{profile.samples} samples by CPU time of the whole process, at a router of its own ({profile.cpu_ms:.4f} ms
-per token while it was
-watched). A sample counts for the Python function that runs when C code returns to the interpreter, so some of
-what gRPC and the event loop take is found at functions that they call (`deserialize`, `read`).
-"""
+{profile.samples} samples by CPU time of the whole process, at a router of its own ({profile.cpu_ms:.4f}
+ms per token while it was watched). A sample counts for the Python function that runs when C code returns
+to the interpreter, so some of what gRPC and the event loop take is found at functions that they call
+(`deserialize`, `read`).
+""")
     for head, shares in (
         ("part of a request", profile.parts),
         ("package", profile.packages[:_PACKAGES]),

@@ -85,7 +85,9 @@ def test_scaling_is_by_the_smallest_deployment_of_the_same_setting() -> None:
     assert scaling(sizes[1], sizes[0]).value == pytest.approx(0.975, abs=0.02)
     plain, fly = scaling_bars(sizes)
     assert plain.measured.value == pytest.approx(0.8) and not plain.is_met
-    assert plain.name.startswith(PLAIN) and fly.name.startswith(FLY)
+    assert plain.name.startswith(PLAIN) and fly.name.startswith(FLY) and "too slow" not in fly.name
+    slow = [replace(each, late=0.2) if each.deployment.targets == 64 else each for each in sizes]
+    assert all("too slow" in bar.name for bar in scaling_bars(slow))
 
 
 def test_the_dilation_leaves_the_cores_some_room() -> None:
