@@ -18,7 +18,7 @@ _CONTEXT_TOKENS = 2048
 
 
 def simulate(
-    shards: Annotated[int, typer.Option(min=1, max=8, help="GPUs of a target replica: 2, 4 or 8.")] = 2,
+    shards: Annotated[int, typer.Option(min=2, max=8, help="GPUs of a target replica.")] = 2,
     streams: Annotated[int, typer.Option(min=1, help="Requests at once for every target.")] = 31,
     routers: Annotated[int, typer.Option(min=1, help="Of the largest deployment.")] = 8,
     dilation: Annotated[

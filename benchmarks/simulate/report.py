@@ -11,7 +11,7 @@ from benchmarks.machine import Machine
 from benchmarks.prose import wrapped
 from benchmarks.simulate.figures import MOST_DISTORTION, Figures, scaling, scaling_bars
 from benchmarks.simulate.hardware import Replica
-from benchmarks.simulate.plan import AGREEMENT, DRAFT_LENGTH, LANGUAGE, SETTINGS, Plan
+from benchmarks.simulate.plan import AGREEMENT, DRAFT_LENGTH, LANGUAGE, PLAIN, SETTINGS, Plan
 from benchmarks.simulate.router_report import router_bar, router_lines, router_table
 from benchmarks.simulate.runner import Found
 from benchmarks.svg import line_chart
@@ -63,7 +63,7 @@ def write_report(found: Found, machine: Machine, folder: Path) -> Path:
 
 
 def _lines(found: Found, machine: Machine) -> Iterator[str]:
-    yield _INTRODUCTION
+    yield wrapped(_INTRODUCTION).lstrip()
     yield f"Machine: {machine.describe()}\n"
     yield from bars_table(_bars(found)).markdown()
     yield from (f"\n![{name}]({name})" for name in _charts(found))
@@ -96,7 +96,8 @@ def _deployment_tables(found: Found) -> Iterator[TextTable]:
     whole = plan.deployment(plan.side_targets)
     side = [each for each in found.figures if each.deployment.targets == plan.side_targets]
     loads = [each for each in side if each.deployment.drafters == whole.drafters]
-    lean = [each for each in side if each.deployment.streams == whole.streams]
+    drafting = [each for each in side if each.setting != PLAIN]
+    lean = [each for each in drafting if each.deployment.streams == whole.streams]
     if plan.fewer_streams:
         yield _table(f"Streams, {plan.side_targets} replicas", loads, sizes)
     if plan.fewer_drafters:
