@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fly.draft_length.costs import Average
+from fly.costs import Average
 
 _POOL_MEMORY_ROUNDS = 32
 """Rounds of every sequence that take part in the pool's curve."""

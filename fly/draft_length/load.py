@@ -3,7 +3,7 @@
 import math
 
 from fly.clock import Clock
-from fly.draft_length.costs import Average, CostCurve
+from fly.costs import Average, CostCurve
 from fly.draft_length.misfit import Misfits
 from fly.messages import Draft, StepTimes, Verification
 

@@ -2,7 +2,7 @@
 
 import math
 
-from fly.draft_length.costs import Average
+from fly.costs import Average
 
 _MEMORY_ROUNDS = 16.0
 _FADE_ROUNDS = 50.0

@@ -4,13 +4,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from fly.clock import Clock
 from fly.errors import NotReady, Overloaded
 from fly.known import StaleState
 from fly.messages import Load, Open, StaleReason
 from services.engine.base import Job, Runner, Scores
+from services.engine.gathering import Gathering
 from services.engine.memory.residency import Residency
 from services.engine.promise import Promise
-from services.engine.scheduler import Scheduler
+from services.engine.scheduler import BACKGROUND, Scheduler
 from services.engine.sequence import EngineSequence
 from services.engine.ticket import Ticket, works
 
@@ -20,16 +22,17 @@ RETRY_AFTER_S = 1.0
 class EngineCore:
     """What both kinds of engine share: admission, batching, eviction, and the answers to give.
 
-    A driver repeats: call the commands that came in; `begin`; forward the tickets; `finish` or `fail`;
-    deliver what `take_answers` holds.
+    A driver repeats: call the commands that came in, while `wait_s` says so; `begin`; forward the tickets;
+    `finish` or `fail`; deliver what `take_answers` holds.
     """
 
-    def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int) -> None:
+    def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
         self._runner = runner
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
         self._residency = Residency(runner)
         self._scheduler = Scheduler(max_batch_tokens)
+        self._gathering = Gathering(clock, max_batch_tokens)
         self._promises: dict[int, Promise] = {}
         self._tickets: dict[Promise, Ticket] = {}
         self._waiting: deque[tuple[Open, Promise]] = deque()
@@ -81,6 +84,7 @@ class EngineCore:
         """Frees a sequence; a job that still works for it ends."""
         self._scheduler.throw(sequence.slot, NotReady("the sequence has been closed"))
         self._residency.release(sequence)
+        self._gathering.left(sequence.slot)
         self._collect()
         self._admit_waiting()
 
@@ -88,6 +92,8 @@ class EngineCore:
         ticket = self._scheduler.submit(job, priority, now_ns)
         self._promises[ticket.number] = promise
         self._tickets[promise] = ticket
+        if ticket.work is not None and priority != BACKGROUND:
+            self._gathering.came(ticket.work.slot, now_ns / 1e9)
         self._collect()
 
     def cancel(self, promise: Promise) -> None:
@@ -96,6 +102,10 @@ class EngineCore:
         if ticket is not None:
             del self._promises[ticket.number]
             self._scheduler.cancel(ticket)
+
+    def wait_s(self) -> float:
+        """Seconds that the next forward should wait for more to come; 0 where it should begin."""
+        return self._gathering.wait_s(self._scheduler.waiting())
 
     def begin(self) -> list[Ticket]:
         """The tickets of the next forward, with room in memory for all; empty when nothing is to be done."""
@@ -111,10 +121,15 @@ class EngineCore:
     def finish(
         self, batch: Sequence[Ticket], scores: Sequence[Scores], started_ns: int, forward_ns: int
     ) -> None:
-        for work in works(batch):
+        done = works(batch)
+        for work in done:
             self._prefill_tokens += work.num_unanswered
             self._reused_tokens += work.num_reused
+        self._gathering.saw_forward(sum(len(work.tokens) for work in done), forward_ns / 1e9)
         self._scheduler.complete(batch, scores, started_ns, forward_ns)
+        for ticket, work in zip(batch, done, strict=True):
+            if ticket.work is None and ticket.priority != BACKGROUND:
+                self._gathering.answered(work.slot, len(work.tokens))
         self._collect()
 
     def fail(self, batch: Sequence[Ticket], error: Exception) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from fly.clock import Clock, SystemClock
 from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.background import BackgroundJob
@@ -42,8 +43,8 @@ class Engine(ABC):
         info: What it serves; its context is no longer than memory can hold.
     """
 
-    def __init__(self, runner: Runner, max_batch_tokens: int = 512, max_queued: int = 64) -> None:
-        self._core = EngineCore(runner, max_batch_tokens, max_queued)
+    def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
+        self._core = EngineCore(runner, max_batch_tokens, max_queued, clock)
         self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
         self._holder = "the context" if self.info == runner.info else "KV memory"
         self._is_running = False
@@ -171,7 +172,7 @@ class ThreadEngine(Engine):
             max_queued: Sequences that may wait for a place.
             upkeep: What the runner needs besides, until the engine ends.
         """
-        super().__init__(runner, max_batch_tokens, max_queued)
+        super().__init__(runner, max_batch_tokens, max_queued, SystemClock())
         self._runner = runner
         self._upkeep = upkeep
         self._upkeep_due_s = 0.0
@@ -205,6 +206,7 @@ class ThreadEngine(Engine):
         try:
             while not self._has_ended:
                 self._take_commands()
+                self._gather()
                 batch = self._core.begin()
                 deliver_all(self._core.take_answers())
                 if batch:
@@ -223,8 +225,19 @@ class ThreadEngine(Engine):
         """Calls what has come in; waits for something while there is nothing to compute."""
         if not self._core.has_work:
             self._next_command()()
+        self._call_commands()
+
+    def _call_commands(self) -> None:
         while not self._inbox.empty():
             self._inbox.get()()
+
+    def _gather(self) -> None:
+        """Calls what comes in as long as the next forward should wait for it."""
+        while (wait_s := self._core.wait_s()) > 0:
+            deliver_all(self._core.take_answers())
+            with contextlib.suppress(queue.Empty):
+                self._inbox.get(timeout=wait_s)()
+                self._call_commands()
 
     def _next_command(self) -> Command:
         while True:

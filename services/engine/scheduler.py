@@ -65,6 +65,10 @@ class Scheduler:
         """Slots that some job waits with work for."""
         return {ticket.work.slot for ticket in self._pending.values() if ticket.work is not None}
 
+    def waiting(self) -> list[Work]:
+        """What waits for the next forward, but for background work."""
+        return works([ticket for ticket in self._pending.values() if ticket.priority != BACKGROUND])
+
     def first(self) -> Ticket:
         """The ticket that the next batch begins with."""
         return next(self._overdue(), None) or min(self._pending.values(), key=self._rank)

@@ -25,7 +25,7 @@ class ClockEngine(Engine):
     def __init__(
         self, runner: CostedRunner, clock: Clock, max_batch_tokens: int = 512, max_queued: int = 64
     ) -> None:
-        super().__init__(runner, max_batch_tokens, max_queued)
+        super().__init__(runner, max_batch_tokens, max_queued, clock)
         self._runner = runner
         self._clock = clock
         self._inbox: deque[Command] = deque()
@@ -60,6 +60,7 @@ class ClockEngine(Engine):
             if not self._core.has_work:
                 await self._wake.wait()
             self._take_commands()
+            await self._gather()
             batch = self._core.begin()
             self._deliver()
             if batch:
@@ -70,6 +71,18 @@ class ClockEngine(Engine):
         self._wake.clear()
         while self._inbox:
             self._inbox.popleft()()
+
+    async def _gather(self) -> None:
+        """Calls what comes in as long as the next forward should wait for it."""
+        while (wait_s := self._core.wait_s()) > 0:
+            self._deliver()
+            ends = [asyncio.ensure_future(each) for each in (self._clock.sleep(wait_s), self._wake.wait())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+            self._take_commands()
 
     async def _forward(self, batch: Sequence[Ticket]) -> None:
         started_ns = self._now_ns()

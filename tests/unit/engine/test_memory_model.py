@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fly.clock import VirtualClock
 from fly.errors import NotReady, Overloaded
 from fly.known import StaleState
 from fly.messages import Open
@@ -54,7 +55,7 @@ class Session:
     def __init__(self, draw: Random, arena: KvArena, max_batch_tokens: int) -> None:
         self.draw = draw
         self.runner = RememberingRunner(CONFIG, arena)
-        self.core = EngineCore(self.runner, max_batch_tokens, MAX_QUEUED)
+        self.core = EngineCore(self.runner, max_batch_tokens, MAX_QUEUED, VirtualClock())
         self.peers: list[Peer] = []
         self.num_opened = 0
         self.salts: dict[int, str] = {}

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.tokens import SequenceUpdate
 from services.engine.core import EngineCore
@@ -20,7 +21,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.runner = SimulatedRunner(CONFIG, Role.TARGET, 64, 200_000)
-        self.core = EngineCore(self.runner, max_batch_tokens=512, max_queued=0)
+        self.core = EngineCore(self.runner, 512, 0, VirtualClock())
         self.num_forwards = 0
 
     def submit(self, tokens: list[int], num_outputs: int, priority: int = 0) -> Promise:

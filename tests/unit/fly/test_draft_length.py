@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
+from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, KeptDrafts, SurvivalPool
-from fly.draft_length.costs import CostCurve
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.load import RoundCosts
 from fly.draft_length.misfit import Misfits
