@@ -5,6 +5,7 @@ forward at once would have each half of its sequences wait for the other half's 
 each with half of the rows, and where a forward costs the reading of all weights that is half of the speed.
 """
 
+import math
 from collections.abc import Sequence
 
 from fly.clock import Clock
@@ -35,11 +36,14 @@ class _Visitor:
         self._deviation_s = 0.0
 
     @property
-    def due_s(self) -> float | None:
-        """When it should be back at the latest; None where nothing is known of it."""
-        if not self.is_away or self._mean_s is None:
-            return None
-        return self._answered_s + self._mean_s + _DEVIATIONS * self._deviation_s
+    def trip_s(self) -> float:
+        """How long it should stay away at most; for ever where nothing is known of it."""
+        return math.inf if self._mean_s is None else self._mean_s + _DEVIATIONS * self._deviation_s
+
+    @property
+    def due_s(self) -> float:
+        """When it should be back at the latest."""
+        return self._answered_s + self.trip_s if self.is_away else math.inf
 
     def goes(self, rows: int, now_s: float) -> None:
         self.rows, self.is_away, self._answered_s = rows, True, now_s
@@ -58,9 +62,10 @@ class _Visitor:
 class Gathering:
     """What the sequences of an engine have done so far, and what to wait for because of it.
 
-    The next forward begins when the rate of sequences per second, the wait included, is greatest; that is at
-    once where nobody comes soon, where only few of many do, or where a forward costs little besides its rows.
-    No wait is longer than the forward itself.
+    Whoever joins a forward saves one of its own: what the two would cost beyond the forward of both. Where
+    only few of many join, the rest would not wait for these, so that it counts by their share. A wait must be
+    worth that, and so must the whole trip of whoever is waited for: sequences that are long away, for a draft
+    say, come all the time, and those who come during a forward fill the next one without anybody waiting.
     """
 
     def __init__(self, clock: Clock, max_batch_tokens: int) -> None:
@@ -90,25 +95,24 @@ class Gathering:
 
     def wait_s(self, ready: Sequence[Work]) -> float:
         """Seconds that a forward of what is ready should still wait; 0 where it should begin."""
-        rows = sum(len(work.tokens) for work in ready)
-        if not ready or not (forward_s := self._costs.estimate(rows)):
+        now_s, own_rows = self._clock.now(), sum(len(work.tokens) for work in ready)
+        if not ready or not (own_s := self._costs.estimate(own_rows)):
             return 0.0
-        now_s = self._clock.now()
         if self._ready_s is None:
             self._ready_s = now_s
-        num_sequences, best_rate, best_s = len(ready), len(ready) / forward_s, 0.0
-        for due_s, its_rows in self._coming(now_s, self._ready_s + forward_s):
-            num_sequences, rows = num_sequences + 1, rows + its_rows
-            if rows > self._max_batch_tokens:
+        best_gain_s = best_s = 0.0
+        number = rows = 0
+        for visitor in self._coming(now_s, self._ready_s + own_s):
+            if own_rows + rows + visitor.rows > self._max_batch_tokens:
                 break
-            rate = num_sequences / (due_s - now_s + self._costs.estimate(rows))
-            if rate > best_rate:
-                best_rate, best_s = rate, due_s - now_s
+            number, rows = number + 1, rows + visitor.rows
+            saved_s = own_s + self._costs.estimate(rows) - self._costs.estimate(own_rows + rows)
+            gain_s = saved_s * min(1.0, number / len(ready)) - (visitor.due_s - now_s)
+            if gain_s > best_gain_s and visitor.trip_s <= saved_s:
+                best_gain_s, best_s = gain_s, visitor.due_s - now_s
         return best_s
 
-    def _coming(self, after_s: float, until_s: float) -> list[tuple[float, int]]:
-        """When who should be back, and with how many rows, the first first; who is late is not waited for."""
-        away = ((visitor.due_s, visitor.rows) for visitor in self._visitors.values())
-        return sorted(
-            (due_s, rows) for due_s, rows in away if due_s is not None and after_s < due_s <= until_s
-        )
+    def _coming(self, after_s: float, until_s: float) -> list[_Visitor]:
+        """Who should be back by then, the first first; who is late is not waited for."""
+        coming = (visitor for visitor in self._visitors.values() if after_s < visitor.due_s <= until_s)
+        return sorted(coming, key=lambda visitor: visitor.due_s)
