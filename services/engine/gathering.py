@@ -95,9 +95,12 @@ class Gathering:
 
     def wait_s(self, ready: Sequence[Work]) -> float:
         """Seconds that a forward of what is ready should still wait; 0 where it should begin."""
-        now_s, own_rows = self._clock.now(), sum(len(work.tokens) for work in ready)
-        if not ready or not (own_s := self._costs.estimate(own_rows)):
+        now_s = self._clock.now()
+        # NOTE: before every forward; what costs are by now is worked out only where somebody may come.
+        if not ready or not any(now_s < visitor.due_s < math.inf for visitor in self._visitors.values()):
             return 0.0
+        own_rows = sum(len(work.tokens) for work in ready)
+        own_s = self._costs.estimate(own_rows)
         if self._ready_s is None:
             self._ready_s = now_s
         best_gain_s = best_s = 0.0
