@@ -1,10 +1,9 @@
 """A lean forward for Llama-like models: few operators per layer, everything shared made once per forward.
 
-Weights that read the same input are fused: queries, keys, values and the half-rotated queries and keys that
-rotary embedding needs are one linear, gate and up another.
+Weights that read the same input are fused: queries, keys and values are one linear, gate and up another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -82,8 +81,7 @@ class FusedForward:
         self._rows_dtype = rows_dtype or self._embedding.dtype
         self._norm = RmsNorm(model.model.norm.weight.to(self._rows_dtype), config.rms_norm_eps)
         self._layers = [
-            _fuse(layer, shape, make_linear, config.rms_norm_eps, self._rows_dtype)
-            for layer in model.model.layers
+            _fuse(layer, make_linear, config.rms_norm_eps, self._rows_dtype) for layer in model.model.layers
         ]
         self._head = make_linear(model.lm_head.weight)
         self._dtype = arena.dtype or self._rows_dtype
@@ -127,13 +125,11 @@ class RmsNorm:
         return F.layer_norm(doubled, self._doubled_width, self._doubled, None, self._eps)[:, : self._width[0]]
 
 
-def _fuse(
-    layer: Any, shape: Shape, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype
-) -> Layer:
+def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
         attention_norm=RmsNorm(layer.input_layernorm.weight.to(dtype), eps),
-        project=_fuse_projection(attention, shape.dim, make_linear, dtype),
+        project=_fuse_projection(attention, make_linear, dtype),
         output=make_linear(attention.o_proj.weight),
         mlp_norm=RmsNorm(layer.post_attention_layernorm.weight.to(dtype), eps),
         gate_up=make_linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
@@ -141,26 +137,12 @@ def _fuse(
     )
 
 
-def _fuse_projection(
-    attention: Any, dim: int, make_linear: Callable[[Tensor], Linear], dtype: torch.dtype
-) -> Linear:
+def _fuse_projection(attention: Any, make_linear: Callable[[Tensor], Linear], dtype: torch.dtype) -> Linear:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    linear = make_linear(_with_rotated([part.weight for part in parts], dim))
+    linear = make_linear(torch.cat([part.weight for part in parts]))
     if attention.q_proj.bias is None:
         return linear
-    bias = _with_rotated([part.bias[:, None] for part in parts], dim).flatten()
-    return BiasedLinear(linear, bias.to(dtype))
-
-
-def _with_rotated(weights: Sequence[Tensor], dim: int) -> Tensor:
-    """Of queries, keys and values, then of the half-rotated queries and keys."""
-    return torch.cat([*weights, *(_rotate_half_rows(weight, dim) for weight in weights[:2])])
-
-
-def _rotate_half_rows(weight: Tensor, dim: int) -> Tensor:
-    """The weight whose output is `rotate_half` of this weight's output, head by head."""
-    first, second = weight.view(-1, dim, weight.shape[1]).chunk(2, 1)
-    return torch.cat([-second, first], dim=1).view_as(weight)
+    return BiasedLinear(linear, torch.cat([part.bias for part in parts]).to(dtype))
 
 
 def _rotary_tables(model: Any, shape: Shape, context_length: int, dtype: torch.dtype) -> Rotary:
@@ -168,4 +150,4 @@ def _rotary_tables(model: Any, shape: Shape, context_length: int, dtype: torch.d
     positions = torch.arange(context_length, device=model.device)[None]
     like = torch.empty(0, dtype=dtype, device=model.device)
     cos, sin = model.model.rotary_emb(like, position_ids=positions)
-    return Rotary(cos[0], sin[0], shape.heads + shape.kv_heads)
+    return Rotary.make(cos[0], sin[0], shape)

@@ -19,11 +19,27 @@ class Shape(NamedTuple):
 
 
 class Rotary(NamedTuple):
-    """Cosines and sines by position, (context, dim), and the heads that are rotated."""
+    """Rotary embedding of the heads of queries and keys.
+
+    Attributes:
+        cos: By position, (context, dim).
+        sin: The same, with the signs that `rotate_half` gives.
+        heads: How many are rotated.
+        exchange: Where each of their columns finds the other half of its head, (heads * dim,).
+    """
 
     cos: Tensor
     sin: Tensor
     heads: int
+    exchange: Tensor
+
+    @classmethod
+    def make(cls, cos: Tensor, sin: Tensor, shape: Shape) -> "Rotary":
+        """From a model's own tables."""
+        heads, half = shape.heads + shape.kv_heads, shape.dim // 2
+        signs = torch.tensor([-1.0, 1.0], dtype=sin.dtype, device=sin.device).repeat_interleave(half)
+        columns = torch.arange(heads * shape.dim, device=cos.device)
+        return cls(cos, sin * signs, heads, columns.view(heads, 2, half).flip(1).flatten())
 
 
 class _Views(NamedTuple):
@@ -44,7 +60,7 @@ class _Views(NamedTuple):
 class FusedAttention:
     """Attention of one forward; what the layers share is made here.
 
-    A row of the projection holds queries, keys, values, half-rotated queries, half-rotated keys.
+    A row of the projection holds queries, keys, values.
     """
 
     def __init__(self, plan: Plan, arena: KvArena, shape: Shape, rotary: Rotary, dtype: torch.dtype) -> None:
@@ -54,10 +70,9 @@ class FusedAttention:
         self._write = self._write_views if isinstance(arena, ContiguousArena) else self._write_rows
         self._dtype = dtype
         self._scale = dim**-0.5
-        self._rotated = (heads + kv_heads) * dim
-        self._turned_start = self._rotated + kv_heads * dim
-        self._width = self._turned_start + self._rotated
-        self._size = (plan.num_tokens, self._rotated)
+        self._width = (heads + 2 * kv_heads) * dim
+        self._size = (plan.num_tokens, rotary.heads * dim)
+        self._exchange = rotary.exchange
         self._cos = rotary.cos.index_select(0, plan.positions).repeat(1, rotary.heads)
         self._sin = rotary.sin.index_select(0, plan.positions).repeat(1, rotary.heads)
         self._views = [self._view(*pair) for pair in zip(plan.rows, plan.masks(None, dtype), strict=True)]
@@ -67,9 +82,8 @@ class FusedAttention:
         dtype = projected.dtype
         if dtype is not self._dtype:
             projected = projected.to(self._dtype)
-        stride = (self._width, 1)
-        turned = projected.as_strided(self._size, stride, self._turned_start)
-        projected.as_strided(self._size, stride, 0).mul_(self._cos).addcmul_(turned, self._sin)
+        exchanged = projected.index_select(1, self._exchange)
+        projected.as_strided(self._size, (self._width, 1), 0).mul_(self._cos).addcmul_(exchanged, self._sin)
         parts = [self._attend(layer, projected, views) for views in self._views]
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
         return attended if dtype is self._dtype else attended.to(dtype)
