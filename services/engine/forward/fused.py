@@ -85,7 +85,7 @@ class FusedForward:
         ]
         self._head = make_linear(model.lm_head.weight)
         self._dtype = arena.dtype or self._rows_dtype
-        self._rotary = _rotary_tables(model, shape, config.max_position_embeddings, self._dtype)
+        self._rotary = _rotary_tables(model, config.max_position_embeddings, self._dtype)
 
     def __call__(self, plan: Plan) -> Tensor:
         """Logits of the plan's output rows, (outputs, embedding rows)."""
@@ -145,9 +145,9 @@ def _fuse_projection(attention: Any, make_linear: Callable[[Tensor], Linear], dt
     return BiasedLinear(linear, torch.cat([part.bias for part in parts]).to(dtype))
 
 
-def _rotary_tables(model: Any, shape: Shape, context_length: int, dtype: torch.dtype) -> Rotary:
+def _rotary_tables(model: Any, context_length: int, dtype: torch.dtype) -> Rotary:
     """By position, as the model's own module computes them."""
     positions = torch.arange(context_length, device=model.device)[None]
     like = torch.empty(0, dtype=dtype, device=model.device)
     cos, sin = model.model.rotary_emb(like, position_ids=positions)
-    return Rotary.make(cos[0], sin[0], shape)
+    return Rotary.make(cos[0], sin[0])

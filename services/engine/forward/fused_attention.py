@@ -19,27 +19,21 @@ class Shape(NamedTuple):
 
 
 class Rotary(NamedTuple):
-    """Rotary embedding of the heads of queries and keys.
+    """Rotary embedding by position.
 
     Attributes:
-        cos: By position, (context, dim).
+        cos: (context, 1, dim).
         sin: The same, with the signs that `rotate_half` gives.
-        heads: How many are rotated.
-        exchange: Where each of their columns finds the other half of its head, (heads * dim,).
     """
 
     cos: Tensor
     sin: Tensor
-    heads: int
-    exchange: Tensor
 
     @classmethod
-    def make(cls, cos: Tensor, sin: Tensor, shape: Shape) -> "Rotary":
-        """From a model's own tables."""
-        heads, half = shape.heads + shape.kv_heads, shape.dim // 2
-        signs = torch.tensor([-1.0, 1.0], dtype=sin.dtype, device=sin.device).repeat_interleave(half)
-        columns = torch.arange(heads * shape.dim, device=cos.device)
-        return cls(cos, sin * signs, heads, columns.view(heads, 2, half).flip(1).flatten())
+    def make(cls, cos: Tensor, sin: Tensor) -> "Rotary":
+        """From a model's own tables, (context, dim)."""
+        first, second = sin.chunk(2, -1)
+        return cls(cos[:, None], torch.cat((-first, second), -1)[:, None])
 
 
 class _Views(NamedTuple):
@@ -71,10 +65,10 @@ class FusedAttention:
         self._dtype = dtype
         self._scale = dim**-0.5
         self._width = (heads + 2 * kv_heads) * dim
-        self._size = (plan.num_tokens, rotary.heads * dim)
-        self._exchange = rotary.exchange
-        self._cos = rotary.cos.index_select(0, plan.positions).repeat(1, rotary.heads)
-        self._sin = rotary.sin.index_select(0, plan.positions).repeat(1, rotary.heads)
+        self._rotated_size = (plan.num_tokens, heads + kv_heads, dim)
+        self._rotated_stride = (self._width, dim, 1)
+        self._cos = rotary.cos.index_select(0, plan.positions)
+        self._sin = rotary.sin.index_select(0, plan.positions)
         self._views = [self._view(*pair) for pair in zip(plan.rows, plan.masks(None, dtype), strict=True)]
 
     def __call__(self, layer: int, projected: Tensor) -> Tensor:
@@ -82,8 +76,9 @@ class FusedAttention:
         dtype = projected.dtype
         if dtype is not self._dtype:
             projected = projected.to(self._dtype)
-        exchanged = projected.index_select(1, self._exchange)
-        projected.as_strided(self._size, (self._width, 1), 0).mul_(self._cos).addcmul_(exchanged, self._sin)
+        rotated = projected.as_strided(self._rotated_size, self._rotated_stride)
+        halves_exchanged = rotated.roll(self._shape.dim // 2, -1)
+        rotated.mul_(self._cos).addcmul_(halves_exchanged, self._sin)
         parts = [self._attend(layer, projected, views) for views in self._views]
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
         return attended if dtype is self._dtype else attended.to(dtype)
