@@ -1,7 +1,6 @@
 """One sequence at a server: the token ids that it knows, and how far its KV reaches."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 
 from fly.blocks import BLOCK_TOKENS, BlockChain
 from fly.errors import InvalidRequest
@@ -102,8 +101,7 @@ class EngineSequence(KnownSequence):
         end = len(self.tokens)
         num_reused = yield from self._prefill(end - num_outputs)
         start = min(self._num_computed, end - num_outputs)
-        work = self._work(start, end, num_outputs, num_reused)
-        scores = yield replace(work, proposals=proposals, is_proposing=is_proposing)
+        scores = yield self._work(start, end, num_reused, num_outputs, proposals, is_proposing)
         self._computed(end)
         return scores
 
@@ -125,7 +123,7 @@ class EngineSequence(KnownSequence):
             len(self.tokens) - self._num_computed > self._chunk_tokens and self._num_computed < first_output
         ):
             end = min(self._num_computed + self._chunk_tokens, first_output)
-            yield self._work(self._num_computed, end, 0, num_reused)
+            yield self._work(self._num_computed, end, num_reused)
             self._computed(end)
             num_reused = self._reuse(first_output)
         return num_reused
@@ -152,7 +150,15 @@ class EngineSequence(KnownSequence):
         self._num_computed = min(self._num_computed, length)
         self._chain.truncate(length)
 
-    def _work(self, start: int, end: int, num_outputs: int, num_reused: int) -> Work:
+    def _work(
+        self,
+        start: int,
+        end: int,
+        num_reused: int,
+        num_outputs: int = 0,
+        proposals: Sequence[SparseDistribution] = (),
+        is_proposing: bool = False,
+    ) -> Work:
         ids = self.tokens.ids
         return Work(
             slot=self.slot,
@@ -166,4 +172,6 @@ class EngineSequence(KnownSequence):
             entropy=self.opening.entropy,
             num_logprobs=self.opening.num_logprobs,
             num_reused=num_reused,
+            proposals=proposals,
+            is_proposing=is_proposing,
         )

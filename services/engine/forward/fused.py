@@ -119,7 +119,7 @@ class RmsNorm:
         self._doubled = torch.cat([weight, weight]) if weight.device.type == "cpu" else None
 
     def __call__(self, rows: Tensor) -> Tensor:
-        if self._doubled is None or len(rows) > _FEW_ROWS:
+        if self._doubled is None or rows.shape[0] > _FEW_ROWS:
             return F.rms_norm(rows, self._width, self._weight, self._eps)
         doubled = torch.cat((rows, -rows), 1)
         return F.layer_norm(doubled, self._doubled_width, self._doubled, None, self._eps)[:, : self._width[0]]

@@ -37,7 +37,7 @@ class PackedLinear:
         self._run = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, rows: Tensor) -> Tensor:
-        num_rows = len(rows)
+        num_rows = rows.shape[0]
         if num_rows > MANY_ROWS and num_rows % MANY_ROWS:
             # NOTE: oneDNN compiles code for every number of rows and keeps it: by and by 150 MB.
             return self(F.pad(rows, (0, 0, 0, -num_rows % MANY_ROWS)))[:num_rows]
@@ -87,7 +87,7 @@ class TwinLinear:
         self._many = many
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self._one(rows) if len(rows) == 1 else self._many(rows)
+        return self._one(rows) if rows.shape[0] == 1 else self._many(rows)
 
 
 class BiasedLinear:
