@@ -55,6 +55,7 @@ spec:
       env:
         {{- include "flyserve.modelEnv" $root | nindent 8 }}
         - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+        - {name: RAY_worker_niceness, value: "0"}
         {{- with $pod.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
