@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -10,12 +11,12 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVI
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
-from opentelemetry.trace import SpanContext, SpanKind, get_current_span
+from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fly.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
-from services.common.telemetry.encoding import encode
+from services.common.telemetry.encoding import SERVER, encode_resource, request_of
 from services.common.telemetry.spans import Part, RecordedSpan, RecordedStream, TracePart
 from services.common.telemetry.tracing import (
     NO_SPAN,
@@ -56,7 +57,7 @@ class RecordingTracer:
         if parent is None and not self._is_sampled(name, trace_id):
             return NO_SPAN
         part, parent_id = TracePart(trace_id, self._hand_over), 0 if parent is None else parent.span_id
-        return RecordedSpan(part, name, SpanKind.SERVER, parent_id, parent is not None, ends_part=True)
+        return RecordedSpan(part, name, SERVER, parent_id, parent is not None, ends_part=True)
 
     def stream(self, metadata: Metadata | None) -> StreamTrace:
         parent = _parse(traceparent_in(metadata))
@@ -76,11 +77,11 @@ class _Exporter(OTLPSpanExporter):
 
     def __init__(self, endpoint: str, resource: Resource) -> None:
         super().__init__(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)
-        self._resource = resource
+        self._resource = encode_resource(resource)
 
     # NOTE: private by name, but the one place that the SDK leaves for it; tests send spans through it.
     def _translate_data(self, data: Sequence[Any]) -> ExportTraceServiceRequest:
-        return encode(self._resource, data)
+        return request_of(self._resource, chain.from_iterable(part.spans for part in data))
 
 
 class _Batches(BatchSpanProcessor):

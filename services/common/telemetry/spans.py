@@ -1,17 +1,27 @@
-"""Spans as they are recorded: a few numbers each, collected by request or stream, handed over in parts.
+"""Spans as they are recorded: bytes once they end, collected by request or stream, handed over in parts.
 
 NOTE: the SDK's own spans cost a router several times as much, for locks and limits that nothing here needs.
 """
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from types import TracebackType
 from typing import ClassVar, Self
 
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 
+from services.common.telemetry.encoding import (
+    CLIENT,
+    FAILED,
+    INTERNAL,
+    SERVER,
+    encode_notes,
+    encode_own,
+    encode_shared,
+    encode_trace,
+)
 from services.common.telemetry.tracing import TRACEPARENT, Note, Span, enter_span, leave_span
 
 _PART_SPANS = 32
@@ -23,12 +33,12 @@ class Part:
 
     Attributes:
         context: Tells the SDK's batching, which asks for nothing else, that these are to be exported.
-        spans: In the order of their ends.
+        spans: As bytes, in the order of their ends.
     """
 
     context: ClassVar[SpanContext] = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
-    def __init__(self, spans: "list[RecordedSpan]") -> None:
+    def __init__(self, spans: Sequence[bytes]) -> None:
         self.spans = spans
 
 
@@ -37,17 +47,19 @@ class TracePart:
 
     Attributes:
         trace_id: 128 bits.
+        shared: What all its spans have in common, as bytes.
     """
 
-    __slots__ = ("_finished", "_hand_over", "_is_over", "trace_id")
+    __slots__ = ("_finished", "_hand_over", "_is_over", "shared", "trace_id")
 
     def __init__(self, trace_id: int, hand_over: Callable[[Part], None]) -> None:
         self.trace_id = trace_id
+        self.shared = encode_trace(trace_id)
         self._hand_over = hand_over
-        self._finished: list[RecordedSpan] = []
+        self._finished: list[bytes] = []
         self._is_over = False
 
-    def finish(self, span: "RecordedSpan") -> None:
+    def finish(self, span: bytes) -> None:
         """Takes a span that is over."""
         self._finished.append(span)
         if self._is_over or len(self._finished) >= _PART_SPANS:
@@ -64,81 +76,68 @@ class TracePart:
             self._hand_over(part)
 
 
-class _Parent:
-    """What others may be parts of; the current one of its task while it is entered.
+class RecordedSpan:
+    """A span; the current one of its task while it is entered.
 
     Attributes:
-        part: Where its parts come together.
-        span_id: Whose parts they are.
-    """
-
-    __slots__ = ("_token", "part", "span_id")
-
-    def __init__(self, part: TracePart, span_id: int) -> None:
-        self.part = part
-        self.span_id = span_id
-        self._token: Token[Span] | None = None
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        return ((TRACEPARENT, f"00-{self.part.trace_id:032x}-{self.span_id:016x}-01"),)
-
-    def child(self, name: str) -> Span:
-        return RecordedSpan(self.part, name, SpanKind.INTERNAL, self.span_id)
-
-    def call(self, name: str) -> Span:
-        return RecordedSpan(self.part, name, SpanKind.CLIENT, self.span_id)
-
-    def _leave(self) -> None:
-        if self._token is not None:
-            leave_span(self._token)
-
-
-class RecordedSpan(_Parent):
-    """A span.
-
-    Attributes:
-        parent_id: 0 where the trace begins here.
-        is_remote: The parent is another process's.
-        started_ns: Since 1970, as the end.
-        notes: What was said of it.
+        span_id: 64 bits.
     """
 
     __slots__ = (
         "_ends_part",
-        "ended_ns",
-        "is_error",
-        "is_remote",
-        "kind",
-        "name",
-        "notes",
-        "parent_id",
-        "started_ns",
+        "_notes",
+        "_parent_id",
+        "_part",
+        "_shared",
+        "_started_ns",
+        "_token",
+        "span_id",
     )
+
+    _token: Token[Span]
 
     def __init__(
         self,
         part: TracePart,
         name: str,
-        kind: SpanKind,
+        kind: int,
         parent_id: int,
         is_remote: bool = False,
         ends_part: bool = False,
     ) -> None:
-        """Begins now; with a span that ends its part, the request is over."""
-        super().__init__(part, random.getrandbits(64) or 1)
-        self.name = name
-        self.kind = kind
-        self.parent_id = parent_id
-        self.is_remote = is_remote
-        self.notes: dict[str, Note] = {}
-        self.is_error = False
+        """Begins now.
+
+        Args:
+            part: Where it comes together with others.
+            name: Of what is done.
+            kind: On which side of a call.
+            parent_id: 0 where the trace begins here.
+            is_remote: The parent is another process's.
+            ends_part: With this span the request is over.
+        """
+        self.span_id = random.getrandbits(64) or 1
+        self._part = part
+        self._parent_id = parent_id
+        self._shared = encode_shared(name, kind, is_remote)
+        self._notes: dict[str, Note] | None = None
         self._ends_part = ends_part
-        self.started_ns = time.time_ns()
-        self.ended_ns = 0
+        self._started_ns = time.time_ns()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return _metadata(self._part, self.span_id)
+
+    def child(self, name: str) -> Span:
+        return RecordedSpan(self._part, name, INTERNAL, self.span_id)
+
+    def call(self, name: str) -> Span:
+        return RecordedSpan(self._part, name, CLIENT, self.span_id)
 
     def note(self, **notes: Note) -> None:
-        self.notes.update(notes)
+        if self._notes is None:
+            self._notes = notes
+        else:
+            self._notes.update(notes)
 
     def __enter__(self) -> Self:
         self._token = enter_span(self)
@@ -148,29 +147,47 @@ class RecordedSpan(_Parent):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Of an error only its kind is told."""
-        self._leave()
+        leave_span(self._token)
+        part, failed = self._part, b""
         if kind is not None:
-            self.is_error = True
-            self.notes["error.type"] = kind.__name__
-        self.ended_ns = time.time_ns()
-        self.part.finish(self)
+            self.note(**{"error.type": kind.__name__})
+            failed = FAILED
+        own = encode_own(self.span_id, self._parent_id, self._started_ns, time.time_ns())
+        notes = b"" if self._notes is None else encode_notes(self._notes)
+        part.finish(part.shared + self._shared + own + notes + failed)
         if self._ends_part:
-            self.part.end()
+            part.end()
 
 
-class RecordedStream(_Parent):
-    """A client's trace at the server of one of its streams; records its steps, not itself."""
+class RecordedStream:
+    """A client's trace at the server of one of its streams; records its steps, not itself.
+
+    Attributes:
+        span_id: Of its latest step, at first of the client's span that opened it.
+    """
 
     def __init__(self, part: TracePart, opened_by: int) -> None:
         """Of the client's span that opened the stream."""
-        super().__init__(part, opened_by)
+        self.span_id = opened_by
+        self._part = part
         self._opened_by = opened_by
+        self._token: Token[Span]
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return _metadata(self._part, self.span_id)
 
     def step(self, name: str, span_id: int) -> Span:
         """Of the span that opened the stream, where the step names none; what follows is part of it."""
-        span = RecordedSpan(self.part, name, SpanKind.SERVER, span_id or self._opened_by, is_remote=True)
+        span = RecordedSpan(self._part, name, SERVER, span_id or self._opened_by, is_remote=True)
         self.span_id = span.span_id
         return span
+
+    def child(self, name: str) -> Span:
+        return RecordedSpan(self._part, name, INTERNAL, self.span_id)
+
+    def call(self, name: str) -> Span:
+        return RecordedSpan(self._part, name, CLIENT, self.span_id)
 
     def note(self, **notes: Note) -> None:
         """It is not recorded itself."""
@@ -182,5 +199,9 @@ class RecordedStream(_Parent):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
-        self.part.end()
+        leave_span(self._token)
+        self._part.end()
+
+
+def _metadata(part: TracePart, span_id: int) -> tuple[tuple[str, str], ...]:
+    return ((TRACEPARENT, f"00-{part.trace_id:032x}-{span_id:016x}-01"),)

@@ -1,7 +1,7 @@
 """Spans of traced requests as their users see them, and what stands for them where nothing is traced."""
 
 from collections.abc import Iterable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -115,11 +115,8 @@ def current_span() -> Span:
     return _current.get()
 
 
-def enter_span(span: Span) -> Token[Span]:
-    """For implementations: makes a span the current one."""
-    return _current.set(span)
+enter_span = _current.set
+"""For implementations: makes a span the current one."""
 
-
-def leave_span(token: Token[Span]) -> None:
-    """For implementations: makes the span current again that was so before."""
-    _current.reset(token)
+leave_span = _current.reset
+"""For implementations: makes the span current again that was so before."""
