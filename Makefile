@@ -3,8 +3,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
-# Files of tests go to as many processes as there are CPUs; the slow ones take the machine for themselves.
+# Files of tests go to as many processes as there are CPUs. The slow ones start many processes themselves and wait for them
+# much of the time: two at once, those with Ray in one process and the rest in the other (tests/support/stations.py).
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 8 --dist loadfile
+IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Models are local folders: nothing is looked up in a hub. CPU engines take one thread unless told otherwise.
 export HF_HUB_OFFLINE := 1
@@ -20,7 +22,7 @@ demo: $(READY) ## Start the whole system, send it held-out problems, print the c
 
 test: $(READY) chromium ## Run all tests.
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(IN_PAIRS)
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)

@@ -2,9 +2,11 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 from orchestration.local_ray import prepare_environment
+from tests.support.stations import Stations, rank
 
 # NOTE: continuous integration judges a change, so it tries the same examples each time; people try new ones.
 settings.register_profile("flyserve", deadline=None, derandomize="CI" in os.environ)
@@ -12,3 +14,13 @@ settings.load_profile("flyserve")
 
 # NOTE: Ray reads it once per process, with its first import, whichever test that comes with.
 prepare_environment()
+# NOTE: by default Ray puts its actors behind everything else (nice 15), so behind the other process of tests.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Stations | None:
+    return Stations(config, log) if config.getvalue("dist") == "loadfile" else None

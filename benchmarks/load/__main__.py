@@ -19,7 +19,7 @@ from flyserve.cli.terminal import messages, output, reported_errors
 
 
 def load(
-    quick: Annotated[bool, typer.Option(help="Half a minute: it works, the figures mean little.")] = False,
+    quick: Annotated[bool, typer.Option(help="Some seconds: it works, the figures mean little.")] = False,
     resume: Resume = False,
     folder: Folder = None,
     verbose: Verbose = False,

@@ -17,7 +17,7 @@ from services.common.channel import open_channel
 _SAMPLE_S = 0.5
 _RECOVERED = 1.2
 """A request that takes no more than so many times what one takes at the peak: it waits for no place."""
-_RECOVERY_S, _PROBES_PER_S = 8.0, 2.0
+_RECOVERY_S, _PROBES_PER_S, _POLL_S = 8.0, 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,18 @@ async def _peak(asker: Asker, plan: Plan) -> tuple[float, float]:
 
 
 async def _recovery(asker: Asker, limit_s: float) -> float:
-    """Seconds until a new request takes no longer than `limit_s` again; tries a few each second."""
+    """Seconds until a new request takes no longer than `limit_s` again; tries a few each second till then."""
     started = time.monotonic()
-    await asker.ask_regardless(_PROBES_PER_S, _RECOVERY_S)
-    done = (attempt for attempt in asker.attempts if attempt.outcome is Outcome.DONE)
-    begun = [attempt.ended_s - attempt.seconds for attempt in done if attempt.seconds <= limit_s]
-    return min(begun) - started if begun else _RECOVERY_S
+    async with asyncio.TaskGroup() as group:
+        probing = group.create_task(asker.ask_regardless(_PROBES_PER_S, _RECOVERY_S))
+        while not (quick := _within(asker.attempts, limit_s)) and not probing.done():
+            await asyncio.wait([probing], timeout=_POLL_S)
+        probing.cancel()
+    return min(attempt.ended_s - attempt.seconds for attempt in quick) - started if quick else _RECOVERY_S
+
+
+def _within(attempts: Sequence[Attempt], limit_s: float) -> list[Attempt]:
+    return [each for each in attempts if each.outcome is Outcome.DONE and each.seconds <= limit_s]
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.slow
 
+PROBLEMS = 3
+
 
 def test_the_demo_runs_and_leaves_no_process(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
@@ -20,7 +22,7 @@ def test_the_demo_runs_and_leaves_no_process(tmp_path: Path) -> None:
         str(Path(sys.executable).with_name("flyserve")),
         "bench",
         "--problems",
-        "6",
+        str(PROBLEMS),
         "--output",
         str(report),
     ]
@@ -32,5 +34,5 @@ def test_the_demo_runs_and_leaves_no_process(tmp_path: Path) -> None:
     for setting in SETTINGS:
         assert setting in done.stdout
     measurements = json.loads(report.read_text())["measurements"]
-    assert {name: len(runs) for name, runs in measurements.items()} == dict.fromkeys(SETTINGS, 6)
+    assert {name: len(runs) for name, runs in measurements.items()} == dict.fromkeys(SETTINGS, PROBLEMS)
     assert not marked.leftovers()

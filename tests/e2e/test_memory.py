@@ -13,6 +13,7 @@ from tests.support.processes import Deployment, demo_deployment
 pytestmark = pytest.mark.slow
 
 EARLY, LATE = 50, 500
+NEW_TOKENS = 24
 MOST_GROWTH = 1.05
 KV_TOKENS = 4096
 """So few that the early requests have filled them: what is cached is within the budget."""
@@ -28,7 +29,7 @@ def test_500_requests_take_no_more_memory_than_50() -> None:
     ):
 
         def respond(number: int) -> None:
-            client.generate(prompts[number % len(prompts)], 48)
+            client.generate(prompts[number % len(prompts)], NEW_TOKENS)
 
         list(pool.map(respond, range(EARLY)))
         early = resident_bytes(deployment)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
 
 from fly.messages import Role
 from flyserve.cli import app
@@ -20,6 +19,7 @@ from orchestration.topology import metrics_port, plan
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
+from tests.helm.charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
 
 ray_constants = pytest.importorskip("ray._private.ray_constants")
 

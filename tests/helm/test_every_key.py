@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from charts import one, rendered
 from pydantic import BaseModel
 
 from helm import schema
 from orchestration.config import Deployment
 from services.common.config import parse
+from tests.helm.charts import one, rendered
 
 VALUES: dict[str, Any] = {
     "target": {

@@ -8,11 +8,11 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from charts import Manifest, objects, one, pod_templates
 
 from helm import schema
 from helm.chart import RAY_API, lint, template
 from helm.goldens import EXAMPLES, RENDERED
+from tests.helm.charts import Manifest, objects, one, pod_templates
 
 OWN_SCHEMA = yaml.safe_load((Path(__file__).parent / "raycluster.schema.yaml").read_text())
 KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]

@@ -12,7 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from charts import CPU_DEMO, pod_templates, rendered
+
+from tests.helm.charts import CPU_DEMO, pod_templates, rendered
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"

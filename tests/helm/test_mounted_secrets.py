@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from charts import SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -31,6 +30,7 @@ from services.sub_drafter.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
 from services.target.servicer import create_host as create_target
 from tests.contract.fakes import save_tokenizer
+from tests.helm.charts import SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
 from tests.support.secret_mounts import MountedSecrets
 from tests.support.serving import serving
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charts import SECURED, deployments, objects, pod_templates, rendered
 
 from helm.chart import CHART, template
 from helm.goldens import EXAMPLES, RENDERED
@@ -15,6 +14,7 @@ from orchestration.local import LocalOptions, router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
+from tests.helm.charts import SECURED, deployments, objects, pod_templates, rendered
 
 
 def shown_notes(folder: Path, *files: Path) -> str:

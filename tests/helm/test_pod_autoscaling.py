@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import one, rendered
 
 from helm.chart import ChartError
 from orchestration.autoscaling import Autoscaling
 from orchestration.config import Deployment
 from services.common.config import parse
+from tests.helm.charts import one, rendered
 
 FOUR_GPUS = {
     "target": {"replicas": 2, "shards": 4, "gpus": 1, "autoscaling": {"min": 1, "max": 3}},

@@ -2,9 +2,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charts import rendered
 
 from helm.chart import ChartError
+from tests.helm.charts import rendered
 
 HUB = {"model": "meta-llama/Llama-3.1-8B@main"}
 CERTIFICATES = {

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from charts import Manifest, one, rendered
+from tests.helm.charts import Manifest, one, rendered
 
 STANDBY = {"ray": {"standby": {"name": "green", "image": {"tag": "0.2.0"}}}, "image": {"tag": "0.1.0"}}
 SWAPPED = {

@@ -39,7 +39,7 @@ from tests.support.comparison import (
 )
 from tests.support.streams import Streams
 
-CHAOS_S = float(os.environ.get("FLYSERVE_CHAOS_S", "10"))
+CHAOS_S = float(os.environ.get("FLYSERVE_CHAOS_S", "8"))
 KILL_EVERY_S = 2.0
 WHOLE_AGAIN_S = 120.0
 CONTROLLER = "Controller"
@@ -123,7 +123,7 @@ def test_64_streams_of_simulated_engines(tmp_path: Path) -> None:
     killer, options = Killer(actors), LocalOptions(actors=actors, grace_s=1.0)
     with local_deployment(described(target=target, drafter=drafter), lambda _: None, options) as running:
         prompts = [f"prompt {number}" for number in range(64)]
-        streams = Streams([running.address], prompts, new_tokens=80)
+        streams = Streams([running.address], prompts, new_tokens=48)
         asyncio.run(survive(streams, running, killer))
     report(streams, killer)
     assert not streams.failures

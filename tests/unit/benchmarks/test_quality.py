@@ -7,7 +7,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from answering_client import AnsweringClient
 
 from benchmarks.quality.charts import charts_of
 from benchmarks.quality.examples import marked
@@ -24,6 +23,7 @@ from demo.tasks import Task
 from fly.errors import InvalidRequest
 from fly.types import Verdict
 from flyserve.types import Deployment, Model, Statistics, Token
+from tests.unit.benchmarks.answering_client import AnsweringClient
 
 MODEL = Model("/home/someone/models/big", "f" * 32, "Llama", "float32", 640, 1024)
 DEPLOYMENT = Deployment(MODEL, MODEL, ("flyserve",), "flyserve", "0")

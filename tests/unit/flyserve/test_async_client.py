@@ -2,10 +2,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_generation import FakeGeneration, fake_generation, refused_address
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
 from flyserve import AsyncClient
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, refused_address
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fake_generation import FakeGeneration, fake_generation, refused_address
 from typer.testing import CliRunner, Result
 
 from flyserve.cli import app
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, refused_address
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
 from flyserve import Client, Sampling, Speculation, Token
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
+from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_generation import FakeGeneration, fake_generation, refused_address
 from typer.testing import CliRunner, Result
 
 from flyserve.cli import app
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, refused_address
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from pathlib import Path
 import grpc
 import pytest
 import trustme
-from fake_generation import FakeGeneration, fake_generation
 
 from fly.errors import ConfigError, NotReady
 from flyserve import AsyncClient, Client, Tls
 from flyserve.connection import make_connection
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation
 
 
 @dataclass(frozen=True)

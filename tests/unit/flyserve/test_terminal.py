@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fake_generation import fake_generation, refused_address
+from tests.unit.flyserve.fake_generation import fake_generation, refused_address
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
