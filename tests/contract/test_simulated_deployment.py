@@ -10,7 +10,9 @@ from benchmarks.simulate.plan import FLY, PLAIN, Deployment, Models, Plan, Stage
 
 pytestmark = pytest.mark.slow
 
-PLAN = replace(Plan(Models.on_h200(2, 2048)).quick(), settle_s=0.4, measure_s=0.8)
+PLAN = replace(Plan(Models.on_h200(2, 2048)).quick(), settle_s=0.4, measure_s=1.2)
+DILATIONS = (6.0, 12.0, 24.0)
+MOST_DISTORTION = 0.1
 
 
 def measure(
@@ -20,8 +22,17 @@ def measure(
     return [summarize(each, plan.models) for each in found]
 
 
+def measure_in_time(settings: tuple[str, ...], *deployments: Deployment) -> list[Figures]:
+    """At the first dilation at which the CPU keeps up; figures at another say nothing of a deployment."""
+    for dilation in DILATIONS:
+        found = measure(dilation, settings, *deployments)
+        if all(each.distortion < MOST_DISTORTION for each in found):
+            return found
+    raise AssertionError(f"the CPU was too slow: {[each.distortion for each in found]}")
+
+
 def test_throughput_grows_with_the_replicas_and_drafts_speed_decoding_up() -> None:
-    found = measure(6.0, (PLAIN, FLY), Deployment(1, 1, 1, 8), Deployment(3, 2, 2, 24))
+    found = measure_in_time((PLAIN, FLY), Deployment(1, 1, 1, 8), Deployment(3, 2, 2, 24))
     one, three, one_fly, three_fly = found
     assert 2 < three.tokens_per_s / one.tokens_per_s < 4
     assert 2 < three_fly.tokens_per_s / one_fly.tokens_per_s < 4
