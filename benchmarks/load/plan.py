@@ -55,7 +55,7 @@ class Plan:
 
     def quick(self) -> "Plan":
         """As much as shows that everything works, in some seconds."""
-        return replace(self, levels=(Level(1, 0.2, 0.6), Level(64, 0.6, 0.8)), repetitions=1)
+        return replace(self, levels=(Level(1, 0.2, 1.2), Level(64, 0.6, 1.2)), repetitions=1)
 
     @property
     def most_at_once(self) -> int:
