@@ -14,8 +14,6 @@ settings.load_profile("flyserve")
 
 # NOTE: Ray reads it once per process, with its first import, whichever test that comes with.
 prepare_environment()
-# NOTE: by default Ray puts its actors behind everything else (nice 15), so behind the other process of tests.
-os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
