@@ -76,25 +76,34 @@ class TracePart:
             self._hand_over(part)
 
 
-class RecordedSpan:
-    """A span; the current one of its task while it is entered.
+class _Parent:
+    """What others may be parts of; the current one of its task while it is entered.
 
     Attributes:
-        span_id: 64 bits.
+        span_id: Whose parts they are, 64 bits.
     """
 
-    __slots__ = (
-        "_ends_part",
-        "_notes",
-        "_parent_id",
-        "_part",
-        "_shared",
-        "_started_ns",
-        "_token",
-        "span_id",
-    )
+    __slots__ = ("_part", "_token", "span_id")
 
+    _part: TracePart
     _token: Token[Span]
+    span_id: int
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((TRACEPARENT, f"00-{self._part.trace_id:032x}-{self.span_id:016x}-01"),)
+
+    def child(self, name: str) -> Span:
+        return RecordedSpan(self._part, name, INTERNAL, self.span_id)
+
+    def call(self, name: str) -> Span:
+        return RecordedSpan(self._part, name, CLIENT, self.span_id)
+
+
+class RecordedSpan(_Parent):
+    """A span."""
+
+    __slots__ = ("_ends_part", "_notes", "_parent_id", "_shared", "_started_ns")
 
     def __init__(
         self,
@@ -123,16 +132,6 @@ class RecordedSpan:
         self._ends_part = ends_part
         self._started_ns = time.time_ns()
 
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        return _metadata(self._part, self.span_id)
-
-    def child(self, name: str) -> Span:
-        return RecordedSpan(self._part, name, INTERNAL, self.span_id)
-
-    def call(self, name: str) -> Span:
-        return RecordedSpan(self._part, name, CLIENT, self.span_id)
-
     def note(self, **notes: Note) -> None:
         if self._notes is None:
             self._notes = notes
@@ -159,7 +158,7 @@ class RecordedSpan:
             part.end()
 
 
-class RecordedStream:
+class RecordedStream(_Parent):
     """A client's trace at the server of one of its streams; records its steps, not itself.
 
     Attributes:
@@ -171,23 +170,12 @@ class RecordedStream:
         self.span_id = opened_by
         self._part = part
         self._opened_by = opened_by
-        self._token: Token[Span]
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        return _metadata(self._part, self.span_id)
 
     def step(self, name: str, span_id: int) -> Span:
         """Of the span that opened the stream, where the step names none; what follows is part of it."""
         span = RecordedSpan(self._part, name, SERVER, span_id or self._opened_by, is_remote=True)
         self.span_id = span.span_id
         return span
-
-    def child(self, name: str) -> Span:
-        return RecordedSpan(self._part, name, INTERNAL, self.span_id)
-
-    def call(self, name: str) -> Span:
-        return RecordedSpan(self._part, name, CLIENT, self.span_id)
 
     def note(self, **notes: Note) -> None:
         """It is not recorded itself."""
@@ -201,7 +189,3 @@ class RecordedStream:
     ) -> None:
         leave_span(self._token)
         self._part.end()
-
-
-def _metadata(part: TracePart, span_id: int) -> tuple[tuple[str, str], ...]:
-    return ((TRACEPARENT, f"00-{part.trace_id:032x}-{span_id:016x}-01"),)

@@ -72,9 +72,8 @@ class TorchRunner(MemoryFigures):
     def free(self, slot: Slot) -> None:
         self._arena.free(slot)
 
-    @torch.inference_mode()
     def forward(self, batch: Sequence[Work]) -> list[Scores]:
-        return self._head(self._forward(Plan(batch, self._device)), batch)
+        return self.score(self.logits(batch), batch)
 
     @torch.inference_mode()
     def logits(self, batch: Sequence[Work]) -> Tensor:
