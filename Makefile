@@ -44,10 +44,10 @@ generate: protos goldens ## Generate stubs and docs/protocol.md, the chart's sch
 protos: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
 		--mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
-	$(BIN)/python -m docs.protocol_reference
+	$(BIN)/python -m tools.protocol_reference
 
 goldens: $(READY)
-	$(BIN)/python -m helm.goldens
+	$(BIN)/python -m tools.chart_goldens
 
 train: $(READY) ## Train the demo pair anew (about two hours on two cores).
 	$(BIN)/python -m demo.train

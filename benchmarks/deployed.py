@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flyserve.cli.terminal import messages
-from orchestration.config import Deployment
-from orchestration.local import LocalOptions, local_deployment
+from orchestration.deployment.file import Deployment
+from orchestration.local.runner import LocalOptions, local_deployment
 
 _STARTUP_TIMEOUT_S = 600.0
 

@@ -5,7 +5,7 @@ import random
 from benchmarks.paths import DEMO_MODELS
 from demo.tasks import load_tasks
 from demo.tokenizer import render
-from router.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer
 
 Prompts = tuple[tuple[int, ...], ...]
 

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
 from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
 from router.policies import POLICIES
-from router.request import RULE_FIELDS
+from router.requests.request import RULE_FIELDS
 from services.common.config import Config
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig

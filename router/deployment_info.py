@@ -3,8 +3,8 @@
 from fly.messages import ModelInfo
 from fly.presets import PRESETS
 from router.config import RouterConfig, SpeculationConfig
-from router.request import SpeculationParams
-from router.response import DeploymentInfo
+from router.generation.response import DeploymentInfo
+from router.requests.request import SpeculationParams
 
 
 def describe(target: ModelInfo, drafter: ModelInfo | None, config: RouterConfig) -> DeploymentInfo:

@@ -9,20 +9,20 @@ from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
 from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
-from router.chat_template import ChatTemplate
-from router.clients import Probing
 from router.config import RouterConfig
-from router.draft_lengths import DraftLengths
-from router.fleet import Fleet
-from router.generation import Means
+from router.generation.draft_lengths import DraftLengths
+from router.generation.generation import Means
 from router.http.app import create_app
 from router.http.server import HttpServer
-from router.sampling_defaults import sampling_defaults
+from router.replicas.discovery import Fleet
+from router.replicas.pools import Probing
+from router.requests.sampling_defaults import sampling_defaults
 from router.security.callers import public_guard
 from router.security.keys import Keys
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
-from router.tokenizer import Tokenizer
+from router.text.chat_template import ChatTemplate
+from router.text.tokenizer import Tokenizer
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
 from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints

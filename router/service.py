@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
-from router.admission import Admission
-from router.choices import EmitOfChoice, generate_choices, patient
-from router.clients import Accepts, Replica, any_replica, with_weights
-from router.deadline import Deadline
+from router.admission.admission import Admission
 from router.deployment_info import describe
-from router.generation import Means
-from router.observed import ObservedRequest
-from router.request import GenerateRequest, PreparedRequest
-from router.response import DeploymentInfo, Header, Origin
+from router.generation.choices import EmitOfChoice, generate_choices, patient
+from router.generation.generation import Means
+from router.generation.observation import ObservedRequest
+from router.generation.response import DeploymentInfo, Header, Origin
+from router.replicas.pools import Accepts, Replica, any_replica, with_weights
+from router.requests.deadline import Deadline
+from router.requests.request import GenerateRequest, PreparedRequest
+from router.requests.validation import prepare
 from router.security.callers import current_caller
 from router.security.quotas import Quotas
-from router.tokenizer import is_slow_to_encode
-from router.validation import prepare
+from router.text.tokenizer import is_slow_to_encode
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from typing import Any
 
 from protos.flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
-from router.choices import EmitOfChoice
 from router.codec.generation import request_from_wire
 from router.codec.response import info_to_wire, piece_to_wire, response_to_wire
-from router.response import Header, Piece
+from router.generation.choices import EmitOfChoice
+from router.generation.response import Header, Piece
 from router.service import GenerationService
 from services.common.telemetry.tracing import traceparent_in
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from orchestration.local_ray import prepare_environment
+from orchestration.local.own_ray import prepare_environment
 from tests.support.stations import Stations, rank
 
 # NOTE: continuous integration judges a change, so it tries the same examples each time; people try new ones.

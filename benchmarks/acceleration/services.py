@@ -18,7 +18,7 @@ from benchmarks.acceleration.settings import Drafting, SubDrafting
 from benchmarks.paths import ROOT
 from flyserve.cli.terminal import messages
 from flyserve.client import Client
-from orchestration.processes import StopSignals, service_process
+from orchestration.local.processes import StopSignals, service_process
 
 _START_TIMEOUT_S = 180.0
 _GRACE_S = 20.0

@@ -20,7 +20,7 @@ from benchmarks.progress import Advance, progress_bar
 from benchmarks.prompts import demo_prompts
 from flyserve import AsyncClient
 from flyserve.cli.up import DEMO
-from orchestration.config import Deployment, load_deployment
+from orchestration.deployment.file import Deployment, load_deployment
 
 _NUM_PROMPTS = 300
 _KV_TOKENS_PER_SEQUENCE = 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.overload.plan import Plan
-from orchestration.processes import ServiceProcess, service_process
+from orchestration.local.processes import ServiceProcess, service_process
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _TOKENIZER = ROOT / "demo" / "models" / "target"

@@ -12,8 +12,8 @@ from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.speculation import Speculation
 from fly.tokens import PeerView
 from fly.types import FlyRule, Mode, ResponseLimits
-from router.round import make_evidence
-from router.tokenizer import Tokenizer
+from router.generation.round import make_evidence
+from router.text.tokenizer import Tokenizer
 from services.drafter.drafting import NoGuesser, draft
 from services.engine.base import Job, Runner, Slot
 from services.engine.forward.torch_runner import TorchRunner, load_runner

@@ -10,7 +10,7 @@ from benchmarks.deployed import deployed
 from benchmarks.peers.pairs import Pair
 from benchmarks.peers.settings import DRAFT_LENGTH, STACK_SPECULATIONS, Answer, Decode
 from flyserve.client import Client
-from orchestration.config import (
+from orchestration.deployment.file import (
     Deployment,
     DrafterTier,
     Dtype,

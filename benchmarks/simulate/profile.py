@@ -8,13 +8,13 @@ from typing import Any
 OUTSIDE = "event loop, gRPC and its threads (no Python)"
 _PARTS: Mapping[str, str] = {
     "router.servicer:GenerationServicer.GenerateStream.<locals>.make_emit": "emit: a chunk to the client",
-    "router.generation:make_piece": "text and tokens of a chunk",
-    "router.round:propose": "propose: a step to the drafter and back",
-    "router.round:verify": "verify: a step to the target and back",
-    "router.round:decide": "decide: the rule, detokenizing, counting",
-    "router.generation:open_response": "open and close the streams",
+    "router.generation.generation:make_piece": "text and tokens of a chunk",
+    "router.generation.round:propose": "propose: a step to the drafter and back",
+    "router.generation.round:verify": "verify: a step to the target and back",
+    "router.generation.round:decide": "decide: the rule, detokenizing, counting",
+    "router.generation.generation:open_response": "open and close the streams",
     "router.service:GenerationService._prepare": "check a request",
-    "router.round:play_round": "a round, what is left of it",
+    "router.generation.round:play_round": "a round, what is left of it",
     "router.": "a request, what is left of it",
 }
 """What a stack is part of: the first of these that begins any of its functions."""

@@ -14,7 +14,7 @@ from benchmarks.simulate.pace import Sample, read_samples
 from benchmarks.simulate.plan import Deployment, Models
 from benchmarks.simulate.worker import ServiceSpec, WorkerSpec
 from fly.messages import Role
-from orchestration.processes import ServiceProcess, service_process
+from orchestration.local.processes import ServiceProcess, service_process
 from router.config import RouterConfig
 
 _START_S, _GRACE_S = 240.0, 20.0

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.paths import DEMO_MODELS, ROOT
 from benchmarks.soak.figures import Sample
 from benchmarks.soak.plan import Plan
-from orchestration.processes import ServiceProcess, StopSignals, service_process
+from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 
 ROUTER, REPLACED = "router", "target-1"
 _START_TIMEOUT_S, _GRACE_S, _ANSWER_S = 60.0, 10.0, 5.0

@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 from benchmarks.telemetry.settings import settings
 from demo.paths import MODELS
-from orchestration.processes import service_process
+from orchestration.local.processes import service_process
 
 _START_S, _GRACE_S = 60.0, 10.0
 NO_COST = "base_s: 0.0, per_token_s: 0.0, per_token_above_s: 0.0, response_tokens: [100000, 100000]"

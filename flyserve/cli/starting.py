@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.progress import Task
 
-    from orchestration.status import ReplicaStatus
+    from orchestration.control.status import ReplicaStatus
 
 Show = Callable[["Sequence[ReplicaStatus]"], None]
 """Told the state of every replica, whenever there is news."""

@@ -11,7 +11,7 @@ from flyserve.cli.starting import start_progress
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.local import LocalDeployment
+    from orchestration.local.runner import LocalDeployment
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
 
@@ -65,8 +65,8 @@ def running(
         startup_timeout_s: For the replicas to be ready.
         verbose: Print what the services log.
     """
-    from orchestration.config import load_deployment
-    from orchestration.local import LocalOptions, local_deployment
+    from orchestration.deployment.file import load_deployment
+    from orchestration.local.runner import LocalOptions, local_deployment
 
     deployment = load_deployment(path)
     router = deployment.router.model_copy(update=dict(ports))

@@ -4,7 +4,7 @@ from typing import Any
 
 from fly.types import DraftLengthPolicy, EntropyEstimator, Mode, Tail
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.request import GenerateRequest, ReceivedChoice, Resumption, SpeculationParams
+from router.requests.request import GenerateRequest, ReceivedChoice, Resumption, SpeculationParams
 from services.common.codec.shared import sampling_from_wire
 
 _MODES = {

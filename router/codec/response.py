@@ -8,7 +8,7 @@ from fly.statistics import Statistics
 from fly.types import FinishReason, Refusal, Verdict
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.codec.generation import mode_to_wire, speculation_to_wire
-from router.response import (
+from router.generation.response import (
     DeploymentInfo,
     Ending,
     Header,

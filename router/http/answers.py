@@ -9,12 +9,12 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from router.generation.response import Piece
 from router.http.dialect import Dialect, Order
 from router.http.errors import reply_to
 from router.http.extension import extension
 from router.http.objects import Envelope
 from router.http.running import Tally, run_order, while_connected
-from router.response import Piece
 from router.service import GenerationService
 
 _DONE = b"[DONE]"

@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from fly.errors import InvalidRequest
 from fly.types import SamplingParams
+from router.generation.response import Piece
 from router.http.dialect import Order, finish_reason, text_of
 from router.http.fields import Count, GenerationFields, RequestModel, Whole
 from router.http.logprobs import chat_logprobs
@@ -21,7 +22,6 @@ from router.http.objects import (
 )
 from router.http.ordering import make_request, stream_wishes
 from router.http.parsing import parse
-from router.response import Piece
 from router.service import GenerationService
 
 _TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'

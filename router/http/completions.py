@@ -7,14 +7,14 @@ from pydantic import PlainValidator
 
 from fly.types import SamplingParams
 from router.config import LimitsConfig
+from router.generation.response import Piece
 from router.http.dialect import Order, finish_reason, text_of
 from router.http.fields import Count, GenerationFields
 from router.http.logprobs import completion_logprobs
 from router.http.objects import Completion, CompletionChoice
 from router.http.ordering import check_number, make_request, stream_wishes
 from router.http.parsing import parse
-from router.request import GenerateRequest
-from router.response import Piece
+from router.requests.request import GenerateRequest
 
 Prompt = str | tuple[int, ...]
 _MOST = 2**32 - 1

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fly.messages import ModelInfo
-from router.response import DeploymentInfo
+from router.generation.response import DeploymentInfo
 
 
 def deployment_object(info: DeploymentInfo) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fly.types import FinishReason as Finish
+from router.generation.response import Piece
 from router.http.objects import Envelope, FinishReason, ResponseModel
-from router.request import GenerateRequest
-from router.response import Piece
+from router.requests.request import GenerateRequest
 
 _FINISH_REASONS: dict[Finish, FinishReason] = {
     Finish.LENGTH: "length",

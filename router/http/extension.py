@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from router.codec.response import statistics_fields
+from router.generation.response import Piece, ResponseToken
 from router.http.objects import Extension, NamedToken, RoundObject, VerdictToken
-from router.response import Piece, ResponseToken
 
 
 def extension(pieces: Sequence[Piece]) -> Extension:

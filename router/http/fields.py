@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from fly.presets import PRESETS
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, SamplingParams, Tail
-from router.request import SpeculationParams
+from router.requests.request import SpeculationParams
 
 _UINT32 = 2**32 - 1
 _MASK64 = 2**64 - 1

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from router.generation.response import ResponseToken
 from router.http.objects import ChatLogprob, ChatLogprobs, CompletionLogprobs, RankedLogprob
-from router.response import ResponseToken
 
 
 def completion_logprobs(tokens: Sequence[ResponseToken], offset: int) -> CompletionLogprobs | None:

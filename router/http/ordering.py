@@ -5,7 +5,7 @@ from typing import Any
 from fly.errors import InvalidRequest
 from fly.types import SamplingParams
 from router.http.fields import GenerationFields
-from router.request import GenerateRequest, SpeculationParams
+from router.requests.request import GenerateRequest, SpeculationParams
 
 
 def make_request(

@@ -9,12 +9,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from fly.errors import DeadlineExceeded, InvalidRequest
-from router.choices import EmitOfChoice
+from router.generation.choices import EmitOfChoice
+from router.generation.response import Header, Piece
 from router.http.dialect import Order
 from router.http.errors import renamed
 from router.http.objects import Usage
-from router.request import GenerateRequest
-from router.response import Header, Piece
+from router.requests.request import GenerateRequest
 from router.service import GenerationService
 
 

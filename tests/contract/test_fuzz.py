@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from fly.messages import Close, DraftStep, Endpoint, Open, Role, VerifyStep
 from fly.tokens import PeerView, TokenSequence
 from fly.types import SamplingParams
-from orchestration.registry import Registry, registry_service
+from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2, drafter_pb2, generation_pb2, registry_pb2, target_pb2
 from router.config import RouterConfig
 from router.server import create_host as create_router

@@ -12,7 +12,7 @@ import pytest
 from fly.messages import Stale, StaleReason
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeService, Script, save_tokenizer
 from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make_request, running
 from tests.contract.scripted import ScriptedModel, ToldDrafter, ToldTarget

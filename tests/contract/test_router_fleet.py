@@ -13,9 +13,9 @@ from fly.clock import SystemClock
 from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
 from protos.flyserve.v1 import registry_pb2, registry_pb2_grpc
-from router.clients import any_replica
 from router.config import RouterConfig
-from router.fleet import Fleet
+from router.replicas.discovery import Fleet
+from router.replicas.pools import any_replica
 from router.server import create_host
 from services.common.codec.registry import snapshot_to_wire
 from services.common.host import Host, Service

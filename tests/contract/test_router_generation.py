@@ -8,7 +8,7 @@ import pytest
 from fly.presets import DEFAULT_PRESET, PRESETS
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
 

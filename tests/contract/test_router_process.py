@@ -153,8 +153,8 @@ async def test_a_bad_start_is_one_line(arguments: tuple[str, ...], part: str) ->
 def test_importing_the_router_loads_neither_torch_nor_ray_nor_what_only_traces_need(tmp_path: Path) -> None:
     program = """
 import sys, pathlib
-import router.__main__, router.server, router.tokenizer
-tokenizer = router.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
+import router.__main__, router.server, router.text.tokenizer
+tokenizer = router.text.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
 tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], "{{ messages[0].content }}", {})
 print([name for name in ("torch", "ray", "opentelemetry") if name in sys.modules])
 """

@@ -13,8 +13,8 @@ from fly.messages import Draft
 from fly.types import Coupling, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.seeds import choice_seed
-from router.tokenizer import Tokenizer
+from router.requests.seeds import choice_seed
+from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
 from tests.contract.scripted import ScriptedModel, SeededModel, ToldDrafter, ToldTarget, drawn_from, logprob

@@ -11,7 +11,7 @@ import pytest
 
 from fly.messages import Endpoint, Load, Role
 from flyserve import AsyncClient, Mode, Speculation
-from orchestration.registry import Registry, registry_service
+from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub

@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from fly.errors import ConfigError
-from orchestration.registry import Registry, registry_service
-from orchestration.security import controller_identity, registry_guard
+from orchestration.control.registry import Registry, registry_service
+from orchestration.deployment.security import controller_identity, registry_guard
 from protos.flyserve.v1 import common_pb2, registry_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub

@@ -9,8 +9,8 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.messages import Endpoint, Role
-from orchestration.registry import Registry, registry_service
-from orchestration.security import controller_identity, registry_guard
+from orchestration.control.registry import Registry, registry_service
+from orchestration.deployment.security import controller_identity, registry_guard
 from services.common.host import Host
 from services.common.registry import WatchedRegistry
 from tests.contract.tls_rig import PUBLIC, ROUTER, TARGET, a_target, info, secured_system

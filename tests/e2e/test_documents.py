@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestration.config import Deployment as DeploymentFile
+from orchestration.deployment.file import Deployment as DeploymentFile
 from tests.support.documents import Snippet, commands, snippets
 from tests.support.processes import ROOT, Deployment
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import yaml
 
-from helm.chart import template
-from helm.goldens import EXAMPLES
-from orchestration.config import Deployment
+from orchestration.deployment.file import Deployment
 from router.security.issuing import issue_key
 from services.common.config import load_yaml
 from tests.support.certificates import Authority
 from tests.support.secret_mounts import MountedSecrets, certificate_files
+from tools.chart import template
+from tools.chart_goldens import EXAMPLES
 
 CPU_DEMO, SECURED = (next(e for e in EXAMPLES if e.stem == name) for name in ("cpu-demo", "secured"))
 

@@ -10,16 +10,16 @@ import yaml
 
 from fly.messages import Role
 from flyserve.cli import app
-from helm import schema
-from helm.chart import CHART, RAY_API
-from helm.goldens import EXAMPLES, RENDERED
-from orchestration.config import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
-from orchestration.local import LocalOptions, router_config
-from orchestration.topology import metrics_port, plan
+from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
+from orchestration.deployment.plan import metrics_port, plan
+from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
 from tests.helm.charts import CPU_DEMO, SECURED, Manifest, deployments, objects, one, pod_templates, rendered
+from tools import chart_schema as schema
+from tools.chart import CHART, RAY_API
+from tools.chart_goldens import EXAMPLES, RENDERED
 
 ray_constants = pytest.importorskip("ray._private.ray_constants")
 

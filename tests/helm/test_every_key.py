@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from helm import schema
-from orchestration.config import Deployment
+from orchestration.deployment.file import Deployment
 from services.common.config import parse
 from tests.helm.charts import one, rendered
+from tools import chart_schema as schema
 
 VALUES: dict[str, Any] = {
     "target": {

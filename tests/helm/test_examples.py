@@ -9,10 +9,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from helm import schema
-from helm.chart import RAY_API, lint, template
-from helm.goldens import EXAMPLES, RENDERED
 from tests.helm.charts import Manifest, objects, one, pod_templates
+from tools import chart_schema as schema
+from tools.chart import RAY_API, lint, template
+from tools.chart_goldens import EXAMPLES, RENDERED
 
 OWN_SCHEMA = yaml.safe_load((Path(__file__).parent / "raycluster.schema.yaml").read_text())
 KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]

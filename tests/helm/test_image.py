@@ -96,7 +96,7 @@ def test_the_code_that_starts_is_the_image_s_own(app: Path) -> None:
 
 
 def test_the_demo_s_models_are_in_it(app: Path) -> None:
-    code = """from orchestration.config import load_deployment; from pathlib import Path
+    code = """from orchestration.deployment.file import load_deployment; from pathlib import Path
 print(load_deployment(Path("demo/deployment.yaml")).target.model)"""
     assert run(app, "-c", code).stdout.strip() == str(app / "demo" / "models" / "target")
 

@@ -13,11 +13,11 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from fly.errors import NotReady, Unauthenticated
 from fly.messages import Endpoint, Role
 from flyserve import AsyncClient, Tls
-from orchestration.config import Deployment, load_deployment
-from orchestration.local import LocalOptions, router_config
-from orchestration.registry import Registry, registry_service
-from orchestration.security import controller_identity, controller_security, registry_guard
-from orchestration.topology import plan
+from orchestration.control.registry import Registry, registry_service
+from orchestration.deployment.file import Deployment, load_deployment
+from orchestration.deployment.plan import plan
+from orchestration.deployment.security import controller_identity, controller_security, registry_guard
+from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from router.server import create_host as create_router
 from services.common.channel import open_channel

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from helm.chart import CHART, template
-from helm.goldens import EXAMPLES, RENDERED
-from orchestration.local import LocalOptions, router_config
+from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
 from tests.helm.charts import SECURED, deployments, objects, pod_templates, rendered
+from tools.chart import CHART, template
+from tools.chart_goldens import EXAMPLES, RENDERED
 
 
 def shown_notes(folder: Path, *files: Path) -> str:

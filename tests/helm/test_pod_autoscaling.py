@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from helm.chart import ChartError
-from orchestration.autoscaling import Autoscaling
-from orchestration.config import Deployment
+from orchestration.control.autoscaling import Autoscaling
+from orchestration.deployment.file import Deployment
 from services.common.config import parse
 from tests.helm.charts import one, rendered
+from tools.chart import ChartError
 
 FOUR_GPUS = {
     "target": {"replicas": 2, "shards": 4, "gpus": 1, "autoscaling": {"min": 1, "max": 3}},

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from helm.chart import ChartError
 from tests.helm.charts import rendered
+from tools.chart import ChartError
 
 HUB = {"model": "meta-llama/Llama-3.1-8B@main"}
 CERTIFICATES = {

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
-from helm import schema
-from helm.chart import CHART, template
-from orchestration.config import Deployment
+from orchestration.deployment.file import Deployment
+from tools import chart_schema as schema
+from tools.chart import CHART, template
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads(schema.OUTPUT.read_text())

@@ -15,11 +15,11 @@ import pytest
 from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
-from orchestration.config import ControllerConfig, Deployment
-from orchestration.controllers import ask, create_controller, end_controller
-from orchestration.local_ray import prepare_environment, temporary_folder
-from orchestration.status import DeploymentStatus, ReplicaStatus, State
-from orchestration.topology import ACTORS
+from orchestration.control.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.deployment.file import ControllerConfig, Deployment
+from orchestration.deployment.plan import ACTORS
+from orchestration.local.own_ray import prepare_environment, temporary_folder
+from orchestration.ray.controller_client import ask, create_controller, end_controller
 from services.common.config import parse
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 

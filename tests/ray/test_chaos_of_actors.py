@@ -23,10 +23,10 @@ from demo.paths import MODELS
 from demo.tasks import load_tasks
 from fly.errors import NotReady
 from fly.messages import Role
-from orchestration.config import Deployment
-from orchestration.local import LocalDeployment, LocalOptions, local_deployment
-from orchestration.status import State
-from orchestration.topology import ACTORS
+from orchestration.control.status import State
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import ACTORS
+from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
 from tests.ray.cluster_rig import FOLDER, SIMULATED, model
 from tests.support.comparison import (

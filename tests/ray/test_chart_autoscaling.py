@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fly.messages import Role
-from orchestration.local_ray import temporary_folder
-from orchestration.status import State
+from orchestration.control.status import State
+from orchestration.local.own_ray import temporary_folder
 from tests.helm.charts import EXAMPLES, Manifest, one, rendered
 from tests.ray.cluster_rig import FOLDER, SIMULATED, Running, model
 

@@ -13,7 +13,7 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.status import State
+from orchestration.control.status import State
 from tests.ray.cluster_rig import (
     PROMPTS,
     SIMULATED,
@@ -195,7 +195,7 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
 
 
 def test_what_has_no_room_is_told_and_the_rest_goes_on(running: Running, load: Load) -> None:
-    from orchestration.controllers import ask
+    from orchestration.ray.controller_client import ask
 
     ask(running.handle.scale.remote({Role.TARGET: 14}), 30)
     running.until(lambda rows: any(row.state is State.PENDING for row in rows))

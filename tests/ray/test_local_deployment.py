@@ -13,8 +13,8 @@ import pytest
 
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
-from orchestration.config import Deployment
-from orchestration.local import LocalDeployment, LocalOptions, local_deployment
+from orchestration.deployment.file import Deployment
+from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import yaml
 
 from fly.errors import NotReady, Unauthenticated
 from flyserve import Client, Tls
-from orchestration.config import load_deployment
-from orchestration.local import LocalOptions, local_deployment
+from orchestration.deployment.file import load_deployment
+from orchestration.local.runner import LocalOptions, local_deployment
 from router.security.issuing import issue_key
 from tests.support.certificates import Authority
 

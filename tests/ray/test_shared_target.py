@@ -20,10 +20,10 @@ from demo.tokenizer import render
 from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
-from orchestration.config import Deployment
-from orchestration.local import LocalDeployment, LocalOptions, local_deployment
-from orchestration.status import State
-from orchestration.topology import ACTORS, ReplicaSpec
+from orchestration.control.status import State
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import ACTORS, ReplicaSpec
+from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
 
@@ -124,14 +124,14 @@ def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
 
 
 def test_a_group_for_which_no_node_has_room_says_so() -> None:
-    from orchestration.local_ray import local_ray, prepare_environment, temporary_folder
+    from orchestration.local.own_ray import local_ray, prepare_environment, temporary_folder
 
     prepare_environment()
     spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
     with temporary_folder() as folder, local_ray(2, (), folder, verbose=False):
-        from orchestration.fleet import RayFleet
-        from orchestration.replicas import Instance
-        from orchestration.supervision import ReplicaDown
+        from orchestration.control.instances import Instance
+        from orchestration.control.supervision import ReplicaDown
+        from orchestration.ray.fleet import RayFleet
 
         async def start() -> None:
             replica = await RayFleet("test").start(Instance(spec, 1), "127.0.0.1:1")

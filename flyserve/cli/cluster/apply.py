@@ -12,8 +12,8 @@ from flyserve.cli.cluster.table import fault_line, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.changes import Report
-    from orchestration.status import DeploymentStatus
+    from orchestration.control.status import DeploymentStatus
+    from orchestration.deployment.diff import Report
 
 _POLL_S = 0.3
 
@@ -46,14 +46,14 @@ def apply(
     """
     with reported_errors():
         if dashboard is not None:
-            from orchestration.jobs import apply_as_job
+            from orchestration.ray.jobs import apply_as_job
 
             return apply_as_job(dashboard, deployment, timeout_s, output().print)
-        from orchestration.config import load_deployment
-        from orchestration.connection import connected
-        from orchestration.controllers import ask, create_controller
-        from orchestration.security import controller_security
-        from orchestration.topology import ACTORS
+        from orchestration.deployment.file import load_deployment
+        from orchestration.deployment.plan import ACTORS
+        from orchestration.deployment.security import controller_security
+        from orchestration.ray.connection import connected
+        from orchestration.ray.controller_client import ask, create_controller
 
         made = load_deployment(deployment)
         with connected(made.name, ray_address):

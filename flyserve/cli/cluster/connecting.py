@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from orchestration.status import DeploymentStatus
+    from orchestration.control.status import DeploymentStatus
 
 ANSWER_S = 30.0
 """Within which a controller answers; one that is being restarted takes a few seconds."""
@@ -25,8 +25,8 @@ DEFAULT_NAME = "default"
 @contextmanager
 def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
     """The handle of a running deployment's controller."""
-    from orchestration.connection import connected
-    from orchestration.controllers import find_controller
+    from orchestration.ray.connection import connected
+    from orchestration.ray.controller_client import find_controller
 
     with connected(name, ray_address):
         yield find_controller(name)
@@ -34,7 +34,7 @@ def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
 
 def read_status(controller: Any) -> "DeploymentStatus":
     """Asks a controller."""
-    from orchestration.controllers import ask
+    from orchestration.ray.controller_client import ask
 
     status: DeploymentStatus = ask(controller.status.remote(), ANSWER_S)
     return status

@@ -26,8 +26,8 @@ def router(
     With the registry's address it needs no Ray on this machine.
     """
     with reported_errors():
-        from orchestration.config import load_deployment
-        from orchestration.local import LocalOptions, router_config
+        from orchestration.deployment.file import load_deployment
+        from orchestration.local.runner import LocalOptions, router_config
         from router.config import RouterConfig
         from router.server import create_host
         from services.common.config import parse
@@ -42,6 +42,6 @@ def router(
 
 def _registry_of(name: str, ray_address: str | None) -> str:
     with controller_of(name, ray_address) as controller:
-        from orchestration.controllers import ask
+        from orchestration.ray.controller_client import ask
 
         return str(ask(controller.address.remote(), ANSWER_S))

@@ -40,7 +40,7 @@ def scale(
     with reported_errors():
         replicas = parse_tiers(tiers)
         with controller_of(name, ray_address) as controller:
-            from orchestration.controllers import ask
+            from orchestration.ray.controller_client import ask
 
             found = ask(controller.scale.remote(replicas), ANSWER_S)
             for line in [str(change) for change in found] or ["unchanged"]:
@@ -55,7 +55,7 @@ def drain(
 ) -> None:
     """Replace a replica by another one, on another node where possible; its streams finish first."""
     with reported_errors(), controller_of(name, ray_address) as controller:
-        from orchestration.controllers import ask
+        from orchestration.ray.controller_client import ask
 
         ask(controller.drain.remote(replica, now), ANSWER_S)
         output().print(f"{replica} is being replaced", markup=False)
@@ -68,7 +68,7 @@ def down(
 ) -> None:
     """Drain and end a deployment and its controller; Ray and routers go on."""
     with reported_errors(), controller_of(name, ray_address) as controller:
-        from orchestration.controllers import end_controller
+        from orchestration.ray.controller_client import end_controller
 
         end_controller(controller, grace_s, grace_s + _END_S)
         output().print(f"{name} has ended", markup=False)

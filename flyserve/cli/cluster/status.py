@@ -13,7 +13,7 @@ from flyserve.cli.cluster.table import status_view
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.status import DeploymentStatus
+    from orchestration.control.status import DeploymentStatus
 
 EXAMPLES = """Examples:
 

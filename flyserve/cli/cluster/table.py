@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from orchestration.status import DeploymentStatus, ReplicaStatus
+    from orchestration.control.status import DeploymentStatus, ReplicaStatus
 
 _STYLES = {
     "ready": "green",

@@ -8,7 +8,7 @@ from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.models import agreement, build_pair, build_sub_drafter, draw_bigrams
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from fly.messages import Role
-from router.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer
 from services.engine.forward.torch_runner import load_runner
 
 TINY = PairRecipe(

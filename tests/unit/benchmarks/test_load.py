@@ -20,7 +20,7 @@ from fly.errors import Overloaded
 from fly.types import FinishReason, Verdict
 from flyserve.cli.up import DEMO
 from flyserve.types import Chunk, Statistics, Token
-from orchestration.config import load_deployment
+from orchestration.deployment.file import load_deployment
 
 PROMPTS = ((1,), (2,), (3,))
 TOKEN = Token(7, Verdict.PLAIN, 7, 0.0)

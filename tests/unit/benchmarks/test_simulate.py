@@ -124,16 +124,21 @@ def test_the_largest_deployment_is_measured_alone() -> None:
 
 def test_a_sample_counts_for_the_part_of_a_request_that_it_was_taken_in() -> None:
     start = ["router.__main__:main", "asyncio.runners:Runner.run"]
-    verify = [*start, "router.generation:generate", "router.round:play_round", "router.round:verify"]
+    verify = [
+        *start,
+        "router.generation.generation:generate",
+        "router.generation.round:play_round",
+        "router.generation.round:verify",
+    ]
     stacks = [
         {"stack": start, "samples": 5},
         {"stack": [*verify, "services.common.streams:SequenceStream._exchange"], "samples": 3},
-        {"stack": [*start, "router.generation:generate"], "samples": 2},
+        {"stack": [*start, "router.generation.generation:generate"], "samples": 2},
     ]
     profile = make_profile(stacks, 0.1)
     assert profile.samples == 10 and profile.functions[0] == (OUTSIDE, 0.5)
     assert dict(profile.parts)["verify: a step to the target and back"] == 0.3
-    assert dict(profile.packages) == {OUTSIDE: 0.5, "services.common": 0.3, "router": 0.2}
+    assert dict(profile.packages) == {OUTSIDE: 0.5, "services.common": 0.3, "router.generation": 0.2}
 
 
 def test_the_report_says_everything(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from fly.messages import Load, Role
 from flyserve.cli import app
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.table import is_complete, status_view
-from orchestration.autoscalers import AutoscalingStatus
-from orchestration.sessions import find_session, write_session
-from orchestration.status import DeploymentStatus, ReplicaStatus, State, TierStatus
+from orchestration.control.autoscalers import AutoscalingStatus
+from orchestration.control.status import DeploymentStatus, ReplicaStatus, State, TierStatus
+from orchestration.local.running import find_session, write_session
 
 READY = ReplicaStatus(
     Role.TARGET,

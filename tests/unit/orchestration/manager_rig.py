@@ -7,12 +7,12 @@ from typing import Any
 
 from fly.clock import SystemClock
 from fly.messages import Load, ModelInfo, Role
-from orchestration.config import Deployment
-from orchestration.manager import Manager
-from orchestration.replicas import Instance, Key, Node
-from orchestration.status import ReplicaStatus, State
-from orchestration.supervision import Replica, ReplicaLost
-from orchestration.topology import ACTORS
+from orchestration.control.instances import Instance, Key, Node
+from orchestration.control.manager import Manager
+from orchestration.control.status import ReplicaStatus, State
+from orchestration.control.supervision import Replica, ReplicaLost
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import ACTORS
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetServicer, add_TargetServicer_to_server
 from services.common.codec.shared import info_to_wire

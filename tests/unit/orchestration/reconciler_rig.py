@@ -1,11 +1,11 @@
 """What is desired, and instances that a test moves along, without a manager."""
 
 from fly.messages import Role
-from orchestration.config import RolloutConfig
-from orchestration.ledger import Ledger
-from orchestration.reconciler import Action, apply, decide
-from orchestration.replicas import Phase
-from orchestration.topology import ReplicaSpec
+from orchestration.control.cluster_state import Ledger
+from orchestration.control.instances import Phase
+from orchestration.control.reconciler import Action, apply, decide
+from orchestration.deployment.file import RolloutConfig
+from orchestration.deployment.plan import ReplicaSpec
 
 SURGE = RolloutConfig(surge=1, drain_s=30)
 

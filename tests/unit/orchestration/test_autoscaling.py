@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fly.errors import ConfigError
-from orchestration.autoscaling import Autoscaling, Demand, Evidence, decide, explain, wanted
+from orchestration.control.autoscaling import Autoscaling, Demand, Evidence, decide, explain, wanted
 from services.common.config import parse
 
 SETTINGS = Autoscaling(min=1, max=8, target_load=0.7, upscale_delay_s=5, downscale_delay_s=60)

@@ -6,8 +6,8 @@ import pytest
 from fly.errors import ConfigError
 from fly.presets import PRESETS
 from fly.types import Tail
-from orchestration.config import APPLICATION_ROOT, Dtype, load_deployment
-from orchestration.local import LocalOptions, router_config
+from orchestration.deployment.file import APPLICATION_ROOT, Dtype, load_deployment
+from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from services.common.config import parse
 
@@ -112,7 +112,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_demos_file_breaks_no_limit() -> None:
-    from orchestration.config import Deployment
+    from orchestration.deployment.file import Deployment
     from services.common.config import load_yaml
 
     demo = load_yaml(Deployment, APPLICATION_ROOT / "demo" / "deployment.yaml")

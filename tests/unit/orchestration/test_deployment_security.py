@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from fly.errors import ConfigError
-from orchestration.changes import changes, require_possible
-from orchestration.config import Deployment, load_deployment
-from orchestration.local import LocalOptions, router_config
-from orchestration.security import controller_security
-from orchestration.topology import plan
+from orchestration.deployment.diff import changes, require_possible
+from orchestration.deployment.file import Deployment, load_deployment
+from orchestration.deployment.plan import plan
+from orchestration.deployment.security import controller_security
+from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from services.common.config import parse
 from services.drafter.config import DrafterConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fly.errors import ConfigError, NotReady
-from orchestration.jobs import apply_as_job
+from orchestration.ray.jobs import apply_as_job
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from fly.errors import ConfigError, NotReady
 from fly.messages import Role
-from orchestration.config import Deployment
-from orchestration.status import State
-from orchestration.supervision import ReplicaDown, ReplicaRefused
+from orchestration.control.status import State
+from orchestration.control.supervision import ReplicaDown, ReplicaRefused
+from orchestration.deployment.file import Deployment
 from tests.unit.orchestration.manager_rig import FILE, FakeReplica, Scene, deployment
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Load, Role
-from orchestration.config import Deployment
+from orchestration.deployment.file import Deployment
 from tests.unit.orchestration.manager_rig import FILE, Scene, deployment
 
 

@@ -1,7 +1,7 @@
 from fly.messages import Role
-from orchestration.placement import choose_node, shortage
-from orchestration.replicas import Instance, Node
-from orchestration.topology import ReplicaSpec
+from orchestration.control.instances import Instance, Node
+from orchestration.control.placement import choose_node, shortage
+from orchestration.deployment.plan import ReplicaSpec
 
 A, B, C = Node("a", "node a", 4.0), Node("b", "node b", 8.0), Node("c", "node c", 2.0)
 

@@ -6,10 +6,10 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.config import RolloutConfig
-from orchestration.reconciler import UNREACHABLE_S, Drain, End, Start
-from orchestration.replicas import Key, Phase
-from orchestration.store import Record, from_document, to_document
+from orchestration.control.instances import Key, Phase
+from orchestration.control.reconciler import UNREACHABLE_S, Drain, End, Start
+from orchestration.control.state_store import Record, from_document, to_document
+from orchestration.deployment.file import RolloutConfig
 from tests.unit.orchestration.reconciler_rig import SURGE, Scene, specs
 
 IN_PLACE = RolloutConfig(surge=0, drain_s=30)

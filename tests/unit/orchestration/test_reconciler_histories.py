@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fly.messages import Endpoint, Load, Role
-from orchestration.config import RolloutConfig
-from orchestration.ledger import Ledger
-from orchestration.reconciler import Drain, Start, apply, decide
-from orchestration.replicas import Instance, Key, Phase
-from orchestration.store import Record, from_document, to_document
-from orchestration.topology import ReplicaSpec
+from orchestration.control.cluster_state import Ledger
+from orchestration.control.instances import Instance, Key, Phase
+from orchestration.control.reconciler import Drain, Start, apply, decide
+from orchestration.control.state_store import Record, from_document, to_document
+from orchestration.deployment.file import RolloutConfig
+from orchestration.deployment.plan import ReplicaSpec
 from tests.unit.orchestration.reconciler_rig import SURGE, specs
 
 EVENTS = ("ready", "lost", "refused", "unreachable", "drained", "condemned")

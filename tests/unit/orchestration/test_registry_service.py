@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from fly.messages import Endpoint, Role
-from orchestration.registry import Registry, registry_service
+from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from services.common.channel import open_channel

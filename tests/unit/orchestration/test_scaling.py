@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from fly.messages import Load, Role
-from orchestration.autoscalers import tier_demand
-from orchestration.autoscaling import Demand
-from orchestration.config import Deployment
-from orchestration.replicas import Instance, Phase
-from orchestration.scaling import at_its_largest, choose_members, keeping_replicas, with_replicas
-from orchestration.store import Record, from_document, to_document
-from orchestration.topology import ReplicaSpec, plan
+from orchestration.control.autoscalers import tier_demand
+from orchestration.control.autoscaling import Demand
+from orchestration.control.instances import Instance, Phase
+from orchestration.control.state_store import Record, from_document, to_document
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import ReplicaSpec, plan
+from orchestration.deployment.scaling import at_its_largest, choose_members, keeping_replicas, with_replicas
 from services.common.config import parse
 
 NAMES = ("target-0", "target-1", "target-2")

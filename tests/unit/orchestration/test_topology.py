@@ -6,8 +6,8 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.config import Deployment
-from orchestration.topology import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
 

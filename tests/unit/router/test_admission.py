@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
 from fly.errors import DeadlineExceeded, Overloaded
-from router.admission import Admission
-from router.deadline import Deadline
-from router.fair_queue import FairQueue
+from router.admission.admission import Admission
+from router.admission.fair_queue import FairQueue
+from router.requests.deadline import Deadline
 
 TENANTS = st.sampled_from("abcd")
 

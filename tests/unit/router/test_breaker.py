@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
-from router.breaker import Breaker, BreakerState
+from router.replicas.breaker import Breaker, BreakerState
 
 ROUNDING_S = 1e-9
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from fly.errors import DeadlineExceeded
-from router.choices import in_turn, patient
-from router.response import Piece
+from router.generation.choices import in_turn, patient
+from router.generation.response import Piece
 
 PIECE = cast(Piece, None)
 

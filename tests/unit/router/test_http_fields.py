@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fly.errors import ConfigError, FlyServeError, InvalidRequest
 from fly.types import SamplingParams
-from router.chat_template import ChatTemplate
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.parsing import parse
 from router.http.unsupported import IGNORED, UNSUPPORTED
-from router.sampling_defaults import sampling_defaults
-from router.tokenizer import Tokenizer
+from router.requests.sampling_defaults import sampling_defaults
+from router.text.chat_template import ChatTemplate
+from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import save_tokenizer
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

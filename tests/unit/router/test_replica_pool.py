@@ -7,9 +7,9 @@ import pytest
 
 from fly.clock import VirtualClock
 from fly.messages import Endpoint, Load, ModelInfo, Role
-from router.breaker import Breaker
-from router.clients import Replica, ReplicaPool, any_replica
 from router.policies import create_policy
+from router.replicas.breaker import Breaker
+from router.replicas.pools import Replica, ReplicaPool, any_replica
 
 INFO = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 0, "", 1, 0, "")
 NO_CHANNEL: Any = None

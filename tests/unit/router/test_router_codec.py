@@ -11,8 +11,7 @@ from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.codec.generation import request_from_wire, speculation_from_wire, speculation_to_wire
 from router.codec.response import info_to_wire, piece_to_wire, response_to_wire, statistics_to_wire
-from router.request import GenerateRequest, SpeculationParams
-from router.response import (
+from router.generation.response import (
     DeploymentInfo,
     Ending,
     Header,
@@ -21,6 +20,7 @@ from router.response import (
     ResponseToken,
     TokenLogprobs,
 )
+from router.requests.request import GenerateRequest, SpeculationParams
 
 TOKENS = tuple(
     ResponseToken(Decided(3 + n, verdict, 9 + n, 0.5), "a", "b") for n, verdict in enumerate(Verdict)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fly.errors import ModelError
-from router.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import save_tokenizer
 
 

@@ -12,9 +12,9 @@ from fly.messages import ModelInfo, Role
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.types import Coupling, EntropyEstimator, Mode, SamplingParams, Tail
 from router.config import RouterConfig, SpeculationConfig
-from router.planning import fly_rule, plan_speculation
-from router.request import GenerateRequest, PreparedRequest, SpeculationParams
-from router.validation import prepare
+from router.requests.planning import fly_rule, plan_speculation
+from router.requests.request import GenerateRequest, PreparedRequest, SpeculationParams
+from router.requests.validation import prepare
 from services.common.config import parse
 
 TARGET = ModelInfo(Role.TARGET, "big", "w", "a", "t", 100, 64, "float32", 1, 0, "")

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs.metrics_reference import PAGE, with_table
 from fly.messages import Load
 from services.common.telemetry.metrics.catalogue import Told, catalogue
 from services.common.telemetry.metrics.engine import target_observer
 from services.common.telemetry.metrics.router import router_observer
+from tools.metrics_reference import PAGE, with_table
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads(
@@ -44,7 +44,7 @@ LABELS |= OF_EVERY_PROCESS
 
 def test_the_page_has_the_metrics_of_today() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page) == page, "run `python -m docs.metrics_reference`"
+    assert with_table(page) == page, "run `python -m tools.metrics_reference`"
 
 
 @pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)

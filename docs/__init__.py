@@ -1,1 +1,0 @@
-"""Documents, and what writes those of them that are written from code."""

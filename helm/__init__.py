@@ -1,1 +1,0 @@
-"""The chart, and what writes those of its files that are written from code."""

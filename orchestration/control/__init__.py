@@ -1,0 +1,1 @@
+"""The control loop: compare desired and actual replicas, start, drain and replace them."""

@@ -1,0 +1,103 @@
+"""What applying a deployment over a running one changes, key by key. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fly.errors import ConfigError
+from orchestration.deployment.file import Deployment
+
+_TIERS = ("target", "drafter", "sub_drafter")
+_OF_ROUTERS_ALONE = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
+
+
+class Effect(StrEnum):
+    """What a change comes to."""
+
+    STARTS = "starts the tier"
+    ENDS = "drains and ends the tier"
+    SCALES = "scales the tier"
+    REPLACES = "replaces the tier's replicas, one by one"
+    REPLACES_ALL = "replaces all replicas, one by one, and holds for routers that are started from now on"
+    AT_ONCE = "holds at once"
+    ROUTERS = "holds for routers that are started from now on"
+    IMPOSSIBLE = "cannot be changed while the deployment runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key.
+
+    Attributes:
+        key: Dotted, as in the deployment file.
+        before: Its value so far.
+        after: Its value from now on.
+        effect: What comes of it.
+    """
+
+    key: str
+    before: Any
+    after: Any
+    effect: Effect
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown(self.before)} -> {_shown(self.after)} ({self.effect})"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What applying came to.
+
+    Attributes:
+        is_new: Nothing was there before.
+        changes: Keys that differ from what was there.
+    """
+
+    is_new: bool
+    changes: tuple[Change, ...] = ()
+
+
+def changes(before: Deployment, after: Deployment) -> tuple[Change, ...]:
+    """Every key that differs."""
+    return tuple(_differences("", before.model_dump(mode="json"), after.model_dump(mode="json")))
+
+
+def require_possible(found: tuple[Change, ...]) -> None:
+    """Raises ConfigError where a change cannot be made in place."""
+    impossible = [change for change in found if change.effect is Effect.IMPOSSIBLE]
+    if impossible:
+        keys = "; ".join(map(str, impossible))
+        raise ConfigError(
+            f"{keys}: end it first with flyserve down, or apply this under another name (key name)"
+        )
+
+
+def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
+    for name in after:
+        key, old, new = f"{prefix}{name}", before.get(name), after[name]
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(f"{key}.", old, new)
+        else:
+            yield Change(key, old, new, _effect(key, old, new))
+
+
+def _effect(key: str, old: Any, new: Any) -> Effect:
+    section, _, rest = key.partition(".")
+    if section in _TIERS:
+        if not rest:
+            return Effect.STARTS if old is None else Effect.ENDS
+        if rest.partition(".")[0] == "autoscaling":
+            return Effect.AT_ONCE
+        return Effect.SCALES if rest == "replicas" else Effect.REPLACES
+    if section in ("router", "speculation") or key in _OF_ROUTERS_ALONE:
+        return Effect.ROUTERS
+    if section == "telemetry":
+        return Effect.REPLACES_ALL
+    return Effect.AT_ONCE if section == "rollout" else Effect.IMPOSSIBLE
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else "..." if isinstance(value, dict) else str(value)

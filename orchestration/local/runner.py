@@ -1,0 +1,248 @@
+"""A whole deployment on this machine: Ray, the controller, the services, a router."""
+
+import importlib.util
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fly.errors import ConfigError, ModelError, NotReady
+from fly.messages import Role
+from orchestration.control.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.deployment.file import Deployment, RouterTier
+from orchestration.deployment.plan import ACTORS, plan, total_cpus
+from orchestration.deployment.scaling import at_its_largest
+from orchestration.deployment.security import controller_security, router_security
+from orchestration.local.own_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.local.processes import ServiceProcess, StopSignals, service_process
+from orchestration.local.running import write_session
+from orchestration.ray.controller_client import ask, create_controller, end_controller
+from services.common.model_source import model_folder
+
+_POLL_S = 0.1
+_STOP_TIMEOUT_S = 10.0
+_ANSWER_S = 30.0
+_SPARE_CPUS = 32
+"""Logical CPUs beyond what the deployment asks for, to scale it and to replace its replicas."""
+
+Progress = Callable[[Sequence[ReplicaStatus]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """How a local deployment is run.
+
+    Attributes:
+        actors: Class of each tier's actor.
+        router: Module that is run as the router.
+        startup_timeout_s: Within which every replica, and then the router, must serve.
+        grace_s: For running streams when it stops.
+        verbose: Print what the services log.
+    """
+
+    actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
+    router: str = "router"
+    startup_timeout_s: float = 120.0
+    grace_s: float = 5.0
+    verbose: bool = False
+
+
+class LocalDeployment:
+    """A running deployment."""
+
+    def __init__(self, controller: Any, registry: str, router: ServiceProcess, signals: StopSignals) -> None:
+        self.registry = registry
+        self.router = router
+        self._controller = controller
+        self._signals = signals
+
+    @property
+    def address(self) -> str:
+        """host:port of the public service."""
+        return self.router.address
+
+    @property
+    def http_url(self) -> str | None:
+        """Where its OpenAI-compatible face listens; None where it has none."""
+        return self.router.urls[0] if self.router.urls else None
+
+    def status(self) -> tuple[ReplicaStatus, ...]:
+        """Every replica."""
+        replicas: tuple[ReplicaStatus, ...] = ask(self._controller.status.remote(), _ANSWER_S).replicas
+        return replicas
+
+    def wait(self) -> None:
+        """Waits until a signal interrupts.
+
+        Raises:
+            NotReady: The router has ended by itself.
+        """
+        while not self.router.has_ended(timeout_s=1.0):
+            self._signals.check()
+        raise NotReady(f"the router {self.router.last_words()}")
+
+
+@contextmanager
+def local_deployment(
+    deployment: Deployment, on_progress: Progress, options: LocalOptions | None = None, source: str = ""
+) -> Iterator[LocalDeployment]:
+    """Starts a deployment on this machine and stops it when the block ends, in reverse order.
+
+    From the main thread only: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
+
+    Args:
+        deployment: With absolute model folders.
+        on_progress: Is told of every replica while they start.
+        options: How to run it.
+        source: The file that it was read from, for people.
+
+    Raises:
+        ConfigError: The router's port is in use.
+        ModelError: A model cannot be found, or a replica not started; says which and why.
+        NotReady: Something did not serve in time; says what.
+    """
+    options = options or LocalOptions()
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
+    _require_free_ports(deployment.router)
+    _fetch_models(deployment)
+    prepare_environment()
+    with StopSignals() as signals, ExitStack() as stack:
+        try:
+            yield _start(stack, signals, deployment, on_progress, options, source)
+        finally:
+            # NOTE: before the stack unwinds: nothing may interrupt the stop.
+            signals.ignore()
+
+
+def _start(
+    stack: ExitStack,
+    signals: StopSignals,
+    deployment: Deployment,
+    on_progress: Progress,
+    options: LocalOptions,
+    source: str,
+) -> LocalDeployment:
+    folder = stack.enter_context(temporary_folder())
+    specs = plan(deployment, "", options.actors)
+    largest = plan(at_its_largest(deployment), "", options.actors)
+    num_cpus = math.ceil(total_cpus(largest)) + _SPARE_CPUS
+    marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
+    ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose))
+    signals.install()
+    signals.check()
+    security = controller_security(deployment.security)
+    controller = create_controller(
+        deployment.name, "127.0.0.1", deployment.controller, options.actors, security
+    )
+    registry = ask(controller.address.remote(), options.startup_timeout_s)
+    ask(controller.apply.remote(deployment.model_dump_json(), source, False), options.startup_timeout_s)
+    write_session(folder, deployment.name, ray_address)
+
+    def tell(status: Sequence[ReplicaStatus]) -> None:
+        signals.check()
+        on_progress(status)
+
+    _wait_until_ready(controller, len(specs), tell, options.startup_timeout_s)
+    # NOTE: a start that is given up before has nothing to drain.
+    stack.callback(_stop, controller, options.grace_s)
+    router = stack.enter_context(_router(deployment, registry, folder, options))
+    return LocalDeployment(controller, registry, router, signals)
+
+
+def _stop(controller: Any, grace_s: float) -> None:
+    """Lets running streams finish; every process ends with Ray in any case."""
+    with suppress(NotReady):
+        end_controller(controller, grace_s, grace_s + _STOP_TIMEOUT_S)
+
+
+def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        status: DeploymentStatus = ask(controller.status.remote(), timeout_s)
+        on_progress(status.replicas)
+        for replica in status.replicas:
+            if replica.state is State.FAILED:
+                raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
+        missing = [_with_detail(replica) for replica in status.replicas if replica.state is not State.READY]
+        if status.replicas and not missing:
+            return
+        if time.monotonic() > deadline:
+            raise NotReady(
+                f"{len(missing)} of {num_replicas} replicas were not ready after {timeout_s:.0f} s: "
+                + ", ".join(missing)
+            )
+        time.sleep(_POLL_S)
+
+
+def _with_detail(replica: ReplicaStatus) -> str:
+    return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
+
+
+def router_config(deployment: Deployment, registry: str, options: LocalOptions) -> dict[str, Any]:
+    """The router's own configuration file, as plain data."""
+    router = deployment.router
+    return {
+        "model": str(deployment.target.model),
+        "registry": registry,
+        "host": router.host,
+        "grpc_port": router.grpc_port,
+        "http_port": router.http_port,
+        "http": {"cors_origins": list(router.cors_origins)},
+        "model_name": router.model_name,
+        "chat_template": None if router.chat_template is None else str(router.chat_template),
+        "balancing": router.balancing,
+        "max_concurrent": router.max_concurrent,
+        "max_queued": router.max_queued,
+        "start_timeout_s": options.startup_timeout_s,
+        "grace_s": options.grace_s,
+        "speculation": deployment.speculation.model_dump(mode="json", exclude_none=True),
+        "security": router_security(deployment.security),
+        "telemetry": {**deployment.telemetry.model_dump(exclude_none=True), "replica": "router-0"},
+    }
+
+
+@contextmanager
+def _router(
+    deployment: Deployment, registry: str, folder: Path, options: LocalOptions
+) -> Iterator[ServiceProcess]:
+    config = folder / "router.yaml"
+    config.write_text(yaml.safe_dump(router_config(deployment, registry, options)), encoding="utf-8")
+    command = (options.router, "--config", str(config))
+    with service_process(
+        command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
+    ) as process:
+        yield process
+
+
+def _fetch_models(deployment: Deployment) -> None:
+    """Before anything is started: the services find them here, however long it took."""
+    for tier in (deployment.target, deployment.drafter):
+        if tier is not None:
+            model_folder(tier.model)
+
+
+def _require_free_ports(router: RouterTier) -> None:
+    """Fails before anything is started; the router itself finds out if another takes one meanwhile."""
+    _require_free_port("grpc_port", router.host, router.grpc_port)
+    if router.http_port is not None:
+        _require_free_port("http_port", router.host, router.http_port)
+
+
+def _require_free_port(name: str, host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"router.{name}: {host}:{port} cannot be bound: {error.strerror};"
+                " stop what listens there or choose another port, 0 takes a free one"
+            ) from None

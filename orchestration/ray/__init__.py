@@ -1,0 +1,1 @@
+"""The parts that call Ray: the controller actor, instances, connections and jobs."""

@@ -1,0 +1,1 @@
+"""Admission control: limit concurrent and queued requests, fairly between tenants."""

@@ -1,0 +1,1 @@
+"""One response: rounds of propose, verify, decide and emit."""

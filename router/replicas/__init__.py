@@ -1,0 +1,1 @@
+"""The target and drafter replicas that this router uses."""

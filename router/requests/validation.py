@@ -1,0 +1,137 @@
+"""Checks a request against every limit and completes it; all faults are told at once."""
+
+import math
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from fly.errors import FieldViolation, InvalidRequest
+from fly.messages import ModelInfo
+from fly.types import SamplingParams
+from router.config import LimitsConfig, RouterConfig
+from router.policies.key import request_key
+from router.requests.planning import check_speculation, plan_speculation
+from router.requests.request import GenerateRequest, PreparedRequest
+from router.requests.resumption import check_resumption
+from router.requests.sampling_limits import check_sampling
+from router.requests.seeds import draw_seed
+from router.requests.warnings import advise
+
+
+def prepare(
+    request: GenerateRequest,
+    encode: Callable[[str], Sequence[int]],
+    eos_ids: Sequence[int],
+    target: ModelInfo,
+    config: RouterConfig,
+) -> PreparedRequest:
+    """A request that can be served.
+
+    Args:
+        request: As the client says it.
+        encode: Turns the prompt into token ids.
+        eos_ids: The model's own end-of-sequence ids.
+        target: What serves it.
+        config: Limits and defaults.
+
+    Raises:
+        InvalidRequest: With a violation for every field that breaks a limit.
+    """
+    violations = [*_check_texts(request, config.limits), *_check_length(request, config.limits)]
+    violations += check_sampling(request.sampling, target.vocab_size, config.limits)
+    violations += check_speculation(request.speculation, config.speculation, config.limits)
+    prompt_ids: tuple[int, ...] = ()
+    if not any(violation.field == request.prompt_field for violation in violations):
+        prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
+        violations += _check_prompt(request.prompt_field, prompt_ids, target)
+        violations += check_resumption(request, len(prompt_ids), target, config.limits)
+    if violations:
+        raise InvalidRequest(*violations)
+    return _complete(request, prompt_ids, eos_ids, target, config)
+
+
+def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
+    if not request.prompt:
+        yield FieldViolation(request.prompt_field, "is empty, must have at least one token")
+    if isinstance(request.prompt, str) and len(request.prompt) > limits.prompt_characters:
+        length = len(request.prompt)
+        yield FieldViolation("prompt", f"has {length} characters, at most {limits.prompt_characters}")
+    for field, name in (("request_id", request.request_id), ("cache_salt", request.cache_salt)):
+        if len(name) > limits.name_characters:
+            yield FieldViolation(field, f"has {len(name)} characters, at most {limits.name_characters}")
+    if len(request.stop) > limits.stop_strings:
+        yield FieldViolation("stop", f"has {len(request.stop)} strings, at most {limits.stop_strings}")
+    for index, stop in enumerate(request.stop):
+        if not 1 <= len(stop) <= limits.stop_string_characters:
+            allowed = f"must be 1 to {limits.stop_string_characters}"
+            yield FieldViolation(f"stop[{index}]", f"has {len(stop)} characters, {allowed}")
+
+
+def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
+    asked, limit = request.max_new_tokens, limits.max_new_tokens
+    if asked is not None and not 1 <= asked <= limit:
+        yield FieldViolation("max_new_tokens", f"is {asked}, must be 1 to {limit}")
+    most = limits.default_new_tokens if asked is None else asked
+    if request.sampling.min_tokens > most:
+        found = request.sampling.min_tokens
+        yield FieldViolation("sampling.min_tokens", f"is {found}, must be at most max_new_tokens = {most}")
+    if not 1 <= request.n <= limits.choices:
+        yield FieldViolation("n", f"is {request.n}, must be 1 to {limits.choices}")
+    if request.logprobs is not None and request.logprobs > limits.logprobs:
+        yield FieldViolation("logprobs", f"is {request.logprobs}, must be 0 to {limits.logprobs}")
+
+
+def _check_prompt(field: str, ids: Sequence[int], target: ModelInfo) -> Iterator[FieldViolation]:
+    if not ids:
+        yield FieldViolation(field, "is empty, must have at least one token")
+    if target.context_length and len(ids) + 1 > target.context_length:
+        most = target.context_length - 1
+        found = f"has {len(ids)} tokens, at most {most} leave room for an answer"
+        yield FieldViolation(field, found, "context_length_exceeded")
+    for index, token in enumerate(ids):
+        if token >= target.vocab_size:
+            allowed = f"must be 0 to {target.vocab_size - 1}"
+            yield FieldViolation(f"{field}.ids[{index}]", f"is {token}, {allowed}")
+            return
+
+
+def _complete(
+    request: GenerateRequest,
+    prompt_ids: tuple[int, ...],
+    eos_ids: Sequence[int],
+    target: ModelInfo,
+    config: RouterConfig,
+) -> PreparedRequest:
+    """Fills in what the client left open, and cuts the response to the target's context."""
+    asked = request.max_new_tokens or config.limits.default_new_tokens
+    room = target.context_length - len(prompt_ids) if target.context_length else math.inf
+    length, warnings = int(min(asked, room)), list[str]()
+    if length < asked and request.max_new_tokens is not None:
+        context = f"the target's context holds {target.context_length} tokens"
+        warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
+    plan = plan_speculation(request.speculation, config.speculation)
+    return PreparedRequest(
+        request_id=request.request_id or uuid.uuid4().hex,
+        prompt_ids=prompt_ids,
+        max_new_tokens=length,
+        sampling=_complete_sampling(request, eos_ids),
+        stop=request.stop,
+        plan=plan,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        warnings=(*warnings, *advise(request, plan)),
+        n=request.n,
+        logprobs=request.logprobs,
+        weight_fingerprint=target.weight_fingerprint,
+        resumed=request.resume.choices if request.resume else (),
+        key=request_key(prompt_ids, request.cache_salt),
+    )
+
+
+def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int]) -> SamplingParams:
+    """`ignore_eos` takes away the model's end-of-sequence ids only: the client's stop tokens hold."""
+    sampling = request.sampling
+    own = () if sampling.ignore_eos else tuple(eos_ids)
+    seed = draw_seed() if request.seed is None else request.seed
+    stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *own)))
+    return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed)

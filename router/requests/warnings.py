@@ -1,0 +1,59 @@
+"""What a client should know of a request that is served, but not as it may think."""
+
+from collections.abc import Iterator
+
+from fly.presets import can_rescue
+from fly.types import Coupling, Mode, SamplingParams, Tail
+from router.requests.request import GenerateRequest, SpeculationPlan
+
+
+def advise(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
+    """A warning for every parameter that has no effect beside the others."""
+    yield from _on_mode(request, plan)
+    if plan.mode is Mode.FLY and plan.drafts:
+        yield from _on_windows(request, plan)
+    yield from _on_sampling(request.sampling, request.n)
+
+
+def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
+    asked, idle = request.speculation, list[str]()
+    if plan.mode is not Mode.FLY:
+        idle += ["preset"] if asked.preset else []
+        idle += asked.changes
+    if plan.mode is Mode.PLAIN and asked.draft_length:
+        idle.append("draft_length")
+    if not plan.drafts and asked.draft_length_policy:
+        idle.append("draft_length_policy")
+    if idle:
+        yield _without_effect("speculation", idle, f"in mode {plan.mode.value}")
+
+
+def _on_windows(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
+    rule = plan.rule
+    if not can_rescue(rule, plan.draft_length):
+        needed = f"a window of {rule.window} does not fit into drafts of {plan.draft_length}"
+        yield f"no mismatch can be kept: {needed} tokens"
+    elif rule.tail is Tail.CARRY and rule.carry_after >= rule.window:
+        yield f"no window is carried: {rule.carry_after} matches already fill a window of {rule.window}"
+    if rule.tail is Tail.REJECT and request.speculation.carry_after is not None:
+        yield _without_effect("speculation", ["carry_after"], "with tail reject")
+
+
+def _on_sampling(sampling: SamplingParams, choices: int) -> Iterator[str]:
+    if sampling.temperature > 0:
+        return
+    given = {
+        "top_k": sampling.top_k > 0,
+        "top_p": sampling.top_p < 1,
+        "min_p": sampling.min_p > 0,
+        "coupling": sampling.coupling is not Coupling.SHARED_NOISE,
+    }
+    if idle := [name for name, is_given in given.items() if is_given]:
+        yield _without_effect("sampling", idle, "at temperature 0")
+    if choices > 1:
+        yield f"n is {choices}, but at temperature 0 all choices are alike"
+
+
+def _without_effect(group: str, names: list[str], where: str) -> str:
+    listed = ", ".join(f"{group}.{name}" for name in names)
+    return f"{listed} {'has' if len(names) == 1 else 'have'} no effect {where}"

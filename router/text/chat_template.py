@@ -1,0 +1,73 @@
+"""Conversations to prompts: the model's chat template, or the one that the router is given instead."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from fly.errors import ConfigError, InvalidRequest, describe
+from router.text.tokenizer import Tokenizer
+
+_RESERVED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""What a template's variables may not be called: arguments of the renderer itself."""
+
+
+class ChatTemplate:
+    """Turns messages into token ids."""
+
+    def __init__(self, tokenizer: Tokenizer, file: Path | None = None) -> None:
+        """Takes the template of a file, else the tokenizer's own.
+
+        Raises:
+            ConfigError: The file cannot be read, or is no template.
+        """
+        self._tokenizer = tokenizer
+        self._template = None if file is None else _read(file)
+
+    def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> tuple[int, ...]:
+        """The prompt's token ids.
+
+        Raises:
+            InvalidRequest: There is no template, or it refuses these messages.
+        """
+        if self._template is None and not self._tokenizer.has_chat_template:
+            remedy = "use completions, or set the router's chat_template to a Jinja file"
+            raise InvalidRequest.of("messages", f"need a chat template, and the model has none: {remedy}")
+        if reserved := sorted(_RESERVED & variables.keys()):
+            raise InvalidRequest.of("chat_template_kwargs", f"must not set {', '.join(reserved)}")
+        try:
+            return self._tokenizer.apply_chat_template(messages, self._template, variables)
+        except Exception as error:
+            found = f"are refused by the model's chat template: {describe(error)}"
+            raise InvalidRequest.of("messages", found) from None
+
+
+def _read(file: Path) -> str:
+    try:
+        template = file.read_text(encoding="utf-8")
+        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template: {file} cannot be read: {describe(error)}") from None
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"chat_template: {file} line {error.lineno}: {error.message}") from None
+    return template

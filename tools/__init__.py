@@ -1,0 +1,1 @@
+"""Build tools: generated references, the chart's schema and its golden renderings."""
