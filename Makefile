@@ -49,7 +49,7 @@ protos: $(READY)
 goldens: $(READY)
 	$(BIN)/python -m tools.chart_goldens
 
-train: $(READY) ## Train the demo pair anew (about two hours on two cores).
+train: $(READY) ## Train the demo pair again (about two hours on two cores).
 	$(BIN)/python -m demo.train
 
 quality: $(READY) ## Measure what each rule costs in accuracy and gains (about an hour; resumable).

@@ -34,7 +34,7 @@ def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str
         advance: Called after each request; there are `num_requests`.
 
     Raises:
-        FlyServeError: The deployment refused a request.
+        FlyServeError: The deployment rejected a request.
     """
     salt = uuid4().hex
     for task in tasks[:_WARM_UPS]:

@@ -12,8 +12,8 @@ BlockKey = bytes
 """Stands for a block of tokens, everything before it, and the salt: a hash of all three.
 
 The ids themselves are neither kept nor compared. Two prefixes with one key would have to be a collision of
-BLAKE2b at 128 bits, which nobody can make on purpose; the rolling hash of `fly/tokens.py` is not enough here,
-because anybody can, and one user's prompt must never read another's memory."""
+BLAKE2b at 128 bits, which nobody can make on purpose; the rolling hash of `fly/sequence.py` is not enough
+here, because anybody can, and one user's prompt must never read another's memory."""
 
 
 class BlockChain:

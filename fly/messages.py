@@ -1,9 +1,9 @@
 """What the tiers tell each other: the domain form of the internal streams."""
 
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate, StaleReason
 from fly.types import EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
 
 
@@ -125,14 +125,6 @@ class Close:
     update: SequenceUpdate | None = None
 
 
-class StaleReason(Enum):
-    """Why a step could not be applied."""
-
-    BEYOND_STATE = "beyond_state"
-    WRONG_HASH = "wrong_hash"
-    EVICTED = "evicted"
-
-
 @dataclass(frozen=True, slots=True)
 class Stale:
     """The server does not know the kept tokens: replay from `keep = 0` on the same stream."""
@@ -183,32 +175,32 @@ class DraftStep:
     Attributes:
         max_tokens: Longest draft; 0 only updates.
         end_at_stop: End the draft behind a stop token (only where no rule looks beyond it).
-        passage_tokens: How many tokens of passages to tell besides; 0 for none.
+        snippet_tokens: How many tokens of snippets to tell besides; 0 for none.
         span_id: Of this step in the stream's trace; 0 where it is not traced.
     """
 
     update: SequenceUpdate
     max_tokens: int
     end_at_stop: bool = False
-    passage_tokens: int = 0
+    snippet_tokens: int = 0
     span_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class GuessCounts:
+class ProposalCounts:
     """How a drafter used its sub-drafter in one step.
 
     Attributes:
-        asked: Guesses asked for.
-        late: Waited for, and not there in time or never.
-        refused: With token ids outside the vocabulary, or longer than asked for: cut there.
-        weak: Left out for want of confidence.
+        requested: Proposals requested.
+        late: Proposals that arrived too late or never.
+        invalid: Proposals with ids outside the vocabulary or longer than requested; cut there.
+        low_confidence: Proposals left out because their confidence was too low.
     """
 
-    asked: int = 0
+    requested: int = 0
     late: int = 0
-    refused: int = 0
-    weak: int = 0
+    invalid: int = 0
+    low_confidence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,29 +210,29 @@ class Draft:
     Attributes:
         tokens: May be fewer than asked for, or none.
         forwards: Of the drafter's model.
-        supplied: Tokens that the sub-drafter supplied.
+        sub_drafter_tokens: Tokens that the sub-drafter supplied.
         match_length: Suffix that a look-up engine matched; 0 for a model.
         confidence: Estimated probability that the first token is accepted; 1 where there is no estimate.
         distributions: What each token was drawn from (coupling `rejection`); else empty.
-        guesses: How the sub-drafter was used.
+        proposals: How the sub-drafter was used.
         drafted_ahead: Tokens that had been drafted before the step came.
         dropped_ahead: Tokens that had been drafted before the step came, and that it contradicted.
-        passages: Of finished responses in which the sequence's last n-grams occur; none is told twice.
+        snippets: Of finished responses in which the sequence's last n-grams occur; none is told twice.
     """
 
     step_id: int
     tokens: tuple[int, ...]
     forwards: int = 0
-    supplied: int = 0
+    sub_drafter_tokens: int = 0
     match_length: int = 0
     confidence: float = 1.0
     distributions: tuple[SparseDistribution, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()
-    guesses: GuessCounts = GuessCounts()
+    proposals: ProposalCounts = ProposalCounts()
     drafted_ahead: int = 0
     dropped_ahead: int = 0
-    passages: tuple[tuple[int, ...], ...] = ()
+    snippets: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +243,7 @@ class Endpoint:
         role: Its tier.
         address: host:port of its gRPC server.
         replica: Its name, stable over restarts.
-        generation: Increases each time it is started anew.
+        generation: Increases each time it is restarted.
         draining: It takes no new sequences and finishes what it has.
     """
 

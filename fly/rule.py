@@ -1,15 +1,15 @@
-"""The decision of one round: which drafts are kept, which mismatch is refused and why."""
+"""The decision of one round: which drafts are kept, which mismatch is rejected and why."""
 
 import math
 from collections.abc import Sequence
 
 from fly.types import (
-    Decided,
+    DecidedToken,
     Decision,
     Evidence,
     FlyRule,
     Position,
-    Refusal,
+    RejectionReason,
     ResponseLimits,
     RuleState,
     Tail,
@@ -34,17 +34,18 @@ def decide(
     """
     positions = state.provisional + evidence.positions
     for index, position in enumerate(positions):
-        if position.is_native:
+        if position.is_match:
             continue
-        refusal = _refusal(rule, positions, index, state.num_decided, len(evidence.positions), limits)
-        if refusal is Refusal.TAIL and _can_carry(rule, positions[index:], evidence, limits, state, index):
+        rejection = _rejection(rule, positions, index, state.num_decided, len(evidence.positions), limits)
+        is_tail = rejection is RejectionReason.TAIL
+        if is_tail and _can_carry(rule, positions[index:], evidence, limits, state, index):
             return _carried(state, positions, index, evidence)
-        if refusal is not None:
-            return _refused(state, positions[:index], position, refusal)
+        if rejection is not None:
+            return _rejected(state, positions[:index], position, rejection)
     return _accepted(state, positions, evidence)
 
 
-def count_native(drafts: Sequence[int], choices: Sequence[int]) -> int:
+def count_matches(drafts: Sequence[int], choices: Sequence[int]) -> int:
     """Length of the longest prefix of `drafts` that equals the scorer's choices: exact acceptance."""
     for length, (draft, choice) in enumerate(zip(drafts, choices, strict=False)):
         if draft != choice:
@@ -62,29 +63,29 @@ def tail_length(rule: FlyRule, num_drafts: int) -> int:
     return min(num_drafts, needed)
 
 
-def _refusal(
+def _rejection(
     rule: FlyRule,
     positions: tuple[Position, ...],
     index: int,
     num_decided: int,
     num_drafts: int,
     limits: ResponseLimits,
-) -> Refusal | None:
+) -> RejectionReason | None:
     """Why the mismatch at `index` is not kept; None keeps it."""
     mismatch = positions[index]
     if math.isinf(rule.threshold):
-        return Refusal.EXACT
-    if not mismatch.entropy >= rule.threshold:  # so that NaN is refused
-        return Refusal.GATE
+        return RejectionReason.EXACT
+    if not mismatch.entropy >= rule.threshold:  # so that NaN is rejected
+        return RejectionReason.GATE
     if num_decided + index < rule.strict_prefix_tokens or _is_guarded(rule, mismatch, limits.ending_ids):
-        return Refusal.GUARD
+        return RejectionReason.GUARD
     window, min_following = _spans(rule, num_drafts)
     following, meets_end = _following(rule, positions[index + 1 :], limits.ending_ids)
-    if not all(position.is_native for position in following[:window]):
-        return Refusal.WINDOW
+    if not all(position.is_match for position in following[:window]):
+        return RejectionReason.WINDOW
     if len(following) >= min_following:
         return None
-    return Refusal.GUARD if meets_end else Refusal.TAIL
+    return RejectionReason.GUARD if meets_end else RejectionReason.TAIL
 
 
 def _spans(rule: FlyRule, num_drafts: int) -> tuple[int, int]:
@@ -134,23 +135,23 @@ def _can_carry(
 def _verdict(position: Position) -> Verdict:
     if position.is_bonus:
         return Verdict.BONUS
-    return Verdict.EXACT if position.is_native else Verdict.RESCUED
+    return Verdict.EXACT if position.is_match else Verdict.RESCUED
 
 
-def _kept(positions: Sequence[Position]) -> tuple[Decided, ...]:
-    return tuple([Decided(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
+def _kept(positions: Sequence[Position]) -> tuple[DecidedToken, ...]:
+    return tuple([DecidedToken(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
 
 
-def _after(state: RuleState, decided: tuple[Decided, ...]) -> RuleState:
+def _after(state: RuleState, decided: tuple[DecidedToken, ...]) -> RuleState:
     return RuleState(state.num_decided + len(decided))
 
 
-def _refused(
-    state: RuleState, kept: Sequence[Position], mismatch: Position, refusal: Refusal
+def _rejected(
+    state: RuleState, kept: Sequence[Position], mismatch: Position, rejection: RejectionReason
 ) -> tuple[RuleState, Decision]:
-    correction = Decided(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
+    correction = DecidedToken(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
     decided = (*_kept(kept), correction)
-    return _after(state, decided), Decision(decided, refusal=refusal)
+    return _after(state, decided), Decision(decided, rejection=rejection)
 
 
 def _carried(
@@ -168,6 +169,6 @@ def _accepted(
     state: RuleState, positions: tuple[Position, ...], evidence: Evidence
 ) -> tuple[RuleState, Decision]:
     verdict = Verdict.BONUS if positions else Verdict.PLAIN
-    extra = Decided(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
+    extra = DecidedToken(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
     decided = (*_kept(positions), extra)
     return _after(state, decided), Decision(decided)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from fly.rule import decide
+from fly.sequence import TokenSequence
 from fly.statistics import Statistics
-from fly.tokens import TokenSequence
-from fly.types import Decided, Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState
+from fly.types import DecidedToken, Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState
 
 StopFinder = Callable[[Sequence[int]], int | None]
 """Told every decided token once and in order; answers how many of the given ones the response keeps when
@@ -68,10 +68,10 @@ class Speculation:
         if self.finish_reason is None:
             return decision
         self._state = RuleState(before + length)
-        refusal = decision.refusal if length == len(decision.decided) else None
-        return Decision(decision.decided[:length], refusal=refusal)
+        rejection = decision.rejection if length == len(decision.decided) else None
+        return Decision(decision.decided[:length], rejection=rejection)
 
-    def _ending(self, decided: Sequence[Decided], budget: int) -> tuple[int, FinishReason | None]:
+    def _ending(self, decided: Sequence[DecidedToken], budget: int) -> tuple[int, FinishReason | None]:
         """How many of the tokens the response keeps, and why it ends there; None where it goes on."""
         ids = [token.token for token in decided[:budget]]
         reason = FinishReason.LENGTH if len(ids) == budget else None

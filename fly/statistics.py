@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fly.types import Decision, Refusal, Verdict
+from fly.types import Decision, RejectionReason, Verdict
 
 
 @dataclass(slots=True)
@@ -16,18 +16,18 @@ class Statistics:
         emitted: Tokens emitted.
         accepted: Emitted drafts, rescued ones included.
         rescued: Emitted drafts that differ from the target's choice.
-        refusals: First refused mismatch of each round, by reason.
+        rejections: First rejected mismatch of each round, by reason.
         drafter_forwards: Forwards of the drafter's model.
         sub_drafter_tokens: Draft tokens that the sub-drafter supplied.
         draft_s: Spent drafting, less the wire.
         verify_s: Spent verifying, less the wire.
         wire_s: On the wire, and in queues.
         wire_bytes: Sent to and received from the services.
-        replays: Times that the sequence was told anew from its start.
+        replays: Times that the sequence was replayed from its start.
         draft_rounds: Rounds with a draft.
         draft_round_tokens: Tokens emitted in them, those of an earlier round's window included.
         carried: Rounds that left a window open for the next draft.
-        guesses_asked: Of the sub-drafter; `late`, `refused` and `weak` ones among them were of no use.
+        proposals_requested: Of the sub-drafter; `late`, `rejected` and `weak` ones among them were of no use.
         drafted_ahead: Draft tokens that were ready before they were asked for.
         dropped_ahead: Tokens that were drafted ahead in vain.
     """
@@ -37,7 +37,7 @@ class Statistics:
     emitted: int = 0
     accepted: int = 0
     rescued: int = 0
-    refusals: Counter[Refusal] = field(default_factory=Counter)
+    rejections: Counter[RejectionReason] = field(default_factory=Counter)
     drafter_forwards: int = 0
     sub_drafter_tokens: int = 0
     draft_s: float = 0.0
@@ -51,10 +51,10 @@ class Statistics:
     draft_rounds: int = 0
     draft_round_tokens: int = 0
     carried: int = 0
-    guesses_asked: int = 0
-    guesses_late: int = 0
-    guesses_refused: int = 0
-    guesses_weak: int = 0
+    proposals_requested: int = 0
+    proposals_late: int = 0
+    proposals_invalid: int = 0
+    proposals_low_confidence: int = 0
     drafted_ahead: int = 0
     dropped_ahead: int = 0
 
@@ -73,8 +73,8 @@ class Statistics:
         self.accepted += verdicts.count(Verdict.EXACT) + rescued
         self.rescued += rescued
         self.carried += bool(decision.provisional)
-        if decision.refusal is not None:
-            self.refusals[decision.refusal] += 1
+        if decision.rejection is not None:
+            self.rejections[decision.rejection] += 1
         if num_drafts:
             self.draft_rounds += 1
             self.draft_round_tokens += len(decision.decided)

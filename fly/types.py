@@ -36,7 +36,7 @@ class Verdict(Enum):
     RESCUED = "rescued"
     """A draft that differs from the target's choice and was kept by the rule."""
     CORRECTED = "corrected"
-    """The target's choice in place of a refused draft."""
+    """The target's choice in place of a rejected draft."""
     BONUS = "bonus"
     """The target's choice after a wholly accepted draft."""
     PLAIN = "plain"
@@ -46,7 +46,7 @@ class Verdict(Enum):
     __hash__ = object.__hash__
 
 
-class Refusal(Enum):
+class RejectionReason(Enum):
     """Why a mismatch was not kept."""
 
     EXACT = "exact"
@@ -161,7 +161,7 @@ class FlyRule:
     """Parameters of the FLy rule; an infinite threshold makes it exact.
 
     Attributes:
-        threshold: Entropy below which a mismatch is refused, in the estimator's unit.
+        threshold: Entropy below which a mismatch is rejected, in the estimator's unit.
         window: Draft positions after a mismatch that must all be natively accepted.
         min_following: Draft positions that must follow a mismatch in its draft (tail: reject).
         shrinks: For short drafts of n tokens the window and `min_following` shrink to n - 1 (vLLM).
@@ -203,7 +203,7 @@ class Position(NamedTuple):
     is_bonus: bool = False
 
     @property
-    def is_native(self) -> bool:
+    def is_match(self) -> bool:
         """The draft is what the target itself takes."""
         return self.token == self.choice
 
@@ -223,7 +223,7 @@ class Evidence:
     extra_entropy: float
 
 
-class Decided(NamedTuple):
+class DecidedToken(NamedTuple):
     """A token of the response, for good.
 
     Attributes:
@@ -272,9 +272,9 @@ class Decision:
     Attributes:
         decided: Tokens to emit, in order.
         provisional: Tokens to keep after them for now.
-        refusal: Why the first mismatch that was not kept was refused; None where none was.
+        rejection: Why the first mismatch that was not kept was rejected; None where none was.
     """
 
-    decided: tuple[Decided, ...]
+    decided: tuple[DecidedToken, ...]
     provisional: tuple[int, ...] = ()
-    refusal: Refusal | None = None
+    rejection: RejectionReason | None = None

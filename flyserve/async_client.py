@@ -79,8 +79,8 @@ class AsyncClient(ClientCore):
         """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
 
         Raises:
-            InvalidRequest: The text is too long, or the model has no chat template, or it refuses the turns.
-            FlyServeError: What else the server refused, and why.
+            InvalidRequest: The text is too long, or the model has no chat template, or it rejects the turns.
+            FlyServeError: What else the server rejected, and why.
         """
         return pieces_from_wire(
             await self._answer(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)

@@ -45,7 +45,7 @@ class Client(ClientCore):
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Response:
-        """Generates a whole response; if its server is lost meanwhile, the next one begins anew.
+        """Generates a whole response; if its server is lost meanwhile, the next one begins again.
 
         Args:
             prompt: Text, or token ids.
@@ -56,12 +56,12 @@ class Client(ClientCore):
             options: The rest of a request, see `RequestOptions`.
 
         Raises:
-            InvalidRequest: A value that no server would take, or that this one refused.
+            InvalidRequest: A value that no server would take, or that this one rejected.
             NotReady: No server is there, after the last retry.
             Overloaded: Every server is full, after the last retry; says when to come back.
             Unauthenticated: The server wants another token, or a certificate.
             DeadlineExceeded: `timeout_s` has passed.
-            FlyServeError: What else the server refused, and why.
+            FlyServeError: What else the server rejected, and why.
         """
         request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
         return response_from_wire(
@@ -85,7 +85,7 @@ class Client(ClientCore):
         rejection.
 
         Raises:
-            InvalidRequest: A value that no server would take. What the server refuses, the stream raises.
+            InvalidRequest: A value that no server would take. What the server rejects, the stream raises.
         """
         request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
         return Stream(self, ReceivedStream(request), self.begin(timeout_s))
@@ -102,8 +102,8 @@ class Client(ClientCore):
         """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
 
         Raises:
-            InvalidRequest: The text is too long, or the model has no chat template, or it refuses the turns.
-            FlyServeError: What else the server refused, and why.
+            InvalidRequest: The text is too long, or the model has no chat template, or it rejects the turns.
+            FlyServeError: What else the server rejected, and why.
         """
         request = tokenize_to_wire(text)
         return pieces_from_wire(self._answer(lambda stub: stub.Tokenize, request, timeout_s))

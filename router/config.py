@@ -139,7 +139,7 @@ class RouterConfig(Config):
         drafters: The same of the drafters.
         balancing: Policy that picks a replica.
         max_concurrent: Requests that decode at a time.
-        max_queued: Requests that may wait for a place; more are refused.
+        max_queued: Requests that may wait for a place; more are rejected.
         start_timeout_s: How long a start waits for the first target.
         replica_wait_s: How long a request waits for a target when there is none.
         verify_timeout_s: A target that takes longer for one step is taken for broken.

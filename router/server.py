@@ -87,7 +87,7 @@ def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> En
 
 
 def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, folder: Path) -> None:
-    """Refuses a tokenizer whose ids mean something else to a target."""
+    """Rejects a tokenizer whose ids mean something else to a target."""
     own_hash = token_map_hash(folder)
     for target in fleet.targets.replicas:
         info = target.info

@@ -106,7 +106,7 @@ class GenerationService:
             variables: Further ones that the chat template may read.
 
         Raises:
-            InvalidRequest: The messages are too long, or the chat template refuses them or is missing.
+            InvalidRequest: The messages are too long, or the chat template rejects them or is missing.
         """
         limit, texts = self._means.config.limits.prompt_characters, [m["content"] for m in messages]
         if (length := sum(map(len, texts))) > limit:

@@ -15,7 +15,7 @@ RELEASE, NAMESPACE = "demo", "serving"
 
 
 class ChartError(Exception):
-    """Helm refuses the values or the chart; its message says why."""
+    """Helm rejects the values or the chart; its message says why."""
 
 
 def template(*values: Path, api_versions: Sequence[str] = (RAY_API,), chart: Path = CHART) -> str:
@@ -27,7 +27,7 @@ def template(*values: Path, api_versions: Sequence[str] = (RAY_API,), chart: Pat
         chart: The chart's folder.
 
     Raises:
-        ChartError: Helm refuses them.
+        ChartError: Helm rejects them.
     """
     flags = [flag for file in values for flag in ("--values", str(file))]
     flags += [flag for api in api_versions for flag in ("--api-versions", api)]

@@ -94,7 +94,7 @@ def _section(section: type[BaseModel], prefix: str = "") -> Schema:
 
 
 def _field(annotation: Any, schema: Schema, whole: Schema, prefix: str) -> Schema:
-    """A key's schema; that of a section is made anew, for the sake of its descriptions."""
+    """A key's schema; that of a section is made again, for the sake of its descriptions."""
     options = getattr(annotation, "__args__", (annotation,))
     for option in options:
         if isinstance(option, type) and issubclass(option, BaseModel):

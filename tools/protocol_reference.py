@@ -60,14 +60,14 @@ def read_descriptors() -> FileDescriptorSet:
     """The protos as protoc understands them, comments included.
 
     Raises:
-        ValueError: protoc refuses them.
+        ValueError: protoc rejects them.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "protos"
         sources = [f"{FOLDER}/{name}.proto" for name in ORDER]
         flags = [f"-I{ROOT}", f"--descriptor_set_out={output}", "--include_source_info"]
         if protoc.main(["protoc", *flags, *sources]) != 0:
-            raise ValueError("protoc refuses the protos")
+            raise ValueError("protoc rejects the protos")
         return FileDescriptorSet.FromString(output.read_bytes())
 
 

@@ -24,7 +24,7 @@ class Figures:
         draft_length: Draft tokens per round.
         forwards_per_token: Drafter forwards by tokens emitted.
         supplied_share: Draft tokens that the sub-drafter supplied.
-        asked: Questions to the sub-drafter per response; late, refused and weak answers among them.
+        asked: Questions to the sub-drafter per response; late, rejected and weak answers among them.
         ahead_share: Tokens drafted ahead that were of use; None where none were.
         draft_ms: Drafting, per round with a draft.
         verify_ms: Verifying, per round.
@@ -41,7 +41,7 @@ class Figures:
     supplied_share: float
     asked: float
     late: float
-    refused: float
+    rejected: float
     weak: float
     ahead_share: float | None
     draft_ms: float
@@ -104,10 +104,10 @@ def _figures(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> Figures
         draft_length=share(drafted, total(runs, lambda s: s.rounds)),
         forwards_per_token=forwards_per_token(runs),
         supplied_share=share(total(runs, lambda s: s.sub_drafter_tokens), drafted),
-        asked=total(runs, lambda s: s.guesses_asked) / len(runs),
-        late=total(runs, lambda s: s.guesses_late) / len(runs),
-        refused=total(runs, lambda s: s.guesses_refused) / len(runs),
-        weak=total(runs, lambda s: s.guesses_weak) / len(runs),
+        asked=total(runs, lambda s: s.proposals_requested) / len(runs),
+        late=total(runs, lambda s: s.proposals_late) / len(runs),
+        rejected=total(runs, lambda s: s.proposals_invalid) / len(runs),
+        weak=total(runs, lambda s: s.proposals_low_confidence) / len(runs),
         ahead_share=ahead / ahead_in_all if ahead_in_all else None,
         draft_ms=1e3 * share(total(runs, lambda s: s.draft_s), total(runs, lambda s: s.draft_rounds)),
         verify_ms=1e3 * share(total(runs, lambda s: s.verify_s), total(runs, lambda s: s.rounds)),

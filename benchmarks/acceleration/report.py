@@ -25,8 +25,8 @@ _HEADS = (
     "tau",
     "drafts of",
     "forwards",
-    "supplied",
-    "asked (late, refused, weak)",
+    "sub_drafter_tokens",
+    "asked (late, rejected, weak)",
     "ahead",
     "draft, ms",
     "verify, ms",
@@ -43,9 +43,9 @@ decoding in mode fly, drafts of {DRAFT_LENGTH}; *goodput* chooses their length u
 A setting is named by its sub-drafter; *ahead* goes on drafting while the target verifies. *by*: all tokens
 by all seconds, by the same of the setting *{BASELINE.name}* (or a part's first one) on the same prompts, with
 its 95% interval over resamples of the prompts; *median* is that of the prompts' own ratios. *forwards*:
-drafter forwards per token emitted. *supplied*: draft tokens that the sub-drafter supplied. *asked*: questions
-to the sub-drafter per response, with those answered late, refused, and too weak. *ahead*: tokens drafted
-ahead that were of use. *draft* and *verify*: milliseconds per round.
+drafter forwards per token emitted. *sub_drafter_tokens*: draft tokens that the sub-drafter proposed.
+*asked*: questions to the sub-drafter per response, with those answered late, rejected, and too weak.
+*ahead*: tokens drafted ahead that were of use. *draft* and *verify*: milliseconds per round.
 """
 
 
@@ -82,7 +82,7 @@ def _row(figures: Figures) -> tuple[str, ...]:
         f"{figures.draft_length:.1f}",
         f"{figures.forwards_per_token:.2f}",
         f"{figures.supplied_share:.0%}",
-        f"{figures.asked:.1f} ({figures.late:.1f}, {figures.refused:.1f}, {figures.weak:.1f})",
+        f"{figures.asked:.1f} ({figures.late:.1f}, {figures.rejected:.1f}, {figures.weak:.1f})",
         "-" if figures.ahead_share is None else f"{figures.ahead_share:.0%}",
         f"{figures.draft_ms:.1f}",
         f"{figures.verify_ms:.1f}",

@@ -43,7 +43,7 @@ def run_workload(name: str, plan: Plan, console: Console) -> Data:
     """Every setting on one of `WORKLOADS`, with a progress bar.
 
     Raises:
-        FlyServeError: Something could not be started, or refused a request.
+        FlyServeError: Something could not be started, or rejected a request.
     """
     workload = WORKLOADS[name](plan)
     prompts = workload.make_prompts()
@@ -64,7 +64,7 @@ def run_passes(plan: Plan, console: Console) -> Data:
     """First and second passes of the demo pair.
 
     Raises:
-        FlyServeError: Something could not be started, or refused a request.
+        FlyServeError: Something could not be started, or rejected a request.
     """
     prompts = demo_prompts(plan.pass_prompts)
     total = num_pass_prompts(len(prompts), plan.passes)
@@ -84,7 +84,7 @@ def run_ahead(plan: Plan, console: Console) -> Data:
     """Drafting ahead and not, with simulated engines and every draft length, in mode exact.
 
     Raises:
-        FlyServeError: Something could not be started, or refused a request.
+        FlyServeError: Something could not be started, or rejected a request.
     """
     draftings = tuple(Drafting(SubDrafting.OFF, is_ahead) for is_ahead in (False, True))
     prompts = random_prompts(VOCABULARY, plan.ahead_pairs)

@@ -55,7 +55,7 @@ class Request:
         """Asks it, greedily.
 
         Raises:
-            FlyServeError: The request was refused.
+            FlyServeError: The request was rejected.
         """
         start = time.perf_counter()
         response = self.client.generate(

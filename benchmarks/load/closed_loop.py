@@ -36,7 +36,7 @@ async def run_window(
     from then on some begin while others are half-way, as they would after a long time.
 
     Raises:
-        FlyServeError: A request was refused.
+        FlyServeError: A request was rejected.
     """
     streams: list[Stream] = []
 

@@ -57,7 +57,7 @@ def run_level(address: str, level: Level, plan: Plan, console: Console) -> list[
     """Every window of one level as plain data, with a progress bar.
 
     Raises:
-        FlyServeError: A request was refused.
+        FlyServeError: A request was rejected.
     """
     prompts = demo_prompts(_NUM_PROMPTS)
     label = f"{level.concurrency} at once"
@@ -95,7 +95,7 @@ async def measure_level(
     """Windows of every setting by turns; the first of each is not counted.
 
     Args:
-        ask_by: From a setting to how its requests are sent, anew for each window: what servers remember of a
+        ask_by: From a setting to how its requests are sent, again for each window: what servers remember of a
             prompt is of no use to the next.
         level: How many requests at once, and for how long.
         repetitions: Windows of every setting that are counted.

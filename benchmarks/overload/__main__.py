@@ -1,4 +1,4 @@
-"""`python -m benchmarks.overload`: throughput, refusals, memory and recovery at four times the capacity."""
+"""`python -m benchmarks.overload`: throughput, rejections, memory and recovery at four times the capacity."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def _rows(figures: Figures) -> dict[str, str]:
         "offered, requests/s": f"{figures.offered_per_s:.1f}",
         "finished in time, requests/s": f"{figures.admitted_per_s:.1f} ({figures.kept:.0%} of the peak)",
         "requests": outcomes,
-        "refused within, ms": f"{figures.refusal_p50_ms:.1f} (median), {figures.refusal_p99_ms:.1f} (99%)",
+        "rejected within, ms": f"{figures.rejection_p50_ms:.1f} (p50), {figures.rejection_p99_ms:.1f} (p99)",
         "router's memory, MB": f"{figures.memory_before_mb:.0f} before, {figures.memory_most_mb:.0f} at most",
         "machine's load average": " before, ".join(f"{load:.1f}" for load in figures.machine_load) + " after",
         "a new request as quick as at the peak after, s": f"{figures.recovery_s:.1f}",

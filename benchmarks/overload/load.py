@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     """What became of a request."""
 
     DONE = "done"
-    REFUSED = "refused"
+    REFUSED = "rejected"
     LATE = "late"
     FAILED = "failed"
 

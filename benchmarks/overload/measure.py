@@ -29,8 +29,8 @@ class Figures:
         offered_per_s: Requests sent per second under overload.
         admitted_per_s: Requests finished per second under overload, within their deadlines.
         outcomes: Requests under overload, by what became of them.
-        refusal_p50_ms: Until a refusal was there.
-        refusal_p99_ms: The same.
+        rejection_p50_ms: Until a rejection was there.
+        rejection_p99_ms: The same.
         memory_before_mb: The router's resident memory at the end of the peak.
         memory_most_mb: Under overload.
         usual_s: What a request takes at the peak, the median.
@@ -42,8 +42,8 @@ class Figures:
     offered_per_s: float
     admitted_per_s: float
     outcomes: dict[str, int]
-    refusal_p50_ms: float
-    refusal_p99_ms: float
+    rejection_p50_ms: float
+    rejection_p99_ms: float
     memory_before_mb: float
     memory_most_mb: float
     usual_s: float
@@ -74,14 +74,14 @@ async def measure(plan: Plan, tell: Callable[[str], None] = lambda words: None) 
                 recovery_s = await _recovery(Asker(channel, plan), _RECOVERED * usual_s)
                 await overload
     window = (started + plan.ramp_s, started + plan.overload_s)
-    refusals = sorted(a.seconds * 1e3 for a in asker.attempts if a.outcome is Outcome.REFUSED)
+    rejections = sorted(a.seconds * 1e3 for a in asker.attempts if a.outcome is Outcome.REFUSED)
     return Figures(
         peak_per_s,
         offered_per_s,
         _done_per_s(asker.attempts, *window),
         dict(Counter(attempt.outcome.value for attempt in asker.attempts)),
-        _quantile(refusals, 0.5),
-        _quantile(refusals, 0.99),
+        _quantile(rejections, 0.5),
+        _quantile(rejections, 0.99),
         before_mb,
         max(samples),
         usual_s,

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from benchmarks.peers.settings import DRAFT_LENGTH, Answer
 from fly.messages import Open, Role, Verification
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
+from fly.sequence import SequenceMirror
 from fly.speculation import Speculation
-from fly.tokens import PeerView
 from fly.types import FlyRule, Mode, ResponseLimits
 from router.generation.round import make_evidence
 from router.text.tokenizer import Tokenizer
-from services.drafter.drafting import NoGuesser, draft
+from services.drafter.drafting import NullProposer, draft
 from services.engine.base import Job, Runner, Slot
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.sequence import EngineSequence
@@ -31,7 +31,7 @@ class Side:
         info = runner.info
         self.sequence = EngineSequence(opening, slot, info.vocab_size, runner.kv_capacity, _CHUNK_TOKENS)
         self._runner = runner
-        self._view = PeerView()
+        self._view = SequenceMirror()
 
     def tell(self, speculation: Speculation, drafts: Sequence[int] = ()) -> None:
         """Makes the side's sequence the response's, with drafts after it."""
@@ -94,7 +94,7 @@ class InProcess:
             return ()
         drafter.tell(speculation)
         ending_ids = self._ending_ids if rule.guard_stops else frozenset[int]()
-        drafted = drafter.run(draft(drafter.sequence, max_tokens, ending_ids, NoGuesser()))
+        drafted = drafter.run(draft(drafter.sequence, max_tokens, ending_ids, NullProposer()))
         drafter.knows(drafted.tokens)
         return drafted.tokens
 

@@ -33,7 +33,7 @@ def run_pair(name: str, plan: Plan, console: Console, verbose: bool = False) -> 
     """One pair in every place, interleaved, with a progress bar.
 
     Raises:
-        FlyServeError: Something could not be started, or refused a request.
+        FlyServeError: Something could not be started, or rejected a request.
     """
     pair = load_pair(name, max(plan.prompts, *plan.streams))
     with ExitStack() as stack:

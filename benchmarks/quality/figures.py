@@ -44,7 +44,7 @@ class Figures:
         lost_after_content: Lost problems in whose response a digit was rescued, or rescued against.
         rescued_share: Rescued tokens by emitted tokens.
         rescued_content: Rescued tokens at which a digit was at stake.
-        refused: First refused mismatches by reason.
+        rejected: First rejected mismatches by reason.
         carried: Rounds that left a window open.
     """
 
@@ -60,7 +60,7 @@ class Figures:
     rescued: int
     rescued_share: float
     rescued_content: int
-    refused: Mapping[str, int]
+    rejected: Mapping[str, int]
     carried: int
     families: tuple[FamilyFigures, ...]
 
@@ -85,7 +85,7 @@ def summarize(runs: Mapping[str, Record], baseline: Mapping[str, Record]) -> Fig
         rescued=rescued,
         rescued_share=share(rescued, emitted),
         rescued_content=sum(rescue.is_content for run in records for rescue in run.rescues),
-        refused={reason: _total(records, f"rejected_by_{reason}") for reason in _REASONS},
+        rejected={reason: _total(records, f"rejected_by_{reason}") for reason in _REASONS},
         carried=_total(records, "carried"),
         families=tuple(_by_family(pairs)),
     )

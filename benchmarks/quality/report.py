@@ -17,7 +17,7 @@ Every setting answers the same problems as plain decoding, which takes the targe
 position. Intervals hold 95% of 2,000 resamples of the problems, drawn in pairs: a setting and plain decoding
 of the same problem. *Retention* is accuracy by plain decoding's. *tau* is the tokens emitted in rounds with a
 draft, by such rounds. *Rescued* is the share of emitted tokens that FLy kept against the target's choice.
-*Refused* says why the first mismatch of a round was not kept: the target was sure (gate), another mismatch
+*Rejected* says why the first mismatch of a round was not kept: the target was sure (gate), another mismatch
 followed (window), too little of the draft followed (tail), a guard, or the mode (exact). *shrink* is vLLM's
 window, which shrinks with the draft, under the guards of `flyserve`; *vllm* is without them.
 """
@@ -58,7 +58,7 @@ def _table(result: GroupResult) -> Iterator[str]:
     yield f"{result.rows[0].figures.problems:,} problems.\n"
     heads = ["setting", *([result.group.title.lower()] if result.group.is_sweep else [])]
     heads += ["accuracy", "less plain, points", "retention, %", "lost / gained", "tau", "rescued"]
-    heads += ["refused: gate / window / tail / guard", "carried"]
+    heads += ["rejected: gate / window / tail / guard", "carried"]
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     for row in result.rows:
@@ -79,7 +79,7 @@ def _cells(row: Row, is_sweep: bool) -> Iterator[str]:
     yield f"{figures.lost} / {figures.gained}"
     yield _interval(figures.tau, 1, ".2f")
     yield f"{figures.rescued_share:.2%}"
-    yield " / ".join(f"{figures.refused[reason]:,}" for reason in ("gate", "window", "tail", "guard"))
+    yield " / ".join(f"{figures.rejected[reason]:,}" for reason in ("gate", "window", "tail", "guard"))
     yield f"{figures.carried:,}"
 
 

@@ -47,7 +47,7 @@ def run_work(client: Client, work: Work, concurrency: int, advance: Advance) -> 
     """Sends what is left of one setting; on an error what was answered is kept.
 
     Raises:
-        FlyServeError: The deployment refused a request, or does not answer for long.
+        FlyServeError: The deployment rejected a request, or does not answer for long.
     """
     pool = ThreadPoolExecutor(concurrency)
     try:

@@ -31,7 +31,7 @@ class RouterPlan:
     """How much is measured.
 
     Attributes:
-        launches: Times that all processes are started anew.
+        launches: Times that all processes are restarted.
         blocks: Of requests, of each setting in each launch, after one that is not counted.
         requests: Of one block.
         at_once: Requests in flight.

@@ -16,7 +16,7 @@ from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
 
 _REQUESTS_OF_A_CLIENT = 20
-"""After which it connects anew."""
+"""After which it connects again."""
 _KEPT_FAULTS = 20
 
 
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
     DONE = "done"
     LEFT = "left"
     LATE = "late"
-    REFUSED = "refused"
+    REFUSED = "rejected"
     WRONG = "wrong"
     FAILED = "failed"
 
@@ -76,8 +76,8 @@ class Crowd:
         name = f"{manner}, {question.kind}" if question.kind == BAD else manner
         try:
             outcome = await _ACTS[manner](self, client, question)
-        except InvalidRequest as refusal:
-            outcome = Outcome.REFUSED if question.kind == BAD else self._fault(Outcome.FAILED, refusal)
+        except InvalidRequest as rejection:
+            outcome = Outcome.REFUSED if question.kind == BAD else self._fault(Outcome.FAILED, rejection)
         except DeadlineExceeded as late:
             outcome = Outcome.LATE if manner == "hurries" else self._fault(Outcome.FAILED, late)
         except (FlyServeError, OSError) as error:

@@ -68,7 +68,7 @@ async def _looking(system: System, period_s: float) -> AsyncIterator[Sequence[Sa
 
 @asynccontextmanager
 async def _replacing(system: System, period_s: float) -> AsyncIterator[None]:
-    """One target is killed and started anew, again and again; never where the period is 0."""
+    """One target is killed and restarted, again and again; never where the period is 0."""
     if not period_s:
         yield
         return

@@ -20,7 +20,7 @@ async def complete(url: str, question: Question, hang_up_after: int | None = Non
         hang_up_after: Events of the stream after which the connection is closed; None reads to the end.
 
     Raises:
-        InvalidRequest: The server refused it.
+        InvalidRequest: The server rejected it.
         FlyServeError: The stream ended before the response did.
     """
     place = urlsplit(url)

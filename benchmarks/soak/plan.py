@@ -14,7 +14,7 @@ class Plan:
         think_s: Longest pause of a client between two of them.
         sample_s: Between two looks at every process.
         rest_s: Within which everything must come to rest once the load has ended.
-        replace_s: How often a target is killed and started anew; 0 never does.
+        replace_s: How often a target is killed and restarted; 0 never does.
         vanish_s: How often a process that has streams open is killed.
         write_timeout_s: After which the router gives a client up that takes nothing.
         seed: Of what the clients ask.

@@ -21,8 +21,8 @@ _INTRODUCTION = """\
 A router, two targets, a drafter and a sub-drafter, each a process of its own, with simulated models (real
 engines and sockets, no weights). Clients ask in every mode, greedily and sampled, for one choice and for
 three, with stop strings and log-probabilities, for 8 to 400 tokens, over gRPC and HTTP. Some leave in the
-middle, some have no time, some read slowly, some stop reading, some ask for what is refused, and processes
-with open streams are killed. So is `target-1`, again and again, and started anew at its address.
+middle, some have no time, some read slowly, some stop reading, some ask for what is rejected, and processes
+with open streams are killed. So is `target-1`, again and again, and restarted at its address.
 
 Every figure must be after the load what it was before, at rest, but for the slack: memory 5% or 2 MB, files
 and tasks 1, threads 2, anything open 0. *First third* and *last third*: the medians under load. Answers that

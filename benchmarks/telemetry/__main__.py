@@ -20,7 +20,7 @@ _MODES = ("plain", "fly")
 
 
 def telemetry(
-    launches: Annotated[int, typer.Option(min=1, help="Times that everything is started anew.")] = 6,
+    launches: Annotated[int, typer.Option(min=1, help="Times that everything is restarted.")] = 6,
     quick: Annotated[bool, typer.Option(help="A minute instead: it works, the figures mean little.")] = False,
 ) -> None:
     """Compare a router's CPU time per token with telemetry and without."""

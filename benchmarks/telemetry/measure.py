@@ -30,7 +30,7 @@ class Plan:
     """How much is measured.
 
     Attributes:
-        launches: Times that all processes are started anew: two processes of one program differ, too.
+        launches: Times that all processes are restarted: two processes of one program differ, too.
         repetitions: Blocks of every setting in every mode and launch.
         requests: Of one block.
         at_once: Requests in flight.

@@ -122,7 +122,7 @@ def _speculation(report: Report) -> str:
             row.rule,
             f"{row.tau:.2f}",
             f"{row.rescued:,} of {row.tokens:,}",
-            f"{row.refused_by_gate:,} / {row.refused_by_window:,} / {row.refused_by_tail:,}",
+            f"{row.rejected_by_gate:,} / {row.rejected_by_window:,} / {row.rejected_by_tail:,}",
             _percent(row.share),
             str(row.share.trials),
         ]
@@ -132,7 +132,7 @@ def _speculation(report: Report) -> str:
         "rule",
         "tokens per round (tau)",
         "rescued tokens",
-        "refused by gate / window / tail",
+        "rejected by gate / window / tail",
         "accuracy",
         "n",
     )

@@ -17,7 +17,7 @@ from demo.evaluation.report import AccuracyRow, AgreementRow, CostRow, Report, S
 from demo.evaluation.speculation import Simulation
 from demo.tokenizer import load_tokenizer, render
 from fly.presets import EXACT
-from fly.types import FlyRule, Refusal, Verdict
+from fly.types import FlyRule, RejectionReason, Verdict
 
 NAMES = ("target", "drafter")
 FLY = FlyRule(threshold=0.3, window=6, min_following=6)
@@ -98,9 +98,9 @@ def _speculation(pair: _Pair, problems: list[Problem], name: str, rule: FlyRule)
         tau=round(outcome.tau, 3),
         tokens=sum(map(len, outcome.responses)),
         rescued=outcome.verdicts[Verdict.RESCUED],
-        refused_by_gate=outcome.refusals[Refusal.GATE],
-        refused_by_window=outcome.refusals[Refusal.WINDOW],
-        refused_by_tail=outcome.refusals[Refusal.TAIL],
+        rejected_by_gate=outcome.rejections[RejectionReason.GATE],
+        rejected_by_window=outcome.rejections[RejectionReason.WINDOW],
+        rejected_by_tail=outcome.rejections[RejectionReason.TAIL],
         share=score(pair.tokenizer, [p.answer for p in problems], outcome.responses),
     )
 

@@ -29,9 +29,9 @@ class SpeculationRow:
     tau: float
     tokens: int
     rescued: int
-    refused_by_gate: int
-    refused_by_window: int
-    refused_by_tail: int
+    rejected_by_gate: int
+    rejected_by_window: int
+    rejected_by_tail: int
     share: Share
 
 

@@ -13,7 +13,7 @@ from demo.evaluation.agreement import top3_entropy
 from demo.evaluation.batching import continue_greedily, last_logits, pad_left
 from demo.progress import tqdm
 from fly.rule import decide
-from fly.types import Evidence, FlyRule, Position, Refusal, ResponseLimits, RuleState, Verdict
+from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimits, RuleState, Verdict
 
 
 @dataclass(slots=True)
@@ -24,13 +24,13 @@ class Outcome:
         responses: Token ids per prompt, up to and with the end of text.
         rounds: Drafts verified, over all prompts.
         verdicts: Tokens by how they came to be.
-        refusals: First mismatches by why they were not kept.
+        rejections: First mismatches by why they were not kept.
     """
 
     responses: list[list[int]]
     rounds: int = 0
     verdicts: Counter[Verdict] = field(default_factory=Counter)
-    refusals: Counter[Refusal] = field(default_factory=Counter)
+    rejections: Counter[RejectionReason] = field(default_factory=Counter)
 
     @property
     def tau(self) -> float:
@@ -83,8 +83,8 @@ class Simulation:
         response = outcome.responses[i]
         _, decision = decide(self._rule, RuleState(len(response)), evidence, self._limits)
         outcome.rounds += 1
-        if decision.refusal is not None:
-            outcome.refusals[decision.refusal] += 1
+        if decision.rejection is not None:
+            outcome.rejections[decision.rejection] += 1
         for decided in decision.decided:
             response.append(decided.token)
             outcome.verdicts[decided.verdict] += 1

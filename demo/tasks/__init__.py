@@ -45,6 +45,6 @@ def make_tasks(per_family: int) -> list[Task]:
 
 
 def write_tasks(per_family: int = 100, path: Path = TASKS) -> None:
-    """Write the file of tasks anew."""
+    """Write the file of tasks again."""
     lines = [json.dumps(asdict(task)) for task in make_tasks(per_family)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -9,39 +9,39 @@ _POOL_MEMORY_ROUNDS = 32
 _OWN_MEMORY_ROUNDS = 20
 _PRIOR_REFUSAL = 0.2
 _USUAL_TRIALS = 128
-"""Drafts over which the refusals of a first token are averaged, for times without drafts."""
+"""Drafts over which the rejections of a first token are averaged, for times without drafts."""
 _NEIGHBOUR_WEIGHT = 4.0
 """Trials that the position before counts for: what has not been seen for long is taken to be like it."""
 _POOL_WEIGHT = 24.0
-"""Refusals that the pool counts for in a sequence's own rate."""
+"""Rejections that the pool counts for in a sequence's own rate."""
 
 TailLength = Callable[[int], int]
 """Of a draft of so many tokens: how many of its last ones the rule cannot rescue for want of what follows."""
 
 
 class SurvivalPool:
-    """How often a draft position is refused, over the recent rounds of all sequences of one kind.
+    """How often a draft position is rejected, over the recent rounds of all sequences of one kind.
 
-    A position's refusal counts only where everything before it in the draft was kept (the product-limit
+    A position's rejection counts only where everything before it in the draft was kept (the product-limit
     estimator), so drafts of different lengths add up to one curve. Positions that the rule could not have
     rescued, at the end of a draft, share a rate of their own: a shorter draft moves them. What is assumed is
     that a position's chance does not otherwise depend on the length of its draft.
 
     Attributes:
-        refusals: Probability that position 1, 2, ... is the first to be refused, given that all before it
+        rejections: Probability that position 1, 2, ... is the first to be rejected, given that all before it
             are kept.
-        tail_refusal: The same for any position of the tail.
+        tail_rejection: The same for any position of the tail.
     """
 
     def __init__(self, max_length: int, tail_length: TailLength = lambda length: 0) -> None:
         self.max_length = max_length
         self.tails = tuple(min(length, tail_length(length)) for length in range(max_length + 1))
-        self.refusals = [_PRIOR_REFUSAL] * max_length
-        self.tail_refusal = _PRIOR_REFUSAL
+        self.rejections = [_PRIOR_REFUSAL] * max_length
+        self.tail_rejection = _PRIOR_REFUSAL
         self._trials = [0.0] * max_length
-        self._refused = [0.0] * max_length
+        self._rejected = [0.0] * max_length
         self._tail_trials = 0.0
-        self._tail_refused = 0.0
+        self._tail_rejected = 0.0
         self._usual = Average(_PRIOR_REFUSAL, _USUAL_TRIALS)
 
     def observe(self, length: int, kept: int, num_sequences: int = 1) -> None:
@@ -50,44 +50,44 @@ class SurvivalPool:
             self._usual.add(float(kept == 0))
         keep = 1 - 1 / (_POOL_MEMORY_ROUNDS * num_sequences)
         self._trials = [trials * keep for trials in self._trials]
-        self._refused = [refused * keep for refused in self._refused]
+        self._rejected = [rejected * keep for rejected in self._rejected]
         self._tail_trials *= keep
-        self._tail_refused *= keep
+        self._tail_rejected *= keep
         body = length - self.tails[length]
         for index in range(min(body, kept + 1)):
             self._trials[index] += 1
         self._tail_trials += max(0, min(length, kept + 1) - body)
         if kept < body:
-            self._refused[kept] += 1
+            self._rejected[kept] += 1
         elif kept < length:
-            self._tail_refused += 1
+            self._tail_rejected += 1
         self._estimate()
 
     def _estimate(self) -> None:
         weight = _NEIGHBOUR_WEIGHT
-        refused = self._tail_refused + weight * self._usual.value
-        refusal = self.tail_refusal = refused / (self._tail_trials + weight)
-        for index, (trials, refused) in enumerate(zip(self._trials, self._refused, strict=True)):
-            refusal = (refused + weight * refusal) / (trials + weight)
-            self.refusals[index] = refusal
+        rejected = self._tail_rejected + weight * self._usual.value
+        rejection = self.tail_rejection = rejected / (self._tail_trials + weight)
+        for index, (trials, rejected) in enumerate(zip(self._trials, self._rejected, strict=True)):
+            rejection = (rejected + weight * rejection) / (trials + weight)
+            self.rejections[index] = rejection
 
 
 class Acceptance:
-    """One sequence's drafts: the pool's curve, with all refusals so many times as likely.
+    """One sequence's drafts: the pool's curve, with all rejections so many times as likely.
 
-    The factor is what the sequence's own recent rounds had of refusals over what the pool expects of them
+    The factor is what the sequence's own recent rounds had of rejections over what the pool expects of them
     (proportional hazards with a gamma prior around 1), so a new sequence starts as the others are.
     """
 
     def __init__(self, pool: SurvivalPool) -> None:
         self._pool = pool
-        self._refused = 0.0
+        self._rejected = 0.0
         self._expected = 0.0
 
     @property
     def factor(self) -> float:
-        """How many times as likely a refusal is as in the pool."""
-        return (self._refused + _POOL_WEIGHT) / (self._expected + _POOL_WEIGHT)
+        """How many times as likely a rejection is as in the pool."""
+        return (self._rejected + _POOL_WEIGHT) / (self._expected + _POOL_WEIGHT)
 
     def observe(self, length: int, kept: int, num_sequences: int = 1) -> None:
         """Adds a round: of `length` drafts the first `kept` were kept; without drafts, time passes.
@@ -102,18 +102,18 @@ class Acceptance:
         kept = max(0, min(length, kept))
         at_risk = min(length, kept + 1)
         in_body = min(at_risk, length - pool.tails[length])
-        expected = sum(pool.refusals[:in_body]) + (at_risk - in_body) * pool.tail_refusal
+        expected = sum(pool.rejections[:in_body]) + (at_risk - in_body) * pool.tail_rejection
         self._expected = self._expected * keep + expected
-        self._refused = self._refused * keep + (kept < length)
+        self._rejected = self._rejected * keep + (kept < length)
         pool.observe(length, kept, num_sequences)
 
     def expected_tokens(self) -> list[float]:
         """Tokens that a round is expected to give, the target's own one included, by length of its draft."""
         pool, factor = self._pool, self.factor
-        tail_kept = max(0.0, 1 - factor * pool.tail_refusal)
+        tail_kept = max(0.0, 1 - factor * pool.tail_rejection)
         survivals, tokens = [1.0], [1.0]
-        for refusal in pool.refusals:
-            survivals.append(survivals[-1] * max(0.0, 1 - factor * refusal))
+        for rejection in pool.rejections:
+            survivals.append(survivals[-1] * max(0.0, 1 - factor * rejection))
             tokens.append(tokens[-1] + survivals[-1])
         return [
             tokens[length - tail] + survivals[length - tail] * _geometric(tail_kept, tail)

@@ -72,7 +72,7 @@ class SpeculationOptions:
     ] = None
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, help="Entropy below which a mismatch is refused.", rich_help_panel=_SPECULATION),
+        typer.Option(min=0, help="Entropy below which a mismatch is rejected.", rich_help_panel=_SPECULATION),
     ] = None
     tail: Annotated[
         Tail | None,

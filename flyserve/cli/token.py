@@ -28,7 +28,7 @@ def token(
 ) -> None:
     """Make an API key: print its token, this once, and add its hash to the file of keys.
 
-    Routers read the file named by security.auth_tokens_file, and read it anew when it changes. To revoke a
+    Routers read the file named by security.auth_tokens_file, and read it again when it changes. To revoke a
     key, take its entry out.
     """
     from router.security.issuing import issue_key

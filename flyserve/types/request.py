@@ -41,7 +41,7 @@ class Speculation:
         preset: Named rule that FLy starts from.
         draft_length: Draft tokens per round; at most, where the policy is `GOODPUT`.
         window: Draft positions after a mismatch that must match.
-        threshold: Entropy below which a mismatch is refused, in the unit of its measure.
+        threshold: Entropy below which a mismatch is rejected, in the unit of its measure.
         sub_drafter: Whether the drafter may use its sub-drafter.
         tail: What becomes of a mismatch whose window reaches beyond the draft.
         carry_after: Following matches that must have been seen before a window is carried.

@@ -79,10 +79,10 @@ class Statistics:
     replays: int = 0
     draft_rounds: int = 0
     carried: int = 0
-    guesses_asked: int = 0
-    guesses_late: int = 0
-    guesses_refused: int = 0
-    guesses_weak: int = 0
+    proposals_requested: int = 0
+    proposals_late: int = 0
+    proposals_invalid: int = 0
+    proposals_low_confidence: int = 0
     drafted_ahead: int = 0
     dropped_ahead: int = 0
 
@@ -112,7 +112,7 @@ class Chunk:
 
     Attributes:
         text: To append; whole characters. The text of a token may follow in a later chunk.
-        tokens: Decided since the choice's last chunk.
+        tokens: DecidedToken since the choice's last chunk.
         request_id: In the first chunk, else empty.
         prompt_tokens: In the first chunk, else 0.
         finish_reason: In the choice's last chunk, else None.
@@ -152,7 +152,7 @@ class Response:
     Attributes:
         choices: As many as were asked for, at least one.
         resumed: Times that its stream broke and another one went on with it, token for token. The statistics
-            of a choice then count from the last time, and its rounds are numbered anew.
+            of a choice then count from the last time, and its rounds are numbered again.
     """
 
     request_id: str

@@ -16,7 +16,7 @@ from services.common.security.identity import Identity
 logger = logging.getLogger(__name__)
 
 _SETTLE_S = 1.0
-"""For routers to hear that a replica takes no new sequences, before it refuses them."""
+"""For routers to hear that a replica takes no new sequences, before it rejects them."""
 _FAULT_RETRY_S = 1.0
 
 
@@ -188,7 +188,7 @@ class _Observer:
         self._ledger.unreachable(self._key, self._clock.now())
         self._wake()
 
-    def lost(self, fault: str, is_refusal: bool) -> None:
+    def lost(self, fault: str, is_rejection: bool) -> None:
         logger.warning("%s is lost: %s", self._key, fault)
-        self._ledger.lost(self._key, fault, self._clock.now(), is_refusal)
+        self._ledger.lost(self._key, fault, self._clock.now(), is_rejection)
         self._wake()

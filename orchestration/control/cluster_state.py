@@ -10,7 +10,7 @@ from orchestration.deployment.plan import ReplicaSpec
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 30.0
 _STABLE_S = 10.0
-"""Who has served for so long is started anew as if it had never failed."""
+"""Who has served for so long is restarted as if it had never failed."""
 
 
 class Ledger:
@@ -63,7 +63,7 @@ class Ledger:
         self._change(key, address=address, waits_for="")
         slot = self.slot(key.replica)
         if slot.fault or slot.avoid:
-            self.slots[key.replica] = replace(slot, fault="", is_refusal=False, avoid="")
+            self.slots[key.replica] = replace(slot, fault="", is_rejection=False, avoid="")
 
     def loaded(self, key: Key, load: Load) -> None:
         """It carries this at present."""
@@ -75,7 +75,7 @@ class Ledger:
         if instance is not None and instance.phase is Phase.READY:
             self._enter(key, Phase.UNREACHABLE, now)
 
-    def lost(self, key: Key, fault: str, now: float, is_refusal: bool = False) -> None:
+    def lost(self, key: Key, fault: str, now: float, is_rejection: bool = False) -> None:
         """It will not serve again; another may be started after a while that grows from time to time."""
         instance = self.instances.get(key)
         if instance is None or instance.phase is Phase.LOST:
@@ -92,7 +92,7 @@ class Ledger:
             failures=min(failures + 1, 16),
             retry_at=now + wait_s,
             fault=fault,
-            is_refusal=is_refusal,
+            is_rejection=is_rejection,
             avoid=instance.node,
         )
 

@@ -78,7 +78,7 @@ class Slot:
         failures: Lost one after the other, none of which had served for long.
         retry_at: Clock reading before which no other is started.
         fault: Why the latest was lost; empty once another serves.
-        is_refusal: It was refused by its configuration or its model rather than lost.
+        is_rejection: It was rejected by its configuration or its model rather than lost.
         avoid: Node that the next one should not go to.
     """
 
@@ -86,7 +86,7 @@ class Slot:
     failures: int = 0
     retry_at: float = 0.0
     fault: str = ""
-    is_refusal: bool = False
+    is_rejection: bool = False
     avoid: str = ""
 
 

@@ -96,7 +96,7 @@ class Manager:
         before = self._record.registry
         if before and before != registry:
             self._notes["registry"] = (
-                f"the registry has moved from {before} to {registry}: start routers anew with that address"
+                f"the registry has moved from {before} to {registry}: start routers again with that address"
             )
         self._record = replace(self._record, registry=registry)
         self._actuator = Actuator(

@@ -10,7 +10,7 @@ from orchestration.deployment.file import RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec
 
 UNREACHABLE_S = 5.0
-"""Who does not answer for so long is ended and started anew."""
+"""Who does not answer for so long is ended and restarted."""
 _DRAIN_MARGIN_S = 10.0
 """A drain that has not ended by itself so long after its time is ended."""
 

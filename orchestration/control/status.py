@@ -150,7 +150,7 @@ def _of_nothing(spec: ReplicaSpec, slot: Slot, now: float) -> ReplicaStatus:
     """A replica between two tries, or before its first."""
     state = State.STARTING
     if slot.fault:
-        state = State.FAILED if slot.is_refusal else State.RESTARTING
+        state = State.FAILED if slot.is_rejection else State.RESTARTING
     detail = slot.fault
     if detail and (wait_s := slot.retry_at - now) > 1:
         detail += f" (tried again in {wait_s:.0f} s)"
@@ -165,7 +165,7 @@ def _state(instance: Instance, slot: Slot) -> tuple[State, str]:
         if instance.waits_for:
             return State.PENDING, instance.waits_for
         if slot.fault:
-            return (State.FAILED if slot.is_refusal else State.RESTARTING), slot.fault
+            return (State.FAILED if slot.is_rejection else State.RESTARTING), slot.fault
         return State.STARTING, ""
     if instance.phase is Phase.LOST:
         return State.RESTARTING, slot.fault

@@ -33,7 +33,7 @@ class ReplicaLost(Exception):
 
 
 class ReplicaRefused(Exception):
-    """The instance was refused by its configuration or its model; says why in one line."""
+    """The instance was rejected by its configuration or its model; says why in one line."""
 
 
 class Replica(Protocol):
@@ -75,7 +75,7 @@ class Observer(Protocol):
 
     def unreachable(self) -> None: ...
 
-    def lost(self, fault: str, is_refusal: bool) -> None: ...
+    def lost(self, fault: str, is_rejection: bool) -> None: ...
 
 
 async def supervise(

@@ -85,7 +85,7 @@ class TargetTier(ModelTier):
         shards: Processes that share one replica, all on one node, each with `threads` of its own. Must divide
             the model's attention heads, KV heads and MLP width.
         group_timeout_s: Within which every process of a shared replica takes part in what all do; a replica
-            that has lost one is started anew as a whole.
+            that has lost one is restarted as a whole.
         group_start_timeout_s: Within which all of them have started, and then have loaded their parts.
     """
 
@@ -112,7 +112,7 @@ class SubDrafterTier(Config):
         engine: `ngram` looks tokens up in the sequence itself; `suffix` also in what the deployment has
             generated; `model` runs a tiny language model; `none` leaves the tier out.
         replicas: Started by the controller.
-        memory_tokens: Tokens of finished responses that one replica of `suffix` remembers.
+        response_cache_tokens: Tokens of finished responses that one replica of `suffix` remembers.
         model: Folder of the model of `model`, looked up as those of the other tiers.
         dtype: Compute type of the model.
         threads: CPU threads of one replica of `model`.
@@ -122,7 +122,7 @@ class SubDrafterTier(Config):
 
     engine: Literal["ngram", "suffix", "model", "none"] = "ngram"
     replicas: int = Field(1, ge=1, le=1024)
-    memory_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
+    response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
     model: Path | None = None
     dtype: Dtype = Dtype.BFLOAT16
     threads: int = Field(1, ge=1)
@@ -148,7 +148,7 @@ class RouterTier(Config):
         cors_origins: Pages of these origins may call the HTTP face from a browser; `*` is any.
         balancing: How replicas are picked.
         max_concurrent: Requests in work at once.
-        max_queued: Requests that may wait; further ones are refused.
+        max_queued: Requests that may wait; further ones are rejected.
     """
 
     host: str = "127.0.0.1"

@@ -152,7 +152,7 @@ def _told(spec: ReplicaSpec, deployment: Deployment) -> ReplicaSpec:
 def metrics_port(telemetry: TelemetryConfig, role: Role, index: int) -> int | None:
     """Where a replica tells its metrics.
 
-    It depends on nothing but the replica's name, so that no other replica is started anew when a tier is
+    It depends on nothing but the replica's name, so that no other replica is restarted when a tier is
     scaled. Replicas of a tier whose numbers differ by a multiple of 100 share a port: on one machine there
     is room for 100.
     """
@@ -185,7 +185,7 @@ def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[R
         return _model_sub_drafters(tier, names)
     config: dict[str, Any] = {"engine": tier.engine}
     if tier.engine == "suffix":
-        config["memory_tokens"] = tier.memory_tokens
+        config["response_cache_tokens"] = tier.response_cache_tokens
     return tuple(
         ReplicaSpec(Role.SUB_DRAFTER, name, actor, _LIGHT_CPUS, config, node_resource=tier.node_resource)
         for name in names[Role.SUB_DRAFTER]

@@ -6,7 +6,7 @@ from services.common.token_map import token_map_hash
 
 
 def require_same_tokens(before: Deployment, after: Deployment) -> None:
-    """Refuses a target in whose token map the ids of running routers mean something else.
+    """Rejects a target in whose token map the ids of running routers mean something else.
 
     Only of folders that can be read here; a router asks every target itself when it starts.
 

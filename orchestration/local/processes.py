@@ -36,7 +36,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Sets the handlers, anew where a library has set its own."""
+        """Sets the handlers, again where a library has set its own."""
         for number in self._previous:
             signal.signal(number, self._interrupt)
 

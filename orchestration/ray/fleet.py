@@ -1,7 +1,7 @@
 """The fleet on Ray: every instance a placement group with its actors, detached and named after it.
 
 Ray restarts none of them: it would do so without back-off and where it likes, and a shared replica must be
-started anew as a whole. The controller does, in one way for all.
+restarted as a whole. The controller does, in one way for all.
 """
 
 import asyncio

@@ -27,7 +27,7 @@ def apply_as_job(url: str, file: Path, timeout_s: float, tell: Callable[[str], N
         tell: Is told what the job says.
 
     Raises:
-        ConfigError: The file breaks a limit, the head refuses it, or Ray's part for jobs is not installed.
+        ConfigError: The file breaks a limit, the head rejects it, or Ray's part for jobs is not installed.
         NotReady: There is no dashboard in time, or the job does not end in time.
         Unauthenticated: The dashboard does not take the token.
     """

@@ -64,7 +64,7 @@ class Admission:
         if wait_s is not None and remaining_s is not None:
             self._check_time(wait_s, self._finished_s.value or 0.0, remaining_s)
         if self.queued >= self._max_queued and not self._queue.has_right(tenant):
-            raise _refusal(f"{self.queued} requests are waiting already", wait_s)
+            raise _rejection(f"{self.queued} requests are waiting already", wait_s)
 
     @asynccontextmanager
     async def place(self, tenant: str, deadline: Deadline) -> AsyncIterator[None]:
@@ -95,7 +95,7 @@ class Admission:
     def _check_time(wait_s: float, work_s: float, remaining_s: float) -> None:
         if _CAUTION * (wait_s + work_s) > remaining_s:
             needed = f"about {wait_s:.1f} s until its turn and {work_s:.1f} s to finish"
-            raise _refusal(f"it cannot be done within {remaining_s:.1f} s: it takes {needed}", wait_s)
+            raise _rejection(f"it cannot be done within {remaining_s:.1f} s: it takes {needed}", wait_s)
 
     async def _acquire(self, tenant: str, deadline: Deadline) -> None:
         """NOTE: whoever leaves a place fills it, so none is free while somebody waits."""
@@ -116,7 +116,7 @@ class Admission:
         waiter = self._queue.displace()
         if not waiter.has_place.done():
             wait_s = self.estimate_wait_s(waiter.tenant)
-            waiter.has_place.set_exception(_refusal("others have less waiting in a full queue", wait_s))
+            waiter.has_place.set_exception(_rejection("others have less waiting in a full queue", wait_s))
 
     def _leave(self, waiter: _Waiter) -> None:
         """It waits no more, or has no use for the place that it has just got."""
@@ -168,6 +168,6 @@ class _Mean:
         self.value = value if self.value is None else self.value + _NEWEST_SHARE * (value - self.value)
 
 
-def _refusal(reason: str, wait_s: float | None) -> Overloaded:
+def _rejection(reason: str, wait_s: float | None) -> Overloaded:
     """With the time after which the request would have had its place, had it been let in."""
     return Overloaded(reason, min(wait_s, _LONGEST_WAIT_S) if wait_s is not None else _UNKNOWN_WAIT_S)

@@ -35,7 +35,7 @@ _POLICIES_BACK = {name: wire for wire, name in _POLICIES.items()}
 
 
 def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
-    """Takes everything over; an unknown mode becomes its number, for the validation to refuse.
+    """Takes everything over; an unknown mode becomes its number, for the validation to reject.
 
     Raises:
         InvalidRequest: The coupling is unknown.

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fly.statistics import Statistics
-from fly.types import FinishReason, Refusal, Verdict
+from fly.types import FinishReason, RejectionReason, Verdict
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.codec.generation import mode_to_wire, speculation_to_wire
 from router.generation.response import (
@@ -134,18 +134,18 @@ def statistics_to_wire(statistics: Statistics) -> pb.Statistics:
 
 def statistics_fields(statistics: Statistics) -> dict[str, Any]:
     """Every field of the message, by its name."""
-    refusals = statistics.refusals
+    rejections = statistics.rejections
     return dict(
         rounds=statistics.rounds,
         drafted=statistics.drafted,
         emitted=statistics.emitted,
         accepted=statistics.accepted,
         rescued=statistics.rescued,
-        rejected_by_gate=refusals[Refusal.GATE],
-        rejected_by_window=refusals[Refusal.WINDOW],
-        rejected_by_tail=refusals[Refusal.TAIL],
-        rejected_by_guard=refusals[Refusal.GUARD],
-        rejected_by_exact=refusals[Refusal.EXACT],
+        rejected_by_gate=rejections[RejectionReason.GATE],
+        rejected_by_window=rejections[RejectionReason.WINDOW],
+        rejected_by_tail=rejections[RejectionReason.TAIL],
+        rejected_by_guard=rejections[RejectionReason.GUARD],
+        rejected_by_exact=rejections[RejectionReason.EXACT],
         tau=statistics.tau,
         drafter_forwards=statistics.drafter_forwards,
         sub_drafter_tokens=statistics.sub_drafter_tokens,
@@ -159,10 +159,10 @@ def statistics_fields(statistics: Statistics) -> dict[str, Any]:
         replays=statistics.replays,
         draft_rounds=statistics.draft_rounds,
         carried=statistics.carried,
-        guesses_asked=statistics.guesses_asked,
-        guesses_late=statistics.guesses_late,
-        guesses_refused=statistics.guesses_refused,
-        guesses_weak=statistics.guesses_weak,
+        proposals_requested=statistics.proposals_requested,
+        proposals_late=statistics.proposals_late,
+        proposals_invalid=statistics.proposals_invalid,
+        proposals_low_confidence=statistics.proposals_low_confidence,
         drafted_ahead=statistics.drafted_ahead,
         dropped_ahead=statistics.dropped_ahead,
     )

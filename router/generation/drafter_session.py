@@ -8,7 +8,7 @@ from typing import Self
 from fly.clock import Clock
 from fly.errors import FlyServeError, NotReady
 from fly.messages import Draft, Open
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from router.generation.response_checks import check_draft
 from router.policies.key import RequestKey
 from router.replicas.connections import Link, Links

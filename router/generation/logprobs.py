@@ -1,7 +1,7 @@
 """The target's log-probabilities by position, from the verification until the token there is decided."""
 
 from fly.messages import Verification
-from fly.types import Decided, Logprobs
+from fly.types import DecidedToken, Logprobs
 from router.generation.response import RankedToken, TokenLogprobs
 from router.text.tokenizer import Tokenizer
 
@@ -17,7 +17,7 @@ class LogprobLedger:
         """Takes what was answered for the positions from `first` on; nothing where nothing was asked for."""
         self._by_position.update(enumerate(verification.logprobs, start=first))
 
-    def take(self, position: int, decided: Decided) -> TokenLogprobs | None:
+    def take(self, position: int, decided: DecidedToken) -> TokenLogprobs | None:
         """What is known of the token that was decided at a position; None where nothing was asked for."""
         noted = self._by_position.pop(position, None)
         if noted is None:

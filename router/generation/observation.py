@@ -17,7 +17,7 @@ from services.common.telemetry.tracing import Tracer
 logger = logging.getLogger(__name__)
 
 _UNKNOWN = "unknown"
-"""Mode of a request that was refused before it had one."""
+"""Mode of a request that was rejected before it had one."""
 
 
 class ObservedRequest:

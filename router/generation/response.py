@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fly.messages import ModelInfo
 from fly.statistics import Statistics
-from fly.types import Decided, FinishReason, Mode
+from fly.types import DecidedToken, FinishReason, Mode
 from router.requests.request import SpeculationParams
 
 
@@ -42,7 +42,7 @@ class ResponseToken(NamedTuple):
         logprobs: Where they were asked for.
     """
 
-    decided: Decided
+    decided: DecidedToken
     text: str = ""
     choice_text: str = ""
     logprobs: TokenLogprobs | None = None

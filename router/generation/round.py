@@ -161,11 +161,11 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     response.draft_length.drafted(draft, spent_s)
     response.observer.drafted(draft, spent_s)
     statistics.drafter_forwards += draft.forwards
-    statistics.sub_drafter_tokens += draft.supplied
-    statistics.guesses_asked += draft.guesses.asked
-    statistics.guesses_late += draft.guesses.late
-    statistics.guesses_refused += draft.guesses.refused
-    statistics.guesses_weak += draft.guesses.weak
+    statistics.sub_drafter_tokens += draft.sub_drafter_tokens
+    statistics.proposals_requested += draft.proposals.requested
+    statistics.proposals_late += draft.proposals.late
+    statistics.proposals_invalid += draft.proposals.invalid
+    statistics.proposals_low_confidence += draft.proposals.low_confidence
     statistics.drafted_ahead += draft.drafted_ahead
     statistics.dropped_ahead += draft.dropped_ahead
     statistics.draft_s += forward_s

@@ -7,7 +7,7 @@ from typing import Self
 
 from fly.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.messages import Open, Verification
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from fly.types import SparseDistribution
 from router.generation.response_checks import check_verification
 from router.policies.key import RequestKey
@@ -43,7 +43,7 @@ class TargetSide:
 
         Args:
             fleet: Where the replicas come from.
-            make_opening: Made anew for every stream: the deadline comes closer.
+            make_opening: Made again for every stream: the deadline comes closer.
             timeout_s: A replica that takes longer for one step is taken for broken.
             wait_s: How long to wait for a replica when there is none.
             num_logprobs: As the opening asks for; None where it asks for none.
@@ -96,7 +96,7 @@ class TargetSide:
         Raises:
             NotReady: No replica with the same weights is left, or one after the other failed.
             Overloaded: All of them are full.
-            InvalidRequest: The target refuses the request itself.
+            InvalidRequest: The target rejects the request itself.
             DeadlineExceeded: The request's deadline has passed.
         """
         while True:

@@ -47,7 +47,7 @@ def create_app(
         Route("/openapi.json", openapi, methods=["GET"]),
         *playground_routes(config),
     ]
-    handlers = {HTTPException: _refuse}
+    handlers = {HTTPException: _reject}
     return Starlette(routes=routes, middleware=_middleware(config, keys), exception_handlers=handlers)
 
 
@@ -65,5 +65,5 @@ def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
     return [Middleware(RequestIds), *([cors] if origins else []), Middleware(Guard), *authentication]
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _reject(request: Request, error: Exception) -> Response:
     return reply_to(error).response

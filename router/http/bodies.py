@@ -7,24 +7,24 @@ import pydantic_core
 from starlette.requests import Request
 
 from router.config import HttpConfig
-from router.http.errors import Refused
+from router.http.errors import Rejected
 
 
 async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
     """The JSON object that a request carries.
 
     Raises:
-        Refused: It has another type, is too long, comes too slowly, or is no JSON object in UTF-8.
+        Rejected: It has another type, is too long, comes too slowly, or is no JSON object in UTF-8.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         found = f"is {kind!r}" if kind else "is missing"
-        raise Refused(415, f"Content-Type {found}, must be application/json", "Content-Type")
+        raise Rejected(415, f"Content-Type {found}, must be application/json", "Content-Type")
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             body = await _read(request, limits.max_body_bytes)
     except TimeoutError:
-        raise Refused(408, f"the body did not come within {limits.body_timeout_s:g} s") from None
+        raise Rejected(408, f"the body did not come within {limits.body_timeout_s:g} s") from None
     return _parse(body)
 
 
@@ -41,21 +41,21 @@ async def _read(request: Request, limit: int) -> bytes:
     return bytes(body)
 
 
-def _too_long(limit: int) -> Refused:
-    return Refused(413, f"the body has more than {limit} bytes")
+def _too_long(limit: int) -> Rejected:
+    return Rejected(413, f"the body has more than {limit} bytes")
 
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Refused(400, f"the body is not UTF-8: byte {error.start} is invalid") from None
+        raise Rejected(400, f"the body is not UTF-8: byte {error.start} is invalid") from None
     try:
         data = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise Refused(400, f"the body is not JSON: {error}") from None
+        raise Rejected(400, f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise Refused(400, f"the body must be a JSON object, found {_KINDS.get(type(data), 'null')}")
+        raise Rejected(400, f"the body must be a JSON object, found {_KINDS.get(type(data), 'null')}")
     return data
 
 

@@ -25,7 +25,7 @@ from router.http.parsing import parse
 from router.service import GenerationService
 
 _TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
-_CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
+_CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "rejection")
 
 
 class TextPart(RequestModel):
@@ -124,7 +124,7 @@ class Chat:
 
         Raises:
             InvalidRequest: A field is unknown, unsupported, missing or malformed, or the chat template
-                refuses the messages.
+                rejects the messages.
         """
         body = parse(ChatRequest, data)
         limit_name, max_tokens = _max_tokens(body)
@@ -142,7 +142,7 @@ class Chat:
 
     def choice(self, index: int, pieces: Sequence[Piece], extra: Mapping[str, Any]) -> ChatChoice:
         tokens = [token for piece in pieces for token in piece.tokens]
-        message = AssistantMessage(role="assistant", content=text_of(pieces), refusal=None)
+        message = AssistantMessage(role="assistant", content=text_of(pieces), rejection=None)
         return ChatChoice(
             index=index,
             message=message,

@@ -16,7 +16,7 @@ from router.http.answers import Answer
 from router.http.bodies import read_object
 from router.http.deployment import deployment_object
 from router.http.dialect import Dialect
-from router.http.errors import Refused
+from router.http.errors import Rejected
 from router.http.objects import Health, ModelList, ModelObject, ResponseModel, Version
 from router.service import GenerationService
 from services.common.telemetry.tracing import TRACEPARENT
@@ -93,10 +93,10 @@ class Facts:
 
 
 def require_model(name: str, config: RouterConfig) -> None:
-    """Raises Refused where another model is asked for than the one that is served."""
+    """Raises Rejected where another model is asked for than the one that is served."""
     if name != config.served_name:
         message = f"model is {name!r}, this deployment serves {config.served_name!r}"
-        raise Refused(404, message, "model", "model_not_found")
+        raise Rejected(404, message, "model", "model_not_found")
 
 
 def _timeout_s(request: Request) -> float | None:
@@ -108,7 +108,7 @@ def _timeout_s(request: Request) -> float | None:
     except ValueError:
         timeout_s = math.nan
     if not (timeout_s > 0 and math.isfinite(timeout_s)):
-        raise Refused(400, f"{TIMEOUT} is {said!r}, must be seconds above 0", TIMEOUT, "invalid_value")
+        raise Rejected(400, f"{TIMEOUT} is {said!r}, must be seconds above 0", TIMEOUT, "invalid_value")
     return timeout_s
 
 

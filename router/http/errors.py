@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 INVALID = "invalid_request_error"
 
 
-class Refused(FlyServeError):
+class Rejected(FlyServeError):
     """What only HTTP can get wrong: an unknown path or model, a body that cannot be read.
 
     Attributes:
@@ -65,7 +65,7 @@ class ErrorReply:
 def reply_to(error: BaseException) -> ErrorReply:
     """What a client is told; anything unknown is status 500 with an id to look up in the log."""
     match error:
-        case Refused():
+        case Rejected():
             kind = INVALID if error.status < 500 else "server_error"
             return ErrorReply(error.status, str(error), kind, error.param, error.code)
         case InvalidRequest():

@@ -19,7 +19,7 @@ Whole = Annotated[int, Field(ge=-_UINT32, le=_UINT32)]
 
 
 def one_of(*names: str) -> Any:
-    """For the document: the service itself refuses other names, by the same list as for gRPC."""
+    """For the document: the service itself rejects other names, by the same list as for gRPC."""
     return Field(None, json_schema_extra={"anyOf": [{"enum": list(names)}, {"type": "null"}]})
 
 

@@ -129,7 +129,7 @@ class ChatLogprobs(ResponseModel):
     """One entry for each token."""
 
     content: list[ChatLogprob]
-    refusal: None = None
+    rejection: None = None
 
 
 class AssistantMessage(ResponseModel):
@@ -137,7 +137,7 @@ class AssistantMessage(ResponseModel):
 
     role: Literal["assistant"]
     content: str
-    refusal: None = None
+    rejection: None = None
 
 
 class ChatChoice(ResponseModel):

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's and vLLM's requests that FlyServe lacks: refused by name, unless they ask nothing."""
+"""Fields of OpenAI's and vLLM's requests that FlyServe lacks: rejected by name, unless they ask nothing."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -59,7 +59,7 @@ class Links(Generic[S]):
 
     @property
     def replays(self) -> int:
-        """Times that the sequence was told anew, on one link or on the next."""
+        """Times that the sequence was replayed, on one link or on the next."""
         return sum(link.stream.replays for link in self._all) + max(0, len(self._all) - 1)
 
     async def open(self, replica: Replica, stream: S) -> Link[S]:

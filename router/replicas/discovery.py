@@ -1,4 +1,4 @@
-"""The replicas behind this router: follows the endpoints, shakes hands, refuses pairs that do not fit."""
+"""The replicas behind this router: follows the endpoints, shakes hands, rejects pairs that do not fit."""
 
 import asyncio
 import logging
@@ -64,7 +64,7 @@ class Fleet:
         for tried in list(self._tried.values()):
             await tried.wait()
         if self._source.is_static:
-            self._refuse_misfits()
+            self._reject_misfits()
 
     async def close(self) -> None:
         """Ends every task and closes every channel."""
@@ -104,7 +104,7 @@ class Fleet:
             if (reason := mismatch(target.info, drafter.info)) is not None
         )
 
-    def _refuse_misfits(self) -> None:
+    def _reject_misfits(self) -> None:
         if faults := [fault for target in self.targets.replicas for fault in self.misfits(target)]:
             raise ConfigError("; ".join(faults))
 

@@ -25,12 +25,12 @@ class SpeculationParams:
     """How a client wants its request to speculate; "" and None take the server's default.
 
     Attributes:
-        mode: Name of a `Mode`; anything else is for the validation to refuse.
+        mode: Name of a `Mode`; anything else is for the validation to reject.
         preset: Named rule that `fly` starts from.
         draft_length: Draft tokens per round; at most, where the policy is `goodput`.
         sub_drafter: Whether the drafter may use its sub-drafter.
         window: Draft positions after a mismatch that must match.
-        threshold: Entropy below which a mismatch is refused.
+        threshold: Entropy below which a mismatch is rejected.
         tail: Name of a `Tail`.
         carry_after: Following matches that must have been seen before a window is carried.
         guard_stops: Whether ends of the response are guarded.

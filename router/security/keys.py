@@ -22,7 +22,7 @@ KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{
 class KeyConfig(Config):
     """One API key.
 
-    A token is drawn at random from 2^256, so a plain hash is enough: there is nothing to guess.
+    A token is drawn at random from 2^256, so a plain hash is enough: there is nothing to proposal.
 
     Attributes:
         sha256: Of the token, in hexadecimal.

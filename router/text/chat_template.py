@@ -48,7 +48,7 @@ class ChatTemplate:
         """The prompt's token ids.
 
         Raises:
-            InvalidRequest: There is no template, or it refuses these messages.
+            InvalidRequest: There is no template, or it rejects these messages.
         """
         if self._template is None and not self._tokenizer.has_chat_template:
             remedy = "use completions, or set the router's chat_template to a Jinja file"
@@ -58,7 +58,7 @@ class ChatTemplate:
         try:
             return self._tokenizer.apply_chat_template(messages, self._template, variables)
         except Exception as error:
-            found = f"are refused by the model's chat template: {describe(error)}"
+            found = f"are rejected by the model's chat template: {describe(error)}"
             raise InvalidRequest.of("messages", found) from None
 
 

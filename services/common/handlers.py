@@ -27,7 +27,7 @@ def around(
 
 
 def decoding_last(handler: Any) -> Any:
-    """The same handler, whose method decodes the request: so bytes that are no message are refused there.
+    """The same handler, whose method decodes the request: so bytes that are no message are rejected there.
 
     NOTE: gRPC decodes the request of a call before it calls anybody, and where that fails tells the client
     the exception's text; the messages of a stream it decodes where they are read.

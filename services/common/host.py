@@ -172,7 +172,7 @@ class Host:
     def _listen(self, address: str) -> int:
         if self._guard.credentials is None:
             return self._server.add_insecure_port(address)
-        # NOTE: for every port anew: gRPC asks those that have been at a port before for changes alone.
+        # NOTE: for every port again: gRPC asks those that have been at a port before for changes alone.
         return self._server.add_secure_port(address, self._guard.credentials())
 
     async def _tell_health(self) -> None:

@@ -67,7 +67,7 @@ def _packed(detail: Any) -> any_pb2.Any:
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> FlyServeError:
-    """The error that a server meant; a broken or refused connection is NotReady."""
+    """The error that a server meant; a broken or rejected connection is NotReady."""
     message = error.details() or error.code().name
     match error.code():
         case grpc.StatusCode.INVALID_ARGUMENT:

@@ -6,9 +6,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
 from fly.errors import DeadlineExceeded, InvalidRequest
-from fly.known import StaleState
 from fly.messages import Close, DraftStep, Open, Stale, VerifyStep
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate, StaleState
 
 Step = TypeVar("Step", bound=VerifyStep | DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
@@ -49,7 +48,7 @@ async def serve_stream(
         return
     if not isinstance(opening, Open):
         raise InvalidRequest.of("kind", "is step, the first message must be open")
-    # NOTE: a sequence opens with its first step: a client writes both at once, and a call that is refused
+    # NOTE: a sequence opens with its first step: a client writes both at once, and a call that is rejected
     # between two writes would show the client a broken stream in place of the reason.
     message = await _next(requests, decode, idle_ttl_s)
     if message is None or isinstance(message, Close):

@@ -9,7 +9,7 @@ import grpc
 
 from fly.errors import FlyServeError, NotReady
 from fly.messages import Close, Draft, DraftStep, Open, Stale, Verification, VerifyStep
-from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from fly.types import SparseDistribution
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
@@ -30,7 +30,7 @@ class SequenceStream(Generic[Step, Answer]):
 
     Attributes:
         num_bytes: Sent and received.
-        replays: Times that the server had to be told the sequence anew.
+        replays: Times that the server had to be told the sequence again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SequenceStream(Generic[Step, Answer]):
         self._opening: Open | None = opening
         self._to_wire = to_wire
         self._from_wire = from_wire
-        self._view = PeerView()
+        self._view = SequenceMirror()
         self._last: SequenceUpdate | None = None
 
     def conclude(self, sequence: TokenSequence, decided: int) -> None:
@@ -185,12 +185,12 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
         decided: int,
         max_tokens: int,
         end_at_stop: bool = False,
-        passage_tokens: int = 0,
+        snippet_tokens: int = 0,
     ) -> Draft:
-        """Has at most `max_tokens` tokens proposed after `sequence`, and `passage_tokens` of memory told."""
+        """Has at most `max_tokens` tokens proposed after `sequence`, and `snippet_tokens` of memory told."""
 
         def make_step(update: SequenceUpdate) -> DraftStep:
-            return DraftStep(update, max_tokens, end_at_stop, passage_tokens, current_span().span_id)
+            return DraftStep(update, max_tokens, end_at_stop, snippet_tokens, current_span().span_id)
 
         draft = await self._step(make_step, sequence, (), decided)
         self._view.append(draft.tokens)

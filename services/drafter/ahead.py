@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from services.drafter.drafting import Drafting
 from services.engine.background import BackgroundJob
 from services.engine.engine import Engine

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fly.rule import count_native
+from fly.rule import count_matches
 from fly.types import SparseDistribution
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 
 
-class Guesser(Protocol):
+class Proposer(Protocol):
     """A sub-drafter beside the engine: asked without waiting, its answer is used once it is there."""
 
     def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
@@ -25,7 +25,7 @@ class Guesser(Protocol):
         """A question is on its way whose answer should come sooner than a forward would end."""
 
 
-class NoGuesser:
+class NullProposer:
     """Stands for the absent sub-drafter."""
 
     is_worth_waiting = False
@@ -41,21 +41,22 @@ class Drafted:
     Attributes:
         tokens: In order.
         forwards: Of the model.
-        supplied: Tokens that the sub-drafter supplied.
+        sub_drafter_tokens: Tokens that the sub-drafter supplied.
         distributions: What each token was drawn from, where a target will ask for it.
     """
 
     tokens: tuple[int, ...]
     forwards: int
-    supplied: int
+    sub_drafter_tokens: int
     distributions: tuple[SparseDistribution, ...] = ()
 
 
 class Drafting:
     """One draft in the making: at most `max_tokens` tokens after a sequence, left appended to it.
 
-    Each forward scores the sub-drafter's guess and keeps what equals the model's own choices, or draws, plus
-    one token, so the draft is the same whatever is guessed, and however often its job is ended and resumed.
+    Each forward scores the sub-drafter's proposal and keeps what equals the model's own choices, or draws,
+    plus one token, so the draft is the same whatever is proposed, and however often its job is
+    ended and resumed.
 
     Attributes:
         start: Length of the sequence without the draft.
@@ -65,15 +66,15 @@ class Drafting:
     """
 
     def __init__(
-        self, sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], guesser: Guesser
+        self, sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], proposer: Proposer
     ) -> None:
         self.start = len(sequence)
         self.max_tokens = max_tokens
         self.ending_ids = ending_ids
         self.forwards = 0
         self._sequence = sequence
-        self._guesser = guesser
-        self._supplied = 0
+        self._proposer = proposer
+        self._sub_drafter_tokens = 0
         self._distributions: list[SparseDistribution] = []
         self._has_ended = False
 
@@ -90,15 +91,17 @@ class Drafting:
     def job(self, may_pause: bool = False) -> Job[None]:
         """Drafts to the end; one that may pause returns where an answer is worth waiting for."""
         while self.room > 0:
-            guess = self._guesser.take(self._sequence, self.room - 1)
-            if may_pause and not guess and self._guesser.is_worth_waiting:
+            proposal = self._proposer.take(self._sequence, self.room - 1)
+            if may_pause and not proposal and self._proposer.is_worth_waiting:
                 return
-            yield from self._forward(guess)
+            yield from self._forward(proposal)
 
     def result(self) -> Drafted:
         """What has been drafted so far."""
         tokens = tuple(self._sequence.tokens.ids[self.start :])
-        return Drafted(tokens, self.forwards, self._supplied, tuple(self._distributions[: len(tokens)]))
+        return Drafted(
+            tokens, self.forwards, self._sub_drafter_tokens, tuple(self._distributions[: len(tokens)])
+        )
 
     def advance(self, start: int, max_tokens: int) -> None:
         """What was drafted up to `start` is no draft any more: the sequence has come to the same."""
@@ -108,20 +111,20 @@ class Drafting:
         if self.num_tokens > max_tokens:
             self._sequence.truncate(start + max_tokens)
 
-    def _forward(self, guess: Sequence[int]) -> Job[None]:
+    def _forward(self, proposal: Sequence[int]) -> Job[None]:
         length = len(self._sequence)
-        self._sequence.extend(guess)
+        self._sequence.extend(proposal)
         try:
-            scores = yield from self._sequence.score(len(guess) + 1, is_proposing=True)
-        except BaseException:  # also a job that is ended: a guess is not part of the sequence
+            scores = yield from self._sequence.score(len(proposal) + 1, is_proposing=True)
+        except BaseException:  # also a job that is ended: a proposal is not part of the sequence
             self._sequence.truncate(length)
             raise
         self.forwards += 1
-        matched = count_native(guess, scores.choices)
+        matched = count_matches(proposal, scores.choices)
         self._sequence.truncate(length + matched)
         self._sequence.extend(scores.choices[matched : matched + 1])
         self._distributions += scores.distributions[: matched + 1]
-        self._supplied += matched
+        self._sub_drafter_tokens += matched
         self._end_at_stop()
 
     def _end_at_stop(self) -> None:
@@ -133,9 +136,9 @@ class Drafting:
 
 
 def draft(
-    sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], guesser: Guesser
+    sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], proposer: Proposer
 ) -> Job[Drafted]:
     """Proposes at most `max_tokens` tokens after the sequence, as `Drafting` does, in one job."""
-    drafting = Drafting(sequence, max_tokens, ending_ids, guesser)
+    drafting = Drafting(sequence, max_tokens, ending_ids, proposer)
     yield from drafting.job()
     return drafting.result()

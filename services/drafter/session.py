@@ -4,12 +4,11 @@ import contextlib
 from dataclasses import dataclass
 
 from fly.errors import InvalidRequest
-from fly.known import StaleState
 from fly.messages import Draft, DraftStep, StepTimes
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate, StaleState
 from services.drafter.ahead import DraftAhead, confirms
 from services.drafter.drafting import Drafted, Drafting
-from services.drafter.help import SequenceHelp
+from services.drafter.help import SubDrafterSession
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 
@@ -32,12 +31,12 @@ class DraftSession:
     """Applies steps to an engine sequence and drafts after it."""
 
     def __init__(
-        self, engine: Engine, sequence: EngineSequence, help: SequenceHelp, limits: DraftingLimits
+        self, engine: Engine, sequence: EngineSequence, help: SubDrafterSession, limits: DraftingLimits
     ) -> None:
         self._engine = engine
         self._sequence = sequence
         self._help = help
-        self._guesser = help.guesser
+        self._proposer = help.proposer
         self._limits = limits
         self._ahead = DraftAhead(engine, sequence)
 
@@ -56,18 +55,18 @@ class DraftSession:
         times = await self._draft(drafting)
         drafted = drafting.result()
         forwards = drafted.forwards - forwards_ahead
-        counts = self._guesser.saw_draft(forwards, times.forward_ns * 1e-9, drafted.supplied)
+        counts = self._proposer.saw_draft(forwards, times.forward_ns * 1e-9, drafted.sub_drafter_tokens)
         if drafted.tokens:
             self._go_on(drafted, drafting)
         return Draft(
             step.update.step_id,
             drafted.tokens,
             forwards=drafted.forwards,
-            supplied=drafted.supplied,
+            sub_drafter_tokens=drafted.sub_drafter_tokens,
             distributions=drafted.distributions,
             times=times,
             load=self._engine.load(),
-            guesses=counts,
+            proposals=counts,
             drafted_ahead=drafted_ahead,
             dropped_ahead=dropped,
         )
@@ -98,7 +97,7 @@ class DraftSession:
             self._sequence.truncate(ahead.start)
         self._sequence.apply(step.update)
         max_tokens = self._room(step.max_tokens, len(self._sequence))
-        drafting = Drafting(self._sequence, max_tokens, ending_ids, self._guesser)
+        drafting = Drafting(self._sequence, max_tokens, ending_ids, self._proposer)
         return drafting, 0 if ahead is None else num_ahead
 
     def _room(self, max_tokens: int, length: int) -> int:
@@ -110,8 +109,8 @@ class DraftSession:
         times = StepTimes()
         priority = self._sequence.opening.priority
         while drafting.room > 0:
-            if self._guesser.is_worth_waiting:
-                await self._guesser.wait()
+            if self._proposer.is_worth_waiting:
+                await self._proposer.wait()
             _, spent = await self._engine.run_timed(drafting.job(may_pause=True), priority)
             times = _sum(times, spent)
         return times
@@ -123,9 +122,9 @@ class DraftSession:
             return
         # One more than the next draft will have: the target's own token comes before it.
         room = self._room(drafting.max_tokens + 1, len(sequence))
-        self._guesser.tell(sequence, room)
+        self._proposer.tell(sequence, room)
         if room > 1 and self._engine.load().sequences <= self._limits.ahead_sequences:
-            self._ahead.start(Drafting(sequence, room, drafting.ending_ids, self._guesser))
+            self._ahead.start(Drafting(sequence, room, drafting.ending_ids, self._proposer))
 
 
 def _sum(one: StepTimes, other: StepTimes) -> StepTimes:

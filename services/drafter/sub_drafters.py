@@ -1,4 +1,4 @@
-"""The sub-drafters that a drafter knows of, and a guesser at one of them for every sequence."""
+"""The sub-drafters that a drafter knows of, and a proposer at one of them for every sequence."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from services.common.channel import open_channel
 from services.common.registry import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
-from services.drafter.guess_link import GuessLink
-from services.drafter.help import NoHelp, SequenceHelp
+from services.drafter.help import NoHelp, SubDrafterSession
+from services.drafter.proposal_link import ProposalLink
 from services.drafter.worth import Worth
 
 _FAREWELL_S = 1.0
@@ -49,7 +49,7 @@ class SubDrafters:
             await self._channels.pop(address).close()
 
     @asynccontextmanager
-    async def help(self, opening: Open, vocab_size: int) -> AsyncIterator[SequenceHelp]:
+    async def help(self, opening: Open, vocab_size: int) -> AsyncIterator[SubDrafterSession]:
         """Help for one sequence; none where its request or the deployment has no sub-drafter.
 
         On leaving, a sub-drafter is told what the sequence came to, where that is known.
@@ -57,8 +57,8 @@ class SubDrafters:
         if self._source is None or opening.without_sub_drafter:
             yield NoHelp()
             return
-        link = GuessLink(partial(self._open_stream, opening), self._worth, vocab_size)
-        task = asyncio.create_task(link.run(), name=f"guesses {opening.request_id}")
+        link = ProposalLink(partial(self._open_stream, opening), self._worth, vocab_size)
+        task = asyncio.create_task(link.run(), name=f"proposals {opening.request_id}")
         self._links.add(task)
         task.add_done_callback(self._links.discard)
         try:

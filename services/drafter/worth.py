@@ -43,21 +43,21 @@ class _Probes:
 
 
 class Worth:
-    """What guesses and questions have brought and cost, at one drafter over all its sequences.
+    """What proposals and questions have brought and cost, at one drafter over all its sequences.
 
     A question pays where the tokens that it supplies save more forward time than it costs, and so does a
-    guess that the drafter makes by itself; an answer is waited for where it comes within a part of a
+    proposal that the drafter makes by itself; an answer is waited for where it comes within a part of a
     forward, as a rule.
     """
 
     def __init__(self) -> None:
         self._forward_s = Average()
         self._latency_s = Average()
-        self._supplied = Average()
+        self._sub_drafter_tokens = Average()
         self._waited_s = Average()
-        self._guess_s = Average()
+        self._proposal_s = Average()
         self._matched = Average()
-        self._asking, self._waiting, self._guessing = _Probes(), _Probes(), _Probes()
+        self._asking, self._waiting, self._proposing = _Probes(), _Probes(), _Probes()
 
     @property
     def patience_s(self) -> float:
@@ -68,21 +68,21 @@ class Worth:
     @property
     def pays(self) -> bool:
         """Questions have saved more than they have cost, or nothing is known yet."""
-        if self._supplied.value is None or self._forward_s.value is None:
+        if self._sub_drafter_tokens.value is None or self._forward_s.value is None:
             return True
         cost_s = _OVERHEAD_S + (self._waited_s.value or 0.0)
-        return self._supplied.value * self._forward_s.value > cost_s
+        return self._sub_drafter_tokens.value * self._forward_s.value > cost_s
 
     @property
-    def guessing_pays(self) -> bool:
-        """Guesses of the drafter's own have saved more than they have cost, or nothing is known yet."""
-        if self._matched.value is None or self._forward_s.value is None or self._guess_s.value is None:
+    def proposing_pays(self) -> bool:
+        """Proposals of the drafter's own have saved more than they have cost, or nothing is known yet."""
+        if self._matched.value is None or self._forward_s.value is None or self._proposal_s.value is None:
             return True
-        return self._matched.value * self._forward_s.value > self._guess_s.value
+        return self._matched.value * self._forward_s.value > self._proposal_s.value
 
-    def guesses(self) -> bool:
-        """The next guess is to be made: it pays, or is a probe."""
-        return self.guessing_pays or self._guessing.next()
+    def proposals(self) -> bool:
+        """The next proposal is to be made: it pays, or is a probe."""
+        return self.proposing_pays or self._proposing.next()
 
     def asks(self) -> bool:
         """The next question is to be asked: it pays, or is a probe."""
@@ -98,12 +98,12 @@ class Worth:
         if count and seconds > 0:
             self._forward_s.add(seconds / count)
 
-    def saw_guess(self, seconds: float) -> None:
-        """A guess took so long to make."""
-        self._guess_s.add(seconds)
+    def saw_proposal(self, seconds: float) -> None:
+        """A proposal took so long to make."""
+        self._proposal_s.add(seconds)
 
     def saw_match(self, matched: int) -> None:
-        """So many tokens of such a guess came true."""
+        """So many tokens of such a proposal came true."""
         self._matched.add(matched)
 
     def saw_answer(self, latency_s: float) -> None:
@@ -116,7 +116,7 @@ class Worth:
         if was_in_vain:
             self._latency_s.add(2 * self.patience_s)
 
-    def saw_use(self, supplied: int, asked: int) -> None:
+    def saw_use(self, sub_drafter_tokens: int, asked: int) -> None:
         """So many questions supplied so many tokens."""
         if asked:
-            self._supplied.add(supplied / asked)
+            self._sub_drafter_tokens.add(sub_drafter_tokens / asked)

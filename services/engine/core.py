@@ -6,8 +6,8 @@ from typing import Any
 
 from fly.clock import Clock
 from fly.errors import NotReady, Overloaded
-from fly.known import StaleState
-from fly.messages import Load, Open, StaleReason
+from fly.messages import Load, Open
+from fly.sequence import StaleReason, StaleState
 from services.engine.base import Job, Runner, Scores
 from services.engine.gathering import Gathering
 from services.engine.memory.residency import Residency
@@ -62,7 +62,7 @@ class EngineCore:
         )
 
     def open(self, opening: Open, promise: Promise) -> None:
-        """Admits a sequence, or lets it wait, or refuses it."""
+        """Admits a sequence, or lets it wait, or rejects it."""
         if not self._waiting and self._try_open(opening, promise):
             return
         if len(self._waiting) < self._max_queued:

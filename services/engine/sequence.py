@@ -4,15 +4,14 @@ from collections.abc import Generator, Sequence
 
 from fly.blocks import BLOCK_TOKENS, BlockChain
 from fly.errors import InvalidRequest
-from fly.known import KnownSequence, StaleState
-from fly.messages import Open, StaleReason
-from fly.tokens import SequenceUpdate
+from fly.messages import Open
+from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleReason, StaleState
 from fly.types import SparseDistribution
 from services.engine.base import Job, Scores, Slot, Work
 from services.engine.memory.prefix_cache import NO_PREFIXES, Prefixes
 
 
-class EngineSequence(KnownSequence):
+class EngineSequence(ReplicatedSequence):
     """A server's side of the truth by position, with KV memory.
 
     Its state is the token ids that it knows; what of them has no KV is computed again when it is needed.
@@ -51,7 +50,7 @@ class EngineSequence(KnownSequence):
         return self._num_computed if self._computed_since == self._evictions else 0
 
     def apply(self, update: SequenceUpdate) -> int:
-        """As `KnownSequence.apply`; a replay from `keep = 0` mends an eviction."""
+        """As `ReplicatedSequence.apply`; a replay from `keep = 0` mends an eviction."""
         evictions = self._evictions
         if self._told_since != evictions and update.keep > 0:
             raise StaleState(StaleReason.EVICTED)

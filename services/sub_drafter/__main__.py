@@ -13,24 +13,24 @@ from services.sub_drafter.servicer import create_host
 
 
 def main(
-    engine: Annotated[str, typer.Option(help="How it guesses: ngram or suffix.")] = "ngram",
+    engine: Annotated[str, typer.Option(help="How it proposals: ngram or suffix.")] = "ngram",
     address: options.Address = "127.0.0.1:0",
     min_ngram: Annotated[int, typer.Option(help="Shortest suffix that counts as a match.")] = 2,
     max_ngram: Annotated[int, typer.Option(help="Longest suffix that is looked up.")] = 5,
-    memory_tokens: Annotated[
+    response_cache_tokens: Annotated[
         int, typer.Option(help="Tokens of finished responses that suffix remembers.")
     ] = 10_000_000,
     security: options.Security = None,
     telemetry: options.Telemetry = None,
 ) -> None:
-    """Serve guesses by look-up over gRPC."""
+    """Serve proposals by look-up over gRPC."""
     try:
         flags = {
             "engine": engine,
             "address": address,
             "min_ngram": min_ngram,
             "max_ngram": max_ngram,
-            "memory_tokens": memory_tokens,
+            "response_cache_tokens": response_cache_tokens,
             "security": mapping(security or "{}", "security"),
             "telemetry": mapping(telemetry or "{}", "telemetry"),
         }

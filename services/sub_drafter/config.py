@@ -15,7 +15,7 @@ class SubDrafterConfig(Config):
     Attributes:
         engine: `ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` goes
             by the statistics of all occurrences, in the sequence and in a memory of finished responses.
-        memory_tokens: Tokens of finished responses that `suffix` remembers, over all cache salts.
+        response_cache_tokens: Tokens of finished responses that `suffix` remembers, over all cache salts.
         min_ngram: Shortest suffix that counts as a match, in tokens.
         max_ngram: Longest suffix that is looked up, in tokens.
         max_tokens: Longest sequence that one stream may hold.
@@ -26,7 +26,7 @@ class SubDrafterConfig(Config):
     """
 
     engine: Literal["ngram", "suffix"] = "ngram"
-    memory_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
+    response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
     min_ngram: int = Field(2, ge=1, le=64)
     max_ngram: int = Field(5, ge=1, le=64)
     max_tokens: int = Field(1_048_576, ge=1)

@@ -1,4 +1,4 @@
-"""The gRPC service of a sub-drafter that guesses by look-up."""
+"""The gRPC service of a sub-drafter that proposals by look-up."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,10 +67,10 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
     @property
     def _capacity(self) -> int:
         """Tokens that can be remembered."""
-        return self._config.memory_tokens if self._config.engine == "suffix" else 0
+        return self._config.response_cache_tokens if self._config.engine == "suffix" else 0
 
     def _load(self) -> Load:
-        return Load(self._num_open, kv_used=self._engine.memory_tokens, kv_capacity=self._capacity)
+        return Load(self._num_open, kv_used=self._engine.response_cache_tokens, kv_capacity=self._capacity)
 
     @asynccontextmanager
     async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:

@@ -1,12 +1,11 @@
-"""One sequence at a sub-drafter: updates in, guesses out, its decided response remembered at the end."""
+"""One sequence at a sub-drafter: updates in, proposals out, its decided response remembered at the end."""
 
 import contextlib
 
 from fly.errors import InvalidRequest
-from fly.known import KnownSequence, StaleState
+from fly.lookup.response_cache import END
 from fly.messages import Draft, DraftStep
-from fly.response_memory import END
-from fly.tokens import SequenceUpdate
+from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
 from services.sub_drafter.engines.base import SequenceLookup
 
 _LEAD_IN = 4
@@ -18,27 +17,27 @@ class LookupSession:
 
     def __init__(self, lookup: SequenceLookup, prompt_length: int, max_tokens: int) -> None:
         """Starts empty; a sequence may have `max_tokens`."""
-        self._known = KnownSequence(END, max_tokens)
+        self._known = ReplicatedSequence(END, max_tokens)
         self._lookup = lookup
         self._prompt_length = prompt_length
         self._num_indexed = 0
 
     async def step(self, step: DraftStep) -> Draft:
-        """Takes the update over and guesses."""
+        """Takes the update over and proposals."""
         known = self._known
         unchanged = known.apply(step.update)
-        # NOTE: its own guess, which the peer takes for known here, is not worth being indexed.
+        # NOTE: its own proposal, which the peer takes for known here, is not worth being indexed.
         self._lookup.update(known.tokens.ids, min(unchanged, self._num_indexed))
         self._num_indexed = len(known)
-        passages = self._lookup.passages(step.passage_tokens) if step.passage_tokens else ()
-        guess = self._lookup.guess(step.max_tokens)
-        known.tokens.extend(guess.tokens)
+        snippets = self._lookup.snippets(step.snippet_tokens) if step.snippet_tokens else ()
+        proposal = self._lookup.propose(step.max_tokens)
+        known.tokens.extend(proposal.tokens)
         return Draft(
             step.update.step_id,
-            guess.tokens,
-            match_length=guess.match_length,
-            confidence=guess.confidence,
-            passages=tuple(passages),
+            proposal.tokens,
+            match_length=proposal.match_length,
+            confidence=proposal.confidence,
+            snippets=tuple(snippets),
         )
 
     async def finish(self, last: SequenceUpdate) -> None:

@@ -2,7 +2,7 @@
 
 from fly.errors import InvalidRequest
 from fly.messages import Verification, VerifyStep
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from fly.types import Coupling, SparseDistribution
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence

@@ -11,9 +11,8 @@ from typing import Any
 import grpc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fly.known import KnownSequence
 from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role, StepTimes, Verification, VerifyStep
-from fly.tokens import SequenceUpdate
+from fly.sequence import ReplicatedSequence, SequenceUpdate
 from fly.types import SamplingParams
 from protos.flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
@@ -144,7 +143,7 @@ class FakeService:
     async def _close(self) -> None:
         return None
 
-    def answer(self, known: KnownSequence, opening: Open, step: Any) -> Any:
+    def answer(self, known: ReplicatedSequence, opening: Open, step: Any) -> Any:
         raise NotImplementedError
 
 
@@ -152,7 +151,7 @@ class _Session:
     def __init__(self, service: FakeService, opening: Open) -> None:
         self._service = service
         self._opening = opening
-        self._known = KnownSequence(VOCAB_SIZE, service.model.context_length)
+        self._known = ReplicatedSequence(VOCAB_SIZE, service.model.context_length)
 
     async def step(self, step: Any) -> Any:
         service = self._service
@@ -180,7 +179,7 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
 
         await serve_stream(request_iterator, verify_request_from_wire, self.session, send)
 
-    def answer(self, known: KnownSequence, opening: Open, step: VerifyStep) -> Verification:
+    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep) -> Verification:
         first = len(known) - step.num_drafts
         prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
         choices = tuple(self.model.choice(p, opening.sampling, opening.prompt_length) for p in prefixes)
@@ -203,7 +202,7 @@ class FakeDrafter(FakeService, drafter_pb2_grpc.DrafterServicer):
 
         await serve_stream(request_iterator, draft_request_from_wire, self.session, send)
 
-    def answer(self, known: KnownSequence, opening: Open, step: DraftStep) -> Draft:
+    def answer(self, known: ReplicatedSequence, opening: Open, step: DraftStep) -> Draft:
         length = len(known)
         for _ in range(step.max_tokens):
             ids = known.tokens.ids

@@ -41,13 +41,13 @@ class Rig:
         response = await self.stub.Generate(make_request(mode, max_new_tokens, **fields), timeout=20)
         return list(response.choices), response
 
-    async def refusal(self, **fields: Any) -> grpc.aio.AioRpcError:
+    async def rejection(self, **fields: Any) -> grpc.aio.AioRpcError:
         """The error that this request is answered with."""
         try:
             await self.stub.Generate(pb.GenerateRequest(**fields), timeout=20)
         except grpc.aio.AioRpcError as error:
             return error
-        raise AssertionError("the request was not refused")
+        raise AssertionError("the request was not rejected")
 
 
 class Answer:

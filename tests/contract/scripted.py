@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from fly.known import KnownSequence
 from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
+from fly.sequence import ReplicatedSequence
 from fly.types import Coupling, Logprobs, SamplingParams, SparseDistribution
 from tests.contract.fakes import EOS, VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel
 
@@ -54,7 +54,7 @@ class Told:
 
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
 
-    def take(self, known: KnownSequence) -> None:
+    def take(self, known: ReplicatedSequence) -> None:
         self.steps.append((known.decided, [*known.tokens.ids]))
 
     def is_true_to(self, sequence: list[int]) -> bool:
@@ -68,7 +68,7 @@ class ToldTarget(FakeTarget):
         self.told = Told()
         self.asked: list[VerifyStep] = []
 
-    def answer(self, known: KnownSequence, opening: Open, step: VerifyStep) -> Verification:
+    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep) -> Verification:
         self.told.take(known)
         self.asked.append(step)
         verification = super().answer(known, opening, step)
@@ -77,7 +77,7 @@ class ToldTarget(FakeTarget):
         return replace(verification, logprobs=tuple(logprobs_of(verification, known, opening.num_logprobs)))
 
 
-def logprobs_of(verification: Verification, known: KnownSequence, count: int) -> Iterator[Logprobs]:
+def logprobs_of(verification: Verification, known: ReplicatedSequence, count: int) -> Iterator[Logprobs]:
     """Made-up ones that say which token they belong to: -(id + 1) / 1000."""
     num_drafts = len(verification.choices) - 1
     drafts = known.tokens.ids[len(known) - num_drafts :]
@@ -97,7 +97,7 @@ class ToldDrafter(FakeDrafter):
         super().__init__(model, **info)
         self.told = Told()
 
-    def answer(self, known: KnownSequence, opening: Open, step: DraftStep) -> Draft:
+    def answer(self, known: ReplicatedSequence, opening: Open, step: DraftStep) -> Draft:
         self.told.take(known)
         draft = super().answer(known, opening, step)
         if opening.sampling.coupling is not Coupling.REJECTION:

@@ -88,7 +88,7 @@ async def telling(
         sub_drafter = await start(
             "sub_drafter",
             await services.sub_drafter.servicer.create_host(
-                SubDrafterConfig(engine="suffix", memory_tokens=4096, **told("sub_drafter"))
+                SubDrafterConfig(engine="suffix", response_cache_tokens=4096, **told("sub_drafter"))
             ),
         )
         drafter = await start(

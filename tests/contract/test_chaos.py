@@ -1,4 +1,4 @@
-"""One process after the other is killed amid many exact streams, and started anew: nobody notices."""
+"""One process after the other is killed amid many exact streams, and restarted: nobody notices."""
 
 import asyncio
 import itertools

@@ -242,7 +242,7 @@ def test_router_processes_that_are_killed_are_succeeded(tmp_path: Path) -> None:
         assert stream.response.resumed == 1 and stream.response.text == text
         assert client.generate(PROMPT, 60, speculation=PLAIN).text == text
         second.kill()
-        with pytest.raises(Exception, match=r"nothing answers|refused|Socket closed"):
+        with pytest.raises(Exception, match=r"nothing answers|rejected|Socket closed"):
             client.info(timeout_s=5)
 
 

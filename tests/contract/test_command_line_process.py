@@ -64,7 +64,7 @@ def test_status_tells_models_defaults_and_limits(router: ServiceProcess) -> None
     assert told["limits"]["choices"] > 0 and told["limits"]["max_new_tokens"] > 0
 
 
-def test_a_refusal_is_one_line_with_its_status(router: ServiceProcess) -> None:
+def test_a_rejection_is_one_line_with_its_status(router: ServiceProcess) -> None:
     done = flyserve("generate", "x", "--max-new-tokens", "100000000", address=router.address)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: max_new_tokens is 100000000, must be 1 to ")

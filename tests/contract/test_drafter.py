@@ -8,7 +8,7 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Open, Role
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from fly.types import SamplingParams
 from services.common.registry import StaticEndpoints
 from services.common.streams import DrafterStream
@@ -53,7 +53,7 @@ async def test_a_draft_continues_the_sequence_and_is_remembered(channel: grpc.ai
         sequence.extend(whole.tokens[:4])
         rest = await stream.draft(sequence, len(sequence), 4)
     assert rest.tokens == whole.tokens[4:]
-    assert (whole.forwards, whole.supplied, stream.replays) == (8, 0, 0)
+    assert (whole.forwards, whole.sub_drafter_tokens, stream.replays) == (8, 0, 0)
 
 
 async def test_asked_for_nothing_it_only_updates(channel: grpc.aio.Channel) -> None:
@@ -69,7 +69,7 @@ async def test_beyond_its_context_it_drafts_less_then_nothing(channel: grpc.aio.
     assert (len(near.tokens), len(at.tokens)) == (4, 0)
 
 
-async def test_a_draft_beyond_the_limit_is_refused(channel: grpc.aio.Channel) -> None:
+async def test_a_draft_beyond_the_limit_is_rejected(channel: grpc.aio.Channel) -> None:
     async with DrafterStream(channel, OPENING) as stream:
         with pytest.raises(InvalidRequest, match="max_tokens is 65, must be at most 64"):
             await stream.draft(TokenSequence(PROMPT), 0, 65)

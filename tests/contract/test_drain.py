@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fly.errors import NotReady
 from fly.messages import Open
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from services.common.channel import open_channel
 from services.common.streams import DrafterStream, TargetStream
@@ -53,10 +53,10 @@ async def test_a_router_ends_its_responses_and_takes_no_more(tmp_path: Path) -> 
                 stream = aiter(stub.GenerateStream(make_request(PLAIN, 60)))
                 received = ids(await anext(stream))
                 async with told_to_stop(router, channel):
-                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    with pytest.raises(grpc.aio.AioRpcError) as rejected:
                         while True:
                             await GenerationStub(late).Generate(make_request(PLAIN, 1))
-                    assert refused.value.code() in REFUSED
+                    assert rejected.value.code() in REFUSED
                     async for chunk in stream:
                         received += ids(chunk)
     assert received == expected

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fly.messages import Close, DraftStep, Endpoint, Open, Role, VerifyStep
-from fly.tokens import PeerView, TokenSequence
+from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import SamplingParams
 from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2, drafter_pb2, generation_pb2, registry_pb2, target_pb2
@@ -244,7 +244,7 @@ async def take(stream: Any, method: MethodDescriptor) -> grpc.StatusCode:
 
 def conversation(make_step: Callable[[Any], Any], to_wire: Callable[[Any], Any]) -> list[bytes]:
     """A stream as a client says it: a prompt, drafts, some of them taken back, the end."""
-    view, sequence = PeerView(), TokenSequence()
+    view, sequence = SequenceMirror(), TokenSequence()
     sequence.extend((40, 41, 42, 43))
     first = make_step(view.update(sequence, (), 4))
     second = make_step(view.update(sequence, (50, 51, 52), 4))

@@ -25,7 +25,7 @@ DRAFTER = f"{{{LANGUAGE}, base_s: 0.002, agreement: 0.9}}"
 
 
 class Services:
-    """The processes of a deployment; helpers can be killed and started anew where they were."""
+    """The processes of a deployment; helpers can be killed and restarted where they were."""
 
     def __init__(self, stack: ExitStack, tokenizer: Path) -> None:
         self._stack = stack
@@ -109,5 +109,5 @@ async def test_helpers_that_die_and_come_back_change_no_exact_stream(services: S
         assert stream.statistics is not None
         plain = stream.statistics.rounds - stream.statistics.draft_rounds
         assert 0 < plain < NUM_TOKENS - 100
-    assert sum(stream.statistics.guesses_asked for stream in again if stream.statistics) > 0
+    assert sum(stream.statistics.proposals_requested for stream in again if stream.statistics) > 0
     assert sum(stream.statistics.draft_rounds for stream in again if stream.statistics) > 0

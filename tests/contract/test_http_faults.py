@@ -76,8 +76,8 @@ async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
     async with asyncio.timeout(5.0):
         await rig.target.all_closed.wait()
     for said in ("soon", "-1", "nan", "inf"):
-        refused = await rig.post(COMPLETIONS, body, x_request_timeout=said)
-        assert (refused.status_code, error_of(refused)["param"]) == (400, "X-Request-Timeout")
+        rejected = await rig.post(COMPLETIONS, body, x_request_timeout=said)
+        assert (rejected.status_code, error_of(rejected)["param"]) == (400, "X-Request-Timeout")
 
 
 async def test_without_a_target_it_is_not_ready(tmp_path: Path) -> None:

@@ -188,10 +188,10 @@ async def test_models_are_listed(rig: HttpRig) -> None:
 
 
 async def test_errors_are_the_packages_own(rig: HttpRig) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as rejected:
         await rig.openai.chat.completions.create(model=MODEL, messages=FOX, temperature=-1)
-    assert (refused.value.param, refused.value.type) == ("temperature", "invalid_request_error")
-    assert "is -1.0, must be finite and at least 0" in refused.value.message
+    assert (rejected.value.param, rejected.value.type) == ("temperature", "invalid_request_error")
+    assert "is -1.0, must be finite and at least 0" in rejected.value.message
     with pytest.raises(openai.NotFoundError) as unknown:
         await rig.openai.completions.create(model="gpt-4", prompt="the fox")
     assert unknown.value.code == "model_not_found"

@@ -1,4 +1,4 @@
-"""What the HTTP face refuses, and how it says so."""
+"""What the HTTP face rejects, and how it says so."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ async def test_fields_that_ask_for_nothing_are_taken(rig: HttpRig) -> None:
     parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "fox"}]
     said = [
         {"role": "developer", "content": "be brief"},
-        {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None},
+        {"role": "assistant", "content": "yes", "rejection": None, "tool_calls": None},
         {"role": "user", "content": parts, "name": "someone"},
     ]
     response = await rig.post(CHAT, {"model": MODEL, "messages": said, **idle})
@@ -235,8 +235,8 @@ async def test_a_request_id_is_taken_and_told(rig: HttpRig) -> None:
     )
     assert response.headers["x-request-id"] == "me-7" and response.json()["id"] == "cmpl-me-7"
     assert rig.target.openings[-1].request_id == "me-7"
-    refused = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "hi"}, x_request_id="x" * 300)
-    assert error_of(refused)["param"] == "X-Request-Id"
+    rejected = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": "hi"}, x_request_id="x" * 300)
+    assert error_of(rejected)["param"] == "X-Request-Id"
     assert (await rig.http.get("/version")).headers["x-request-id"]
 
 

@@ -10,7 +10,7 @@ from benchmarks.overload.plan import Plan
 async def test_an_overload_costs_those_who_are_let_in_next_to_nothing() -> None:
     figures = await measure(Plan(forward_s=0.04, deadline_s=4.0, peak_s=5.0, overload_s=10.0))
     assert figures.kept > 0.8, "of the peak's throughput: ten seconds are a few batches, not an average"
-    assert figures.refusal_p50_ms < 50
-    assert figures.outcomes["refused"] > figures.outcomes["done"] > 0 == figures.outcomes.get("failed", 0)
+    assert figures.rejection_p50_ms < 50
+    assert figures.outcomes["rejected"] > figures.outcomes["done"] > 0 == figures.outcomes.get("failed", 0)
     assert figures.memory_most_mb < figures.memory_before_mb + 20
     assert figures.recovery_s < 5

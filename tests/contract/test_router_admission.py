@@ -1,4 +1,4 @@
-"""Back-pressure as a client sees it: whose turn it is, and a refusal that says when to come back."""
+"""Back-pressure as a client sees it: whose turn it is, and a rejection that says when to come back."""
 
 import asyncio
 from pathlib import Path
@@ -37,7 +37,7 @@ async def test_who_floods_the_router_delays_others_by_one_turn(tmp_path: Path) -
     assert order.index("quiet") == 1
 
 
-async def test_what_cannot_be_done_in_time_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+async def test_what_cannot_be_done_in_time_is_rejected_before_anything_is_done(tmp_path: Path) -> None:
     target = paced()
     async with running(save_tokenizer(tmp_path), [target], max_concurrent=1) as rig:
         await rig.generate(PLAIN, TOKENS)
@@ -45,10 +45,10 @@ async def test_what_cannot_be_done_in_time_is_refused_before_anything_is_done(tm
         calls = [asyncio.create_task(rig.generate(PLAIN, TOKENS)) for _ in range(3)]
         await target.stepped.wait()
         num_opened = target.num_opened
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError) as rejected:
             await rig.stub.Generate(make_request(PLAIN, TOKENS), timeout=2 * FORWARD_S * TOKENS)
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert rejected.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert target.num_opened == num_opened
-        retry_after_s = getattr(from_rpc_error(refused.value), "retry_after_s", 0.0)
+        retry_after_s = getattr(from_rpc_error(rejected.value), "retry_after_s", 0.0)
         assert retry_after_s > 2 * FORWARD_S * TOKENS
         await asyncio.gather(*calls)

@@ -68,7 +68,7 @@ async def test_a_stream_is_never_continued_with_other_weights(model: Path) -> No
     async with running(model, [first, second], replica_wait_s=0.2) as rig:
         for target in (first, second):
             dies_at(target, 4)
-        response = await rig.refusal(**fields_of(make_request(PLAIN)))
+        response = await rig.rejection(**fields_of(make_request(PLAIN)))
     assert response.code() == grpc.StatusCode.UNAVAILABLE
 
 

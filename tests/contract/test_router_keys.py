@@ -119,8 +119,8 @@ async def test_paths_that_tell_something_of_the_deployment_ask_for_a_key(tmp_pat
         for path in OPEN:
             assert (await raw_get(router.rig.url, path)).startswith(b"HTTP/1.1 200 ")
         for path in CLOSED:
-            refused = await raw_get(router.rig.url, path)
-            assert refused.startswith(b"HTTP/1.1 401 ") and b"www-authenticate: bearer" in refused.lower()
+            rejected = await raw_get(router.rig.url, path)
+            assert rejected.startswith(b"HTTP/1.1 401 ") and b"www-authenticate: bearer" in rejected.lower()
         # Paths are taken as they come: this is a file that is not there.
         for path in ("/playground/../v1/models", "/playground/..%2Fv1/models", "/playground/../../routes.py"):
             assert (await raw_get(router.rig.url, path)).startswith(b"HTTP/1.1 404 ")
@@ -158,10 +158,10 @@ async def test_keys_share_no_cache_and_have_limits_of_their_own(tmp_path: Path) 
         first = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("alice"), timeout=20))
         async with asyncio.timeout(10):
             await target.stepped.wait()
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError) as rejected:
             await stub.Generate(request, metadata=router.metadata("alice"), timeout=20)
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert from_rpc_error(refused.value).retry_after_s > 0  # type: ignore[attr-defined]
+        assert rejected.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert from_rpc_error(rejected.value).retry_after_s > 0  # type: ignore[attr-defined]
         second = asyncio.ensure_future(stub.Generate(request, metadata=router.metadata("bob"), timeout=20))
         hold.set()
         assert (await first).choices and (await second).choices
@@ -174,13 +174,13 @@ async def test_keys_share_no_cache_and_have_limits_of_their_own(tmp_path: Path) 
         assert of_alice != of_bob == of_bob_by_http and "same" not in (of_alice, of_bob)
 
 
-async def test_a_key_that_is_taken_out_is_refused_at_the_next_call(tmp_path: Path) -> None:
+async def test_a_key_that_is_taken_out_is_rejected_at_the_next_call(tmp_path: Path) -> None:
     async with locked(tmp_path) as router:
         info = METHODS[0]
         assert await code_of(info, router.rig.rig.channel, router.metadata("bob")) is grpc.StatusCode.OK
         router.file.write_text("keys: {}")
-        refused = await code_of(info, router.rig.rig.channel, router.metadata("bob"))
-        assert refused is grpc.StatusCode.UNAUTHENTICATED
+        rejected = await code_of(info, router.rig.rig.channel, router.metadata("bob"))
+        assert rejected is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_no_log_tells_a_token_a_hash_or_a_prompt(

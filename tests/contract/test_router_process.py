@@ -49,7 +49,7 @@ async def read_addresses(process: subprocess.Popen[str]) -> list[str]:
     return addresses
 
 
-async def refused(*arguments: str) -> str:
+async def rejected(*arguments: str) -> str:
     """The one line that a bad start ends with."""
     with router(*arguments) as process:
         _, errors = await asyncio.to_thread(process.communicate, None, TIMEOUT_S)
@@ -59,7 +59,7 @@ async def refused(*arguments: str) -> str:
     return line
 
 
-async def test_it_serves_until_told_to_stop_and_refuses_a_port_in_use(tmp_path: Path) -> None:
+async def test_it_serves_until_told_to_stop_and_rejects_a_port_in_use(tmp_path: Path) -> None:
     model = str(save_tokenizer(tmp_path))
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel(agreement=0.9))
     async with serving(target.host) as one, serving(drafter.host) as two:
@@ -71,7 +71,7 @@ async def test_it_serves_until_told_to_stop_and_refuses_a_port_in_use(tmp_path: 
                 plain, exact = [await stub.Generate(make_request(mode, 20)) for mode in (PLAIN, EXACT)]
             assert ids(plain.choices[0]) == ids(exact.choices[0])
             port = address.rpartition(":")[2]
-            assert f"{address} is in use" in await refused(*flags, "--grpc-port", port)
+            assert f"{address} is in use" in await rejected(*flags, "--grpc-port", port)
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
 
@@ -119,7 +119,9 @@ async def test_an_http_port_in_use_is_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         async with serving(target.host) as address:
             flags = ("--model", str(model), "--target", address, "--grpc-port", "0")
-            assert f"http_port: 127.0.0.1:{port} is in use" in await refused(*flags, "--http-port", str(port))
+            assert f"http_port: 127.0.0.1:{port} is in use" in await rejected(
+                *flags, "--http-port", str(port)
+            )
 
 
 async def test_a_configuration_file_serves_as_well(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ async def test_a_configuration_file_serves_as_well(tmp_path: Path) -> None:
     ],
 )
 async def test_a_bad_start_is_one_line(arguments: tuple[str, ...], part: str) -> None:
-    assert part in await refused(*arguments)
+    assert part in await rejected(*arguments)
 
 
 def test_importing_the_router_loads_neither_torch_nor_ray_nor_what_only_traces_need(tmp_path: Path) -> None:

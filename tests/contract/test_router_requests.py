@@ -1,4 +1,4 @@
-"""What a router refuses and how it says so, and what a client without our stubs can do."""
+"""What a router rejects and how it says so, and what a client without our stubs can do."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -85,18 +85,18 @@ async def test_every_bad_input_names_its_field_and_the_server_goes_on(rig: Rig) 
     for field, fields in BAD:
         if "prompt" not in fields:
             fields.setdefault("prompt_token_ids", pb.TokenIds(ids=PROMPT))
-        assert list(violations(await rig.refusal(**fields))) == [field], fields.keys()
+        assert list(violations(await rig.rejection(**fields))) == [field], fields.keys()
     assert len((await rig.generate(EXACT, 5)).tokens) == 5
 
 
 async def test_all_faults_are_told_at_once(rig: Rig) -> None:
     sampling, speculation = SAMPLING(temperature=-1, top_p=2), SPECULATION(preset="none")
-    found = violations(await rig.refusal(prompt="", sampling=sampling, speculation=speculation))
+    found = violations(await rig.rejection(prompt="", sampling=sampling, speculation=speculation))
     assert set(found) == {"prompt", "sampling.temperature", "sampling.top_p", "speculation.preset"}
     assert "flyserve, official, paper, vllm" in found["speculation.preset"]
 
 
-async def test_a_stream_is_refused_in_the_same_way(rig: Rig) -> None:
+async def test_a_stream_is_rejected_in_the_same_way(rig: Rig) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await rig.stub.GenerateStream(pb.GenerateRequest()).read()
     assert violations(caught.value) == {"prompt": "is empty, must have at least one token"}
@@ -124,7 +124,7 @@ async def test_more_requests_than_places_are_told_to_come_back(tmp_path: Path) -
     async with running(save_tokenizer(tmp_path), [target], max_concurrent=1, max_queued=0) as rig:
         running_call = asyncio.create_task(rig.generate(PLAIN, 3))
         await target.stepped.wait()
-        error = await rig.refusal(prompt="hello")
+        error = await rig.rejection(prompt="hello")
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         release.set()
         assert len((await running_call).tokens) == 3

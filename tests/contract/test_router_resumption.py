@@ -93,9 +93,9 @@ async def test_the_first_chunk_says_what_a_response_comes_of(rig: Rig) -> None:
 
 async def test_other_weights_do_not_go_on_with_it(rig: Rig) -> None:
     resume = pb.Resumption(choices=[received(await stream(rig))], weight_fingerprint="w2")
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
+    with pytest.raises(grpc.aio.AioRpcError) as rejected:
         await stream(rig, resume=resume)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert rejected.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_other_weights_do_not_go_on_with_it(rig: Rig) -> None:
         ([{"token_ids": [5] * 30}], r"has 30 tokens, at most 29 leave room"),
     ],
 )
-async def test_what_cannot_go_on_is_refused(rig: Rig, choices: list[Any], part: str) -> None:
+async def test_what_cannot_go_on_is_rejected(rig: Rig, choices: list[Any], part: str) -> None:
     resume = pb.Resumption(choices=[pb.ReceivedChoice(**choice) for choice in choices])
     with pytest.raises(grpc.aio.AioRpcError, match=part):
         await stream(rig, resume=resume)

@@ -204,7 +204,7 @@ async def test_a_target_that_tells_no_log_probabilities_is_left(tmp_path: Path) 
 
     target.answer = answer  # type: ignore[method-assign]
     async with running(save_tokenizer(tmp_path), [target], replica_wait_s=0.2) as rig:
-        error = await rig.refusal(prompt="hello", logprobs=0, max_new_tokens=3)
+        error = await rig.rejection(prompt="hello", logprobs=0, max_new_tokens=3)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
 
 

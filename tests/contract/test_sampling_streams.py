@@ -11,8 +11,8 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Draft, Open, Role
-from fly.rule import count_native
-from fly.tokens import TokenSequence
+from fly.rule import count_matches
+from fly.sequence import TokenSequence
 from fly.types import Coupling, SamplingParams, SparseDistribution
 from services.common.streams import DrafterStream, TargetStream
 from services.drafter.servicer import host_engine as host_drafter
@@ -80,7 +80,7 @@ async def speculated(
             draft = await proposer.draft(sequence, len(sequence), num_drafts)
             check_distributions_of(draft, sampling)
             answer = await scorer.verify(sequence, draft.tokens, len(sequence), draft.distributions)
-            native = count_native(draft.tokens, answer.choices)
+            native = count_matches(draft.tokens, answer.choices)
             accepted += native
             sequence.extend(answer.choices[: native + 1])
     return sequence.ids[len(PROMPT) : len(PROMPT) + count], accepted
@@ -145,7 +145,7 @@ async def test_log_probabilities_come_where_they_are_asked_for(
         (replace(REJECTION, min_p=math.inf), "sampling.min_p"),
     ],
 )
-async def test_sampling_out_of_range_is_refused_by_name(
+async def test_sampling_out_of_range_is_rejected_by_name(
     target: grpc.aio.Channel, drafter: grpc.aio.Channel, sampling: SamplingParams, field: str
 ) -> None:
     with pytest.raises(InvalidRequest) as at_target:
@@ -156,13 +156,13 @@ async def test_sampling_out_of_range_is_refused_by_name(
     assert [error.value.violations[0].field for error in (at_target, at_drafter)] == [field, field]
 
 
-async def test_too_many_log_probabilities_are_refused_by_name(target: grpc.aio.Channel) -> None:
+async def test_too_many_log_probabilities_are_rejected_by_name(target: grpc.aio.Channel) -> None:
     with pytest.raises(InvalidRequest, match="num_logprobs is 21, must be 0 to 20"):
         async with TargetStream(target, opening(SHARED, num_logprobs=21)) as stream:
             await stream.verify(TokenSequence(PROMPT), [], 4)
 
 
-async def test_a_bad_distribution_is_refused_by_name(target: grpc.aio.Channel) -> None:
+async def test_a_bad_distribution_is_rejected_by_name(target: grpc.aio.Channel) -> None:
     bad = SparseDistribution((25, 26), (0.5, 0.6))
     with pytest.raises(InvalidRequest) as caught:
         async with TargetStream(target, opening(REJECTION)) as stream:

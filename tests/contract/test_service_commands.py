@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
 
 
-def refusal(command: Sequence[str]) -> str:
+def rejection(command: Sequence[str]) -> str:
     """The one line that a bad start ends with."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -38,7 +38,7 @@ def refusal(command: Sequence[str]) -> str:
 def test_a_model_that_cannot_be_served_is_one_line(tmp_path: Path, module: str) -> None:
     make_tiny("llama").save_pretrained(tmp_path)
     change_config(tmp_path, quantization_config={"quant_method": "gptq"})
-    assert refusal(["-m", module, "--model", str(tmp_path)]) == (
+    assert rejection(["-m", module, "--model", str(tmp_path)]) == (
         f"error: {tmp_path}: llama quantized with gptq is not served: take the unquantized weights"
     )
 
@@ -46,7 +46,7 @@ def test_a_model_that_cannot_be_served_is_one_line(tmp_path: Path, module: str) 
 def test_weights_of_a_wrong_shape_are_one_line(tmp_path: Path) -> None:
     make_tiny("llama").save_pretrained(tmp_path)
     change_config(tmp_path, intermediate_size=50)
-    line = refusal(["-m", "services.target", "--model", str(tmp_path)])
+    line = rejection(["-m", "services.target", "--model", str(tmp_path)])
     assert line.startswith(
         f"error: {tmp_path}: weights of a wrong shape: model.layers.0.mlp.down_proj.weight"
     )
@@ -56,19 +56,19 @@ def test_weights_of_a_wrong_shape_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     make_tiny("llama").save_pretrained(tmp_path)
-    line = refusal(["-m", "services.target", "--model", str(tmp_path), "--device", "cuda"])
+    line = rejection(["-m", "services.target", "--model", str(tmp_path), "--device", "cuda"])
     assert line == "error: device: is cuda, but this process sees no GPU: take cpu, or give it one"
 
 
 def test_a_hub_id_without_a_network_is_one_line(tmp_path: Path) -> None:
     expected = "error: org/absent@main is not on this machine, and the model hub cannot be reached"
-    assert refusal(["-m", "services.target", "--model", "org/absent@main"]).startswith(expected)
+    assert rejection(["-m", "services.target", "--model", "org/absent@main"]).startswith(expected)
     flags = ["--model", "org/absent@main", "--target", "127.0.0.1:1"]
-    assert refusal(["-m", "router", *flags]).startswith(expected)
+    assert rejection(["-m", "router", *flags]).startswith(expected)
 
 
 def test_a_deployment_of_a_hub_id_without_a_network_starts_nothing(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_text(json.dumps({"target": {"model": "org/absent@main"}, "router": {"grpc_port": 0}}))
-    line = refusal(["-c", "from flyserve.cli import main; main()", "up", str(file)])
+    line = rejection(["-c", "from flyserve.cli import main; main()", "up", str(file)])
     assert line.startswith("error: org/absent@main is not on this machine")

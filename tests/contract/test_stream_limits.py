@@ -11,7 +11,7 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import DeadlineExceeded, NotReady
 from fly.messages import Open, Role, Verification
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common import stream_server

@@ -10,7 +10,7 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.messages import Draft, Load, Open, Role
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from services.common.channel import open_channel
@@ -31,7 +31,7 @@ from tests.support.serving import serving
 PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT))
 LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
-SUFFIX = SubDrafterConfig(engine="suffix", memory_tokens=4096)
+SUFFIX = SubDrafterConfig(engine="suffix", response_cache_tokens=4096)
 NUM_DRAFTS, NUM_ROUNDS = 8, 4
 PATIENCE_S = 10
 
@@ -85,7 +85,7 @@ async def memory_of(address: str, becomes: Callable[[Load], bool]) -> Load:
             await asyncio.sleep(0.005)
 
 
-async def test_what_was_generated_once_is_guessed_the_next_time() -> None:
+async def test_what_was_generated_once_is_proposed_the_next_time() -> None:
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         first = await respond(address)
         load = await memory_of(suffix, lambda load: load.kv_used > 0)
@@ -93,7 +93,7 @@ async def test_what_was_generated_once_is_guessed_the_next_time() -> None:
     assert tokens(second) == tokens(first)
     assert (load.kv_used, load.kv_capacity) == (len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS, 4096)
     assert forwards(first) == NUM_DRAFTS * NUM_ROUNDS
-    assert sum(draft.supplied for draft in second) > 0
+    assert sum(draft.sub_drafter_tokens for draft in second) > 0
 
 
 async def test_other_salts_learn_nothing() -> None:
@@ -110,7 +110,7 @@ async def test_requests_without_sub_drafter_neither_ask_nor_teach() -> None:
         drafts = await respond(address, replace(OPENING, without_sub_drafter=True))
         taught = await respond(address, rounds=1)
         load = await memory_of(suffix, lambda load: load.kv_used > 0)
-    assert all(draft.guesses.asked == 0 for draft in drafts)
+    assert all(draft.proposals.requested == 0 for draft in drafts)
     assert load.kv_used == len(PROMPT) + len(tokens(taught))
 
 
@@ -134,7 +134,11 @@ async def doubts(step: int) -> Draft:
     return Draft(0, (30, 31), match_length=2, confidence=0.01)
 
 
-BROKEN = {"late": (hangs, answers_late), "refused": (knows_other_words, talks_too_much), "weak": (doubts,)}
+BROKEN = {
+    "late": (hangs, answers_late),
+    "invalid": (knows_other_words, talks_too_much),
+    "low_confidence": (doubts,),
+}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +152,8 @@ async def test_bad_answers_change_nothing_and_are_counted(counted: str, script: 
     async with serving(broken.host) as sub_drafter, drafter(sub_drafter) as address:
         drafts = await respond(address)
     assert tokens(drafts) == expected
-    assert sum(getattr(draft.guesses, counted) for draft in drafts) > 0
-    assert sum(draft.guesses.asked for draft in drafts) > 0
+    assert sum(getattr(draft.proposals, counted) for draft in drafts) > 0
+    assert sum(draft.proposals.requested for draft in drafts) > 0
 
 
 async def test_a_sub_drafter_that_comes_back_is_used_again_by_the_same_stream() -> None:
@@ -165,13 +169,13 @@ async def test_a_sub_drafter_that_comes_back_is_used_again_by_the_same_stream() 
                 sequence.extend(PROMPT)
                 return made
 
-            assert (await draft()).guesses.asked > 0
+            assert (await draft()).proposals.requested > 0
             await first.drain(grace_s=0.0)
-            while (await draft()).guesses.asked:
+            while (await draft()).proposals.requested:
                 pass
             async with serving(await create_host(replace_address(first.address))):
                 async with asyncio.timeout(PATIENCE_S):
-                    while not (await draft()).guesses.asked:
+                    while not (await draft()).proposals.requested:
                         pass
 
 

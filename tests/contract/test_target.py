@@ -9,7 +9,7 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Open, Role
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from fly.types import SamplingParams
 from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
@@ -142,7 +142,7 @@ async def _answer_to(channel: grpc.aio.Channel, *requests: target_pb2.VerifyRequ
     return error.value
 
 
-async def test_messages_out_of_order_are_refused_by_name(channel: grpc.aio.Channel) -> None:
+async def test_messages_out_of_order_are_rejected_by_name(channel: grpc.aio.Channel) -> None:
     step = target_pb2.VerifyRequest(step=target_pb2.VerifyStep())
     opening = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen())
     for requests in [(step,), (opening, opening), (target_pb2.VerifyRequest(),)]:
@@ -155,7 +155,7 @@ async def test_messages_out_of_order_are_refused_by_name(channel: grpc.aio.Chann
     ("tokens", "num_drafts", "field"),
     [([1024], 0, "update.tokens[0]"), ([20, 21], 2, "num_drafts"), ([20] * 5000, 0, "update.tokens")],
 )
-async def test_values_beyond_a_limit_are_refused_by_name(
+async def test_values_beyond_a_limit_are_rejected_by_name(
     channel: grpc.aio.Channel, tokens: list[int], num_drafts: int, field: str
 ) -> None:
     async with TargetStream(channel, OPENING) as stream:

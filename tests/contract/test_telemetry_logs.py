@@ -49,12 +49,12 @@ async def test_requests_are_logged_by_id_and_nothing_of_what_was_said(tmp_path: 
     asked: dict[str, Any] = {"prompt_token_ids": None, "prompt": PROMPT, "stop": ["never said"]}
     async with telling(save_tokenizer(tmp_path), {"log_format": "json"}) as rig:
         answer = await rig.generate(EXACT, 60, request_id="logged", **asked)
-        await rig.refusal(prompt=PROMPT, max_new_tokens=1 << 30)
+        await rig.rejection(prompt=PROMPT, max_new_tokens=1 << 30)
     told = [json.loads(line) for line in log.lines]
-    (ended, refused) = [line for line in told if line["message"] == "request ended"]
+    (ended, rejected) = [line for line in told if line["message"] == "request ended"]
     assert (ended["request_id"], ended["mode"], ended["outcome"]) == ("logged", "exact", "ok")
     assert ended["seconds"] > 0
-    assert refused["outcome"] == "invalid_request"
+    assert rejected["outcome"] == "invalid_request"
     ids = ", ".join(str(token.id) for token in answer.tokens[:3])
     everything = "\n".join(log.lines)
     for said in (PROMPT, "quick brown", "never said", answer.text, answer.text[:8], ids):

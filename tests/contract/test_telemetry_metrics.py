@@ -54,9 +54,9 @@ async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
         total(everything, "time_to_first_token_s")
     )
     assert router("flyserve_replicas", role="target") == 1
-    refused = ("rejected_by_gate", "rejected_by_window", "rejected_by_tail", "rejected_by_guard")
-    assert router("flyserve_refusals_total", mode="fly") == sum(
-        total([answers[0], answers[2]], field) for field in refused
+    rejected = ("rejected_by_gate", "rejected_by_window", "rejected_by_tail", "rejected_by_guard")
+    assert router("flyserve_rejections_total", mode="fly") == sum(
+        total([answers[0], answers[2]], field) for field in rejected
     )
     assert router("flyserve_round_phase_seconds_count", phase="verify") == total(everything, "rounds")
     assert target("flyserve_step_seconds_count") == total(everything, "rounds")
@@ -65,8 +65,12 @@ async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
     )
     assert drafter("flyserve_drafted_tokens_sum") == total(everything, "drafted")
     assert drafter("flyserve_draft_forwards_total") == total(everything, "drafter_forwards")
-    assert drafter("flyserve_supplied_tokens_total") == total(everything, "sub_drafter_tokens")
-    assert drafter("flyserve_guesses_total", outcome="asked") == total(everything, "guesses_asked") > 0
+    assert drafter("flyserve_sub_drafter_tokens_total") == total(everything, "sub_drafter_tokens")
+    assert (
+        drafter("flyserve_proposals_total", outcome="requested")
+        == total(everything, "proposals_requested")
+        > 0
+    )
     assert sub_drafter("flyserve_step_seconds_count") > 0
     assert target("flyserve_kv_capacity_tokens") == 65536
     assert target("flyserve_build_info", role="target", replica="target-0") == 1
@@ -103,7 +107,7 @@ async def test_acceptance_by_position_falls_and_begins_with_every_draft(model: P
 async def test_what_goes_wrong_is_told_by_its_kind(model: Path) -> None:
     slow = TARGET.__class__(base_s=0.2, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
     async with telling(model, METRICS, target=slow) as rig:
-        await rig.refusal(prompt="hello", max_new_tokens=1 << 30)
+        await rig.rejection(prompt="hello", max_new_tokens=1 << 30)
         call = rig.stub.Generate(make_request(PLAIN, 60))
         while (await rig.scrape("router"))("flyserve_requests_active") == 0:
             pass

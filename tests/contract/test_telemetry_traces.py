@@ -20,11 +20,11 @@ PARENTS = {
     "verify": "round",
     "target.verify": "verify",
     "drafter.draft": "draft",
-    "guess": "drafter.draft",
-    "sub_drafter.draft": "guess",
+    "proposal": "drafter.draft",
+    "sub_drafter.draft": "proposal",
 }
 SERVICES = {"target.verify": "flyserve-target", "sub_drafter.draft": "flyserve-sub_drafter"}
-SERVICES |= {"drafter.draft": "flyserve-drafter", "guess": "flyserve-drafter"}
+SERVICES |= {"drafter.draft": "flyserve-drafter", "proposal": "flyserve-drafter"}
 PROMPT = "the quick brown fox jumps over the lazy dog"
 
 
@@ -67,7 +67,7 @@ async def test_the_spans_of_a_request_are_one_tree_over_all_processes(model: Pat
     assert counted["generate"] == 1
     assert {counted[name] for name in ("round", "verify", "target.verify")} == {rounds}
     assert counted["draft"] == counted["drafter.draft"] <= rounds
-    assert counted["guess"] == counted["sub_drafter.draft"] > 0
+    assert counted["proposal"] == counted["sub_drafter.draft"] > 0
     drafted = sum(span.attributes["tokens"] for span in spans if span.name == "drafter.draft")
     assert drafted == answer.statistics.drafted
 

@@ -82,9 +82,9 @@ async def test_routers_and_drafters_may_ask_the_registry(
         if is_let_in:
             assert not (await asked).snapshot.endpoints
         else:
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            with pytest.raises(grpc.aio.AioRpcError) as rejected:
                 await asked
-            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_sub_drafter_answers_only_a_drafter(authority: Authority) -> None:
@@ -92,9 +92,9 @@ async def test_a_sub_drafter_answers_only_a_drafter(authority: Authority) -> Non
     host = await create_sub_drafter(parse(SubDrafterConfig, told, "test"))
     peer = authority.peer(authority.issue(ROUTER), "sub-drafter.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
+        with pytest.raises(grpc.aio.AioRpcError) as rejected:
             await DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_strangers_do_not_get_as_far_as_a_call(authority: Authority, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_what_others_can_reach_in_plaintext_is_told(
 
 
 @pytest.mark.parametrize("broken", ["certificate", "key", "ca"])
-async def test_files_that_make_no_sense_are_refused_by_name(authority: Authority, broken: str) -> None:
+async def test_files_that_make_no_sense_are_rejected_by_name(authority: Authority, broken: str) -> None:
     files = authority.issue(TARGET)
     Path(files[broken]).write_text("not PEM")
     with pytest.raises(ConfigError, match="do not belong together"):

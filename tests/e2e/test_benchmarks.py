@@ -59,7 +59,7 @@ def test_a_second_pass_is_measured_beside_the_next_first(tmp_path: Path) -> None
 def test_a_short_mixed_load_leaves_nothing_open_and_every_answer_as_it_was(tmp_path: Path) -> None:
     found = run_benchmark("benchmarks.soak", tmp_path)
     became = Counter(name for told in found["outcomes"].values() for name in told)
-    assert {"done", "left", "late", "refused"} <= became.keys()
+    assert {"done", "left", "late", "rejected"} <= became.keys()
     assert not {"wrong", "failed"} & became.keys()
     assert found["counted"]["ok"] > found["counted"]["cancelled"] > 0
     for field in ("open", "kv_tokens"):

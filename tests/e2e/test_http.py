@@ -74,7 +74,7 @@ def test_completions_with_all_that_openai_has(client: OpenAI, problems: list[Tas
         assert logprob == pytest.approx(max(top.values())), "greedy and exact: each token is the likeliest"
 
 
-def test_what_is_not_supported_is_refused_by_name(client: OpenAI, problems: list[Task]) -> None:
+def test_what_is_not_supported_is_rejected_by_name(client: OpenAI, problems: list[Task]) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
     with pytest.raises(BadRequestError, match="tools is not supported") as caught:
         client.chat.completions.create(**asking(problems[0]), tools=[tool])

@@ -54,7 +54,7 @@ VALUES: dict[str, Any] = {
     "sub_drafter": {
         "engine": "model",
         "replicas": 2,
-        "memory_tokens": 5000,
+        "response_cache_tokens": 5000,
         "model": "demo/models/third",
         "dtype": "float32",
         "threads": 4,
@@ -102,7 +102,7 @@ REST = {
     },
     "pods": {"target": {"gpus": 2}, "drafter": {"gpus": 1}, "sub_drafter": {"gpus": 1}},
 }
-"""Without which the chart would refuse them."""
+"""Without which the chart would reject them."""
 
 
 def keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:

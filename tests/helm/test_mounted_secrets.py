@@ -127,9 +127,9 @@ async def test_secrets_that_change_are_followed_without_a_restart(
             await drafted(router, tmp_path, old_token)
         former = grpc.ssl_channel_credentials(old_ca)
         async with grpc.aio.secure_channel(f"localhost:{router.port}", former) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            with pytest.raises(grpc.aio.AioRpcError) as rejected:
                 await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert rejected.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def mounts(pod: Any) -> dict[str, str]:

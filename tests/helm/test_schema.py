@@ -31,7 +31,7 @@ def test_every_key_is_described() -> None:
     assert wordless == []
 
 
-def test_every_object_refuses_unknown_keys() -> None:
+def test_every_object_rejects_unknown_keys() -> None:
     """But for those that are Kubernetes' own."""
     theirs = {"requests", "limits", "nodeSelector", "affinity", "annotations", "labels", "global"}
     for path, key in keys(SCHEMA):

@@ -166,7 +166,7 @@ class Load:
     """Exact streams, one after the other, on every one of several threads.
 
     Attributes:
-        num_replays: Times that a stream was told anew to a replica, as after it was cut at another one.
+        num_replays: Times that a stream was replayed to a replica, as after it was cut at another one.
     """
 
     def __init__(self, address: str) -> None:

@@ -131,9 +131,9 @@ def test_the_commands_of_job_and_router_start_against_a_ray(tmp_path: Path) -> N
             assert "books" in generated(manifests, address)
 
         file.write_text(file.read_text().replace("demo/models/target", "demo/models/absent"))
-        refused = subprocess.run(apply, capture_output=True, text=True)
-        assert refused.returncode == 2
-        assert "target.model: no folder demo/models/absent" in refused.stderr
+        rejected = subprocess.run(apply, capture_output=True, text=True)
+        assert rejected.returncode == 2
+        assert "target.model: no folder demo/models/absent" in rejected.stderr
 
 
 @contextmanager

@@ -255,7 +255,7 @@ def test_shards_share_a_node_and_a_model_that_is_missing_is_told(nodes: Nodes, t
     missing.down()
 
 
-def test_a_registrys_port_that_is_taken_is_refused_with_its_key(nodes: Nodes) -> None:
+def test_a_registrys_port_that_is_taken_is_rejected_with_its_key(nodes: Nodes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"controller.port: .*:{port} is in use: choose"):

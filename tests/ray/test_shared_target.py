@@ -143,7 +143,7 @@ def test_a_group_for_which_no_node_has_room_says_so() -> None:
         asyncio.run(start())
 
 
-def test_heads_that_cannot_be_shared_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_heads_that_cannot_be_shared_are_rejected_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_text(f"target: {{model: {TARGET_MODEL}, shards: 4}}\nrouter: {{grpc_port: 0}}\n")
     command = [str(Path(sys.executable).with_name("flyserve")), "up", str(file)]

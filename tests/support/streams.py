@@ -20,7 +20,7 @@ class Streams:
         different: (number of the prompt, token ids) of every response that is not the expected one.
         failures: Why streams failed.
         num_answered: Whole responses of the closed loop.
-        num_replays: Times that a sequence was told anew to a replica, over all of them.
+        num_replays: Times that a sequence was replayed to a replica, over all of them.
         num_resumed: Times that another router went on with a stream, over all of them.
     """
 

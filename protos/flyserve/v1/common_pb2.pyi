@@ -268,7 +268,7 @@ class SequenceUpdate(_message.Message):
     decided: _builtins.int
     """How many tokens of the new sequence will never be rolled back."""
     prefix_hash: _builtins.int
-    """Rolling hash of the first `keep` tokens (fly/tokens.py)."""
+    """Rolling hash of the first `keep` tokens (fly/sequence.py)."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids to append after them."""

@@ -94,14 +94,14 @@ class DraftStep(_message.Message):
     UPDATE_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     END_AT_STOP_FIELD_NUMBER: _builtins.int
-    PASSAGE_TOKENS_FIELD_NUMBER: _builtins.int
+    SNIPPET_TOKENS_FIELD_NUMBER: _builtins.int
     SPAN_ID_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At most this many tokens; 0 only updates."""
     end_at_stop: _builtins.bool
     """End the draft behind a stop token (only where no rule looks beyond it)."""
-    passage_tokens: _builtins.int
-    """How many tokens of passages to tell beside the draft, where the engine has a memory; 0 for none."""
+    snippet_tokens: _builtins.int
+    """How many tokens of snippets to tell beside the draft, where the engine has a memory; 0 for none."""
     span_id: _builtins.int
     """Span of this step in the trace that the call's metadata names (`traceparent`); 0 where it is not traced."""
     @_builtins.property
@@ -114,12 +114,12 @@ class DraftStep(_message.Message):
         update: _common_pb2.SequenceUpdate | None = ...,
         max_tokens: _builtins.int = ...,
         end_at_stop: _builtins.bool = ...,
-        passage_tokens: _builtins.int = ...,
+        snippet_tokens: _builtins.int = ...,
         span_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "passage_tokens", b"passage_tokens", "span_id", b"span_id", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "snippet_tokens", b"snippet_tokens", "span_id", b"span_id", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -166,21 +166,21 @@ class Draft(_message.Message):
     STEP_ID_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     FORWARDS_FIELD_NUMBER: _builtins.int
-    SUPPLIED_FIELD_NUMBER: _builtins.int
+    SUB_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
     MATCH_LENGTH_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
-    GUESSES_FIELD_NUMBER: _builtins.int
+    PROPOSALS_FIELD_NUMBER: _builtins.int
     DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
     DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
-    PASSAGES_FIELD_NUMBER: _builtins.int
+    SNIPPETS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Echo of the step."""
     forwards: _builtins.int
     """Forwards of the drafter's model."""
-    supplied: _builtins.int
+    sub_drafter_tokens: _builtins.int
     """How many of the tokens the sub-drafter supplied."""
     match_length: _builtins.int
     """Length of the suffix that a look-up engine matched; 0 for a model."""
@@ -207,12 +207,12 @@ class Draft(_message.Message):
         """What each token was drawn from, under coupling rejection."""
 
     @_builtins.property
-    def guesses(self) -> Global___GuessCounts:
+    def proposals(self) -> Global___ProposalCounts:
         """How the sub-drafter was used in this step."""
 
     @_builtins.property
-    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
-        """Passages of finished responses in which the sequence's last n-grams occur, to guess from; none is told twice."""
+    def snippets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Snippet]:
+        """Snippets of finished responses in which the sequence's last n-grams occur, to propose from; none is sent twice."""
 
     def __init__(
         self,
@@ -220,27 +220,27 @@ class Draft(_message.Message):
         step_id: _builtins.int = ...,
         tokens: _abc.Iterable[_builtins.int] | None = ...,
         forwards: _builtins.int = ...,
-        supplied: _builtins.int = ...,
+        sub_drafter_tokens: _builtins.int = ...,
         match_length: _builtins.int = ...,
         confidence: _builtins.float = ...,
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
         distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
-        guesses: Global___GuessCounts | None = ...,
+        proposals: Global___ProposalCounts | None = ...,
         drafted_ahead: _builtins.int = ...,
         dropped_ahead: _builtins.int = ...,
-        passages: _abc.Iterable[Global___Passage] | None = ...,
+        snippets: _abc.Iterable[Global___Snippet] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["guesses", b"guesses", "load", b"load", "times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "proposals", b"proposals", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "guesses", b"guesses", "load", b"load", "match_length", b"match_length", "passages", b"passages", "step_id", b"step_id", "supplied", b"supplied", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "distributions", b"distributions", "drafted_ahead", b"drafted_ahead", "dropped_ahead", b"dropped_ahead", "forwards", b"forwards", "load", b"load", "match_length", b"match_length", "proposals", b"proposals", "snippets", b"snippets", "step_id", b"step_id", "sub_drafter_tokens", b"sub_drafter_tokens", "times", b"times", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Draft: _TypeAlias = Draft  # noqa: Y015
 
 @_typing.final
-class Passage(_message.Message):
+class Snippet(_message.Message):
     """A piece of a finished response."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -261,38 +261,38 @@ class Passage(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Passage: _TypeAlias = Passage  # noqa: Y015
+Global___Snippet: _TypeAlias = Snippet  # noqa: Y015
 
 @_typing.final
-class GuessCounts(_message.Message):
+class ProposalCounts(_message.Message):
     """What was asked of the sub-drafter in one step, and what was of no use."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ASKED_FIELD_NUMBER: _builtins.int
+    REQUESTED_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
-    WEAK_FIELD_NUMBER: _builtins.int
-    asked: _builtins.int
-    """Guesses asked for."""
+    INVALID_FIELD_NUMBER: _builtins.int
+    LOW_CONFIDENCE_FIELD_NUMBER: _builtins.int
+    requested: _builtins.int
+    """Proposals asked for."""
     late: _builtins.int
-    """Guesses waited for that were not there in time, or never came."""
-    refused: _builtins.int
-    """Guesses with token ids outside the vocabulary, or longer than asked for: cut there."""
-    weak: _builtins.int
-    """Guesses left out for want of confidence."""
+    """Proposals waited for that were not there in time, or never came."""
+    invalid: _builtins.int
+    """Proposals with token ids outside the vocabulary, or longer than asked for: cut there."""
+    low_confidence: _builtins.int
+    """Proposals left out for want of confidence."""
     def __init__(
         self,
         *,
-        asked: _builtins.int = ...,
+        requested: _builtins.int = ...,
         late: _builtins.int = ...,
-        refused: _builtins.int = ...,
-        weak: _builtins.int = ...,
+        invalid: _builtins.int = ...,
+        low_confidence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "late", b"late", "refused", b"refused", "weak", b"weak"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["invalid", b"invalid", "late", b"late", "low_confidence", b"low_confidence", "requested", b"requested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GuessCounts: _TypeAlias = GuessCounts  # noqa: Y015
+Global___ProposalCounts: _TypeAlias = ProposalCounts  # noqa: Y015

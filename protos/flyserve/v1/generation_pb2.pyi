@@ -57,7 +57,7 @@ class _TailPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TailPolicy
     TAIL_POLICY_UNSPECIFIED: _TailPolicy.ValueType  # 0
     """The preset's."""
     TAIL_POLICY_REJECT: _TailPolicy.ValueType  # 1
-    """It is refused."""
+    """It is rejected."""
     TAIL_POLICY_CARRY: _TailPolicy.ValueType  # 2
     """It waits, unseen by the client, for the next draft. Takes the place of a preset's shrinking window."""
 
@@ -67,7 +67,7 @@ class TailPolicy(_TailPolicy, metaclass=_TailPolicyEnumTypeWrapper):
 TAIL_POLICY_UNSPECIFIED: TailPolicy.ValueType  # 0
 """The preset's."""
 TAIL_POLICY_REJECT: TailPolicy.ValueType  # 1
-"""It is refused."""
+"""It is rejected."""
 TAIL_POLICY_CARRY: TailPolicy.ValueType  # 2
 """It waits, unseen by the client, for the next draft. Takes the place of a preset's shrinking window."""
 Global___TailPolicy: _TypeAlias = TailPolicy  # noqa: Y015
@@ -133,7 +133,7 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     VERDICT_RESCUED: _Verdict.ValueType  # 2
     """A draft that differs from the target's choice and was kept by the rule."""
     VERDICT_CORRECTED: _Verdict.ValueType  # 3
-    """The target's choice in place of a refused draft."""
+    """The target's choice in place of a rejected draft."""
     VERDICT_BONUS: _Verdict.ValueType  # 4
     """The target's choice after a wholly accepted draft."""
     VERDICT_PLAIN: _Verdict.ValueType  # 5
@@ -149,7 +149,7 @@ VERDICT_EXACT: Verdict.ValueType  # 1
 VERDICT_RESCUED: Verdict.ValueType  # 2
 """A draft that differs from the target's choice and was kept by the rule."""
 VERDICT_CORRECTED: Verdict.ValueType  # 3
-"""The target's choice in place of a refused draft."""
+"""The target's choice in place of a rejected draft."""
 VERDICT_BONUS: Verdict.ValueType  # 4
 """The target's choice after a wholly accepted draft."""
 VERDICT_PLAIN: Verdict.ValueType  # 5
@@ -457,7 +457,7 @@ class SpeculationParams(_message.Message):
     window: _builtins.int
     """Draft positions after a mismatch that must match."""
     threshold: _builtins.float
-    """Entropy below which a mismatch is refused; in nats, or a share of ln |V| where it is normalized."""
+    """Entropy below which a mismatch is rejected; in nats, or a share of ln |V| where it is normalized."""
     sub_drafter: _builtins.bool
     """Whether the drafter may use its sub-drafter; true when absent."""
     tail: Global___TailPolicy.ValueType
@@ -671,10 +671,10 @@ class Statistics(_message.Message):
     REPLAYS_FIELD_NUMBER: _builtins.int
     DRAFT_ROUNDS_FIELD_NUMBER: _builtins.int
     CARRIED_FIELD_NUMBER: _builtins.int
-    GUESSES_ASKED_FIELD_NUMBER: _builtins.int
-    GUESSES_LATE_FIELD_NUMBER: _builtins.int
-    GUESSES_REFUSED_FIELD_NUMBER: _builtins.int
-    GUESSES_WEAK_FIELD_NUMBER: _builtins.int
+    PROPOSALS_REQUESTED_FIELD_NUMBER: _builtins.int
+    PROPOSALS_LATE_FIELD_NUMBER: _builtins.int
+    PROPOSALS_INVALID_FIELD_NUMBER: _builtins.int
+    PROPOSALS_LOW_CONFIDENCE_FIELD_NUMBER: _builtins.int
     DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
     DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
@@ -688,13 +688,13 @@ class Statistics(_message.Message):
     rescued: _builtins.int
     """Draft tokens emitted although they are not the target's choice."""
     rejected_by_gate: _builtins.int
-    """First refused mismatches whose entropy was below the threshold."""
+    """First rejected mismatches whose entropy was below the threshold."""
     rejected_by_window: _builtins.int
-    """First refused mismatches with another mismatch in their window."""
+    """First rejected mismatches with another mismatch in their window."""
     rejected_by_tail: _builtins.int
-    """First refused mismatches whose window did not fit."""
+    """First rejected mismatches whose window did not fit."""
     rejected_by_guard: _builtins.int
-    """First refused mismatches that a guard protects."""
+    """First rejected mismatches that a guard protects."""
     tau: _builtins.float
     """Tokens emitted in rounds with a draft, per such round; 0 without one."""
     drafter_forwards: _builtins.int
@@ -716,20 +716,20 @@ class Statistics(_message.Message):
     seed: _builtins.int
     """Seed of the sampling noise."""
     rejected_by_exact: _builtins.int
-    """Draft tokens verified in exact mode and refused for not being the choice."""
+    """Draft tokens verified in exact mode and rejected for not being the choice."""
     replays: _builtins.int
     """Times that the sequence was replayed at another replica or after an eviction."""
     draft_rounds: _builtins.int
     """Rounds with a draft: those that tau is of."""
     carried: _builtins.int
     """Rounds that left a window open for the next draft."""
-    guesses_asked: _builtins.int
-    """Guesses that the drafter asked of its sub-drafter."""
-    guesses_late: _builtins.int
+    proposals_requested: _builtins.int
+    """Proposals that the drafter asked of its sub-drafter."""
+    proposals_late: _builtins.int
     """Of these, not there in time or never."""
-    guesses_refused: _builtins.int
+    proposals_invalid: _builtins.int
     """Of these, with token ids outside the vocabulary or longer than asked for."""
-    guesses_weak: _builtins.int
+    proposals_low_confidence: _builtins.int
     """Of these, left out for want of confidence."""
     drafted_ahead: _builtins.int
     """Draft tokens that the drafter had ready before it was asked for them."""
@@ -761,16 +761,16 @@ class Statistics(_message.Message):
         replays: _builtins.int = ...,
         draft_rounds: _builtins.int = ...,
         carried: _builtins.int = ...,
-        guesses_asked: _builtins.int = ...,
-        guesses_late: _builtins.int = ...,
-        guesses_refused: _builtins.int = ...,
-        guesses_weak: _builtins.int = ...,
+        proposals_requested: _builtins.int = ...,
+        proposals_late: _builtins.int = ...,
+        proposals_invalid: _builtins.int = ...,
+        proposals_low_confidence: _builtins.int = ...,
         drafted_ahead: _builtins.int = ...,
         dropped_ahead: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "carried", b"carried", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "guesses_asked", b"guesses_asked", "guesses_late", b"guesses_late", "guesses_refused", b"guesses_refused", "guesses_weak", b"guesses_weak", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "carried", b"carried", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -175,7 +175,7 @@ class Endpoint(_message.Message):
     replica: _builtins.str
     """Name of the replica, stable over restarts."""
     generation: _builtins.int
-    """Increases each time the replica is started anew."""
+    """Increases each time the replica is restarted."""
     draining: _builtins.bool
     """No new sequences: it finishes what it has."""
     def __init__(

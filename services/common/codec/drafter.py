@@ -1,7 +1,7 @@
 """The link between router and drafter, and between drafter and sub-drafter."""
 
 from fly.errors import InvalidRequest
-from fly.messages import Close, Draft, DraftStep, GuessCounts, Open, Stale
+from fly.messages import Close, Draft, DraftStep, Open, ProposalCounts, Stale
 from protos.flyserve.v1 import drafter_pb2
 from services.common.codec.shared import (
     close_from_wire,
@@ -28,12 +28,12 @@ def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.Draf
                 open=open_to_wire(message), without_sub_drafter=message.without_sub_drafter
             )
             return drafter_pb2.DraftRequest(open=opening)
-        case DraftStep(update, max_tokens, end_at_stop, passage_tokens, span_id):
+        case DraftStep(update, max_tokens, end_at_stop, snippet_tokens, span_id):
             step = drafter_pb2.DraftStep(
                 update=update_to_wire(update),
                 max_tokens=max_tokens,
                 end_at_stop=end_at_stop,
-                passage_tokens=passage_tokens,
+                snippet_tokens=snippet_tokens,
                 span_id=span_id,
             )
             return drafter_pb2.DraftRequest(step=step)
@@ -49,7 +49,7 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
         case "step":
             step = wire.step
             update = update_from_wire(step.update)
-            return DraftStep(update, step.max_tokens, step.end_at_stop, step.passage_tokens, step.span_id)
+            return DraftStep(update, step.max_tokens, step.end_at_stop, step.snippet_tokens, step.span_id)
         case "close":
             return close_from_wire(wire.close)
         case _:
@@ -59,23 +59,26 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
 def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
     if isinstance(message, Stale):
         return drafter_pb2.DraftResponse(stale=stale_to_wire(message))
-    guesses = message.guesses
+    proposals = message.proposals
     draft = drafter_pb2.Draft(
         step_id=message.step_id,
         tokens=message.tokens,
         forwards=message.forwards,
-        supplied=message.supplied,
+        sub_drafter_tokens=message.sub_drafter_tokens,
         match_length=message.match_length,
         confidence=message.confidence,
         times=times_to_wire(message.times),
         load=load_to_wire(message.load),
         distributions=[distribution_to_wire(distribution) for distribution in message.distributions],
-        guesses=drafter_pb2.GuessCounts(
-            asked=guesses.asked, late=guesses.late, refused=guesses.refused, weak=guesses.weak
+        proposals=drafter_pb2.ProposalCounts(
+            requested=proposals.requested,
+            late=proposals.late,
+            invalid=proposals.invalid,
+            low_confidence=proposals.low_confidence,
         ),
         drafted_ahead=message.drafted_ahead,
         dropped_ahead=message.dropped_ahead,
-        passages=[drafter_pb2.Passage(tokens=passage) for passage in message.passages],
+        snippets=[drafter_pb2.Snippet(tokens=snippet) for snippet in message.snippets],
     )
     return drafter_pb2.DraftResponse(draft=draft)
 
@@ -88,16 +91,19 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         step_id=draft.step_id,
         tokens=tuple(draft.tokens),
         forwards=draft.forwards,
-        supplied=draft.supplied,
+        sub_drafter_tokens=draft.sub_drafter_tokens,
         match_length=draft.match_length,
         confidence=draft.confidence,
         distributions=tuple(distribution_from_wire(distribution) for distribution in draft.distributions),
-        guesses=GuessCounts(
-            draft.guesses.asked, draft.guesses.late, draft.guesses.refused, draft.guesses.weak
+        proposals=ProposalCounts(
+            draft.proposals.requested,
+            draft.proposals.late,
+            draft.proposals.invalid,
+            draft.proposals.low_confidence,
         ),
         drafted_ahead=draft.drafted_ahead,
         dropped_ahead=draft.dropped_ahead,
-        passages=tuple(tuple(passage.tokens) for passage in draft.passages),
+        snippets=tuple(tuple(snippet.tokens) for snippet in draft.snippets),
         times=times_from_wire(draft.times),
         load=load_from_wire(draft.load),
     )

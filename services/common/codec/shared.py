@@ -1,8 +1,8 @@
 """What every link carries: sampling, opening, sequence updates, times, load, model info."""
 
 from fly.errors import InvalidRequest
-from fly.messages import Close, Load, ModelInfo, Open, Role, Stale, StaleReason, StepTimes
-from fly.tokens import SequenceUpdate
+from fly.messages import Close, Load, ModelInfo, Open, Role, Stale, StepTimes
+from fly.sequence import SequenceUpdate, StaleReason
 from fly.types import Coupling, EntropyEstimator, SamplingParams, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 

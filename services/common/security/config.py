@@ -9,7 +9,7 @@ from services.common.config import Config
 
 
 class TlsConfig(Config):
-    """Files in PEM format, read anew when they change.
+    """Files in PEM format, read again when they change.
 
     Attributes:
         certificate: Of this process, with what is between it and the root; it names the process's role, as
@@ -49,7 +49,7 @@ class PublicSecurityConfig(SecurityConfig):
     """The same for the public service.
 
     Attributes:
-        auth_tokens_file: API keys, as `flyserve token` writes them, read anew when they change; null lets
+        auth_tokens_file: API keys, as `flyserve token` writes them, read again when they change; null lets
             everybody in.
     """
 

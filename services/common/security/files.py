@@ -42,7 +42,7 @@ class WatchedFiles(Generic[T]):
             except ConfigError as error:
                 logger.error("what was read before holds: %s", error)
             else:
-                logger.info("read anew: %s", ", ".join(map(str, self._paths)))
+                logger.info("read again: %s", ", ".join(map(str, self._paths)))
         return self._content
 
     def _look(self) -> _Signature:

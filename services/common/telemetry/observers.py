@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from fly.messages import Draft, Role, StaleReason, Verification
+from fly.messages import Draft, Role, Verification
+from fly.sequence import StaleReason
 from fly.statistics import Statistics
 from fly.types import Decision, FinishReason, Mode
 
@@ -17,7 +18,7 @@ class StepObserver(Generic[Answer]):
         """A step was answered, this long after it came."""
 
     def stale(self, reason: StaleReason) -> None:
-        """A step could not be applied: its sequence is told anew."""
+        """A step could not be applied: its sequence is replayed."""
 
 
 class ResponseObserver:

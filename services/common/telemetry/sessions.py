@@ -3,9 +3,8 @@
 import time
 from typing import Any, Generic, Protocol, TypeVar
 
-from fly.known import StaleState
 from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate, StaleState
 from services.common.stream_server import Session
 from services.common.telemetry.logs import name_request
 from services.common.telemetry.observers import StepObserver
@@ -91,6 +90,6 @@ def _figures(answer: Verification | Draft) -> dict[str, Note]:
             **made,
             "tokens": len(answer.tokens),
             "forwards": answer.forwards,
-            "supplied": answer.supplied,
+            "sub_drafter_tokens": answer.sub_drafter_tokens,
         }
     return {**made, "positions": len(answer.choices), "prefill_tokens": times.prefill_tokens}

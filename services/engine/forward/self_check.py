@@ -81,7 +81,7 @@ class Reference:
         generator = torch.Generator().manual_seed(1)
         drawn = torch.randint(vocab_size, (2, _LENGTH), generator=generator)
         self.sequences: list[list[int]] = drawn.tolist()
-        with torch.inference_mode(), _refusing(type(model).__name__):
+        with torch.inference_mode(), _rejecting(type(model).__name__):
             logits: Tensor = model(input_ids=drawn.to(model.device), use_cache=False).logits
         self.dtype = logits.dtype
         self.logits = logits.float()
@@ -95,7 +95,7 @@ def check_forward(forward: Forward, reference: Reference, name: str) -> None:
         ModelError: It cannot be computed, the logits differ by more than rounding, or layers see something
             else than the configuration says: a window is longer than this check.
     """
-    with _refusing(name):
+    with _rejecting(name):
         found = compare(forward, reference)
     if not found.is_close:
         difference = f"{found.difference:.1e}"
@@ -167,8 +167,8 @@ def _names(windows: frozenset[int | None]) -> str:
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    """Whatever a forward raises refuses the model: a size that does not fit, an input that it misses."""
+def _rejecting(name: str) -> Iterator[None]:
+    """Whatever a forward raises rejects the model: a size that does not fit, an input that it misses."""
     try:
         yield
     except ModelError:

@@ -1,4 +1,4 @@
-"""Which models are served: all others are refused by name, with the reason, before their weights are read."""
+"""Supported models. All others are rejected by name, with the reason, before their weights are read."""
 
 import json
 from pathlib import Path

@@ -64,7 +64,7 @@ class PagedArena(MemoryFigures):
         return self._layers[layer]
 
     def _rows_of(self, slot: Slot, device: torch.device) -> Tensor:
-        """Where the slot's positions lie, (room,), in every layer; made anew when its blocks change."""
+        """Where the slot's positions lie, (room,), in every layer; made again when its blocks change."""
         table = self._ledger.table(slot)
         known = self._rows.get(slot)
         if known is not None and known[0] is table:

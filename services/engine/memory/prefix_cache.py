@@ -78,7 +78,7 @@ class Prefixes(Protocol):
         """Blocks of the slot that others may have."""
 
     def publish(self, slot: Slot, keys: Sequence[BlockKey]) -> None:
-        """Others may have the blocks `keys` of the slot from now on."""
+        """NgramSource may have the blocks `keys` of the slot from now on."""
 
     def reuse(self, slot: Slot, keys: Sequence[BlockKey], known_blocks: int) -> int:
         """Fills the slot with the longest beginning of `keys` that is known, if it exceeds `known_blocks`.

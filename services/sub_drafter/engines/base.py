@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from fly.lookup import Guess
+from fly.lookup.ngram import Proposal
 from fly.messages import Open
 
 
@@ -13,11 +13,11 @@ class SequenceLookup(Protocol):
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """The sequence is `ids` from now on; its first `unchanged` tokens are as they were."""
 
-    def guess(self, max_tokens: int) -> Guess:
+    def propose(self, max_tokens: int) -> Proposal:
         """How it may go on, in at most `max_tokens`; empty where nothing is likely."""
 
-    def passages(self, max_tokens: int) -> list[tuple[int, ...]]:
-        """Passages of finished responses from which others may guess, `max_tokens` in all; none twice."""
+    def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
+        """Snippets of finished responses from which others may proposal, `max_tokens` in all; none twice."""
 
     def finish(self, response: Sequence[int]) -> None:
         """The sequence is over; `response` is what was decided of it, with a few tokens of the prompt before.
@@ -26,12 +26,12 @@ class SequenceLookup(Protocol):
         """
 
 
-class GuessEngine(Protocol):
-    """Guesses for many sequences."""
+class ProposalEngine(Protocol):
+    """Proposals for many sequences."""
 
     def open(self, opening: Open) -> SequenceLookup:
         """A new sequence, still empty."""
 
     @property
-    def memory_tokens(self) -> int:
+    def response_cache_tokens(self) -> int:
         """Tokens of finished responses that are held at present."""

@@ -116,13 +116,29 @@ def test_ratios_are_of_the_same_prompts_and_intervals_over_them() -> None:
 
 def test_figures_are_of_totals() -> None:
     helped = [
-        run(0, 1.0, drafter_forwards=50, sub_drafter_tokens=75, guesses_asked=6, guesses_late=2, draft_s=0.2),
-        run(1, 3.0, drafter_forwards=30, guesses_weak=2, drafted_ahead=30, dropped_ahead=10, verify_s=0.4),
+        run(
+            0,
+            1.0,
+            drafter_forwards=50,
+            sub_drafter_tokens=75,
+            proposals_requested=6,
+            proposals_late=2,
+            draft_s=0.2,
+        ),
+        run(
+            1,
+            3.0,
+            drafter_forwards=30,
+            proposals_low_confidence=2,
+            drafted_ahead=30,
+            dropped_ahead=10,
+            verify_s=0.4,
+        ),
     ]
     off, found = summarize({"off": [run(0, 2.0), run(1, 6.0)], "on": helped}, "off")
     assert (off.ratio.value, found.ratio.value, found.median_ratio) == (1.0, 2.0, 2.0)
     assert (found.tokens_per_s, found.forwards_per_token, found.supplied_share) == (50.0, 0.4, 0.25)
-    assert (found.asked, found.late, found.refused, found.weak) == (3.0, 1.0, 0.0, 1.0)
+    assert (found.asked, found.late, found.rejected, found.weak) == (3.0, 1.0, 0.0, 1.0)
     assert off.ahead_share is None and found.ahead_share == 0.75
     assert (found.tau, found.draft_length) == (10.0, 15.0)
     assert (found.draft_ms, found.verify_ms) == (pytest.approx(10.0), pytest.approx(20.0))

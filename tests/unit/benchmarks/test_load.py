@@ -118,13 +118,13 @@ async def test_every_client_asks_one_thing_after_the_other_until_the_window_ends
     )
 
 
-async def test_a_refusal_ends_the_window() -> None:
-    async def refuse(prompt: Sequence[int], max_new_tokens: int) -> AsyncGenerator[Chunk, None]:
+async def test_a_rejection_ends_the_window() -> None:
+    async def reject(prompt: Sequence[int], max_new_tokens: int) -> AsyncGenerator[Chunk, None]:
         raise Overloaded("full", 1.0)
         yield
 
     with pytest.raises(Overloaded):
-        await run_window(refuse, cycle(PROMPTS), Level(2, 5.0, 5.0))
+        await run_window(reject, cycle(PROMPTS), Level(2, 5.0, 5.0))
 
 
 async def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:

@@ -108,16 +108,16 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert plan_work([(setting, tasks)], tmp_path)[0].tasks == ()
 
 
-def test_a_refusal_ends_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+def test_a_rejection_ends_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
     tasks = draw_tasks(Split.HELD_OUT, 6)
     client = AnsweringClient(tasks[:3])
     known = client._answers
 
-    class Refusing(dict[str, Task]):
+    class Rejecting(dict[str, Task]):
         def __missing__(self, prompt: str) -> Task:
             raise InvalidRequest.of("prompt", "is bad")
 
-    client._answers = Refusing(known)
+    client._answers = Rejecting(known)
     (work,) = plan_work([(Setting("carry", CARRY), tasks)], tmp_path)
     with pytest.raises(InvalidRequest):
         run_work(client, work, 1, lambda: None)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def test_a_window_longer_than_the_check_must_be_told(tmp_path: Path, monkeypatch
         served(tmp_path)
 
 
-def test_a_model_that_raises_is_refused_in_one_line(
+def test_a_model_that_raises_is_rejected_in_one_line(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What can never fit is refused by name, what cannot fit now waits, and who runs is left alone."""
+"""What can never fit is rejected by name, what cannot fit now waits, and who runs is left alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest, Overloaded
 from fly.messages import Open, Role
-from fly.tokens import SequenceUpdate, TokenSequence
+from fly.sequence import SequenceUpdate, TokenSequence
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
@@ -41,7 +41,7 @@ async def decode(engine: Engine, sequence: EngineSequence, num_tokens: int) -> N
         sequence.extend((await engine.run(sequence.score())).choices)
 
 
-async def test_a_prompt_that_can_never_fit_is_refused_by_the_limit_that_it_breaks(engine: Engine) -> None:
+async def test_a_prompt_that_can_never_fit_is_rejected_by_the_limit_that_it_breaks(engine: Engine) -> None:
     running = await opened(engine, 200)
     limit = engine.info.context_length
     holder = {256: "the context", KV_TOKENS: "KV memory"}[limit]
@@ -53,7 +53,7 @@ async def test_a_prompt_that_can_never_fit_is_refused_by_the_limit_that_it_break
     await decode(engine, await opened(engine, 200), 1)
 
 
-async def test_a_step_past_the_limit_is_refused_and_the_sequence_goes_on(engine: Engine) -> None:
+async def test_a_step_past_the_limit_is_rejected_and_the_sequence_goes_on(engine: Engine) -> None:
     limit = engine.context_length
     sequence = await opened(engine, limit - 1)
     await decode(engine, sequence, 1)

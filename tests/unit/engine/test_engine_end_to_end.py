@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fly.messages import Open, Role
-from fly.tokens import PeerView, TokenSequence
+from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import SamplingParams
 from services.engine.base import Job
 from services.engine.config import EngineConfig
@@ -58,16 +58,16 @@ async def speculate(
     num_drafts: int = 4,
 ) -> list[int]:
     """Exact speculation with the given (bad and good) drafts over the engine."""
-    known, view = TokenSequence(prompt), PeerView()
+    known, view = TokenSequence(prompt), SequenceMirror()
     sequence = await engine.open(Open("r", len(prompt), sampling))
     while len(known) < len(prompt) + num_tokens:
         place = len(known) - len(prompt)
-        guess = drafts[place : place + num_drafts]
-        sequence.apply(view.update(known, guess, len(known)))
-        scores = await engine.run(sequence.score(len(guess) + 1))
+        proposal = drafts[place : place + num_drafts]
+        sequence.apply(view.update(known, proposal, len(known)))
+        scores = await engine.run(sequence.score(len(proposal) + 1))
         matched = next(
-            (i for i, pair in enumerate(zip(guess, scores.choices, strict=False)) if pair[0] != pair[1]),
-            len(guess),
+            (i for i, pair in enumerate(zip(proposal, scores.choices, strict=False)) if pair[0] != pair[1]),
+            len(proposal),
         )
         known.extend(scores.choices[: matched + 1])
     engine.close(sequence)
@@ -81,7 +81,7 @@ async def test_speculation_over_the_engine_is_greedy_decoding(
     expected = [greedy(model_folder("llama"), prompt, 12) for prompt in prompts]
     drafts = [[token if index % 3 else 1 for index, token in enumerate(tokens)] for tokens in expected]
     answers = await asyncio.gather(
-        *(speculate(engine, prompt, guess, 12) for prompt, guess in zip(prompts, drafts, strict=True))
+        *(speculate(engine, prompt, proposal, 12) for prompt, proposal in zip(prompts, drafts, strict=True))
     )
     assert answers == expected
     await engine.run(nothing())  # the sequences were closed before it

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from fly.errors import InvalidRequest
-from fly.known import StaleState
 from fly.messages import Role, StaleReason
-from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequence
 from services.engine.base import Work
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -46,7 +45,7 @@ def test_steps_truncate_and_append(sequence: EngineSequence) -> None:
 
 
 def test_the_client_view_and_the_server_agree(sequence: EngineSequence) -> None:
-    client, view = TokenSequence([1, 2, 3]), PeerView()
+    client, view = TokenSequence([1, 2, 3]), SequenceMirror()
     sequence.apply(view.update(client, [4, 5], 3))
     client.extend([4, 9])
     sequence.apply(view.update(client, [7, 8], 5))

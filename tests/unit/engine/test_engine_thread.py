@@ -8,9 +8,8 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest, NotReady, Overloaded
-from fly.known import StaleState
 from fly.messages import Open, Role, StaleReason
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate, StaleState
 from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
 from services.engine.engine import Engine, ForwardError, ThreadEngine
@@ -82,7 +81,7 @@ async def test_many_jobs_give_what_each_gives_alone(engine: Engine) -> None:
     assert times.batch_size == 1 and times.queue_ns > 0
 
 
-async def test_sequences_wait_for_a_place_then_are_refused(engine: Engine) -> None:
+async def test_sequences_wait_for_a_place_then_are_rejected(engine: Engine) -> None:
     sequences = [await opened(engine, [1]) for _ in range(8)]
     waiting = [asyncio.create_task(engine.open(Open("w", 1))) for _ in range(2)]
     while engine.load().queued < 2:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
 from fly.messages import Open, Role
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from fly.types import SamplingParams
 from services.engine.base import Work
 from services.engine.core import EngineCore

@@ -14,7 +14,7 @@ def test_allocates_until_places_are_full() -> None:
     assert ledger.allocate(1) == 0
 
 
-def test_refuses_what_does_not_fit() -> None:
+def test_rejects_what_does_not_fit() -> None:
     ledger = KvLedger(100, 4)
     assert ledger.allocate(101) is None
     assert ledger.kv_used == 0 and len(ledger) == 0

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
 from fly.errors import NotReady, Overloaded
-from fly.known import StaleState
 from fly.messages import Open
-from fly.tokens import SequenceUpdate, TokenSequence
+from fly.sequence import SequenceUpdate, StaleState, TokenSequence
 from fly.types import SamplingParams
 from services.engine.base import Work
 from services.engine.core import EngineCore

@@ -1,4 +1,4 @@
-"""Model folders: what is refused and how it is said; fingerprints and token maps."""
+"""Model folders: what is rejected and how it is said; fingerprints and token maps."""
 
 import json
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_the_tokenizer_sets_the_vocabulary(folder: Path) -> None:
     assert loaded.vocab_size == 91 and loaded.token_map_hash == token_map_hash(folder)
 
 
-def test_a_tokenizer_larger_than_the_embedding_is_refused(folder: Path) -> None:
+def test_a_tokenizer_larger_than_the_embedding_is_rejected(folder: Path) -> None:
     write_tokenizer(folder, {f"t{index}": index for index in range(97)})
     with pytest.raises(ModelError, match="97 ids, the embedding 96 rows"):
         load_model(folder, "float32")

@@ -1,4 +1,4 @@
-"""What a sequence may be opened with: every fault is refused by its name."""
+"""What a sequence may be opened with: every fault is rejected by its name."""
 
 import math
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_temperature_is_finite_and_not_negative(bad: float) -> None:
         ("logit_bias", (((100, 1.0),), ((3, math.nan),), ((3, math.inf),))),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(name: str, bad: tuple[Any, ...]) -> None:
+def test_values_out_of_range_are_rejected_by_name(name: str, bad: tuple[Any, ...]) -> None:
     for value in bad:
         assert fields_of(**{name: value}) == [f"sampling.{name}"], value
 
@@ -47,7 +47,7 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("asked", [-1, 21])
-def test_more_than_twenty_logprobs_are_refused(asked: int) -> None:
+def test_more_than_twenty_logprobs_are_rejected(asked: int) -> None:
     with pytest.raises(InvalidRequest, match="num_logprobs"):
         check_opening(Open("r", 1, num_logprobs=asked), 100, 64)
 

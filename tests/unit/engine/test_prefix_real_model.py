@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fly.messages import Open, Role, StepTimes
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from services.engine.base import Scores
 from services.engine.config import EngineConfig
 from services.engine.engine import Engine

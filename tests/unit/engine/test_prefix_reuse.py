@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fly.clock import SystemClock
-from fly.known import StaleState
 from fly.messages import Open, StaleReason, StepTimes
-from fly.tokens import SequenceUpdate, TokenSequence
+from fly.sequence import SequenceUpdate, StaleState, TokenSequence
 from services.engine.base import Scores, Work
 from services.engine.engine import Engine
 from services.engine.memory.arena import ContiguousArena

@@ -131,7 +131,7 @@ def test_a_fused_forward_that_is_wrong_is_not_used(
     assert runner.description.startswith("ragged")
 
 
-def test_a_model_that_attends_otherwise_is_refused(
+def test_a_model_that_attends_otherwise_is_rejected(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = torch_runner.RaggedForward.__call__

@@ -1,4 +1,4 @@
-"""Models that are not served, and weights that are not whole: refused in one line that names the fault."""
+"""Models that are not served, and weights that are not whole: rejected in one line that names the fault."""
 
 import json
 import pickle
@@ -21,7 +21,7 @@ FolderMaker = Callable[[str], Path]
 INDEX = "model.safetensors.index.json"
 
 
-def refusal(folder: Path) -> str:
+def rejection(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
         load_model(folder, "float32")
     assert "\n" not in str(caught.value)
@@ -50,14 +50,14 @@ def refusal(folder: Path) -> str:
         ("ViTConfig", "not a causal language model"),
     ],
 )
-def test_architectures_refused_by_name(kind: str, reason: str) -> None:
+def test_architectures_rejected_by_name(kind: str, reason: str) -> None:
     config = getattr(transformers, kind)()
     with pytest.raises(ModelError, match=reason) as caught:
         check_config(config)
     assert str(caught.value).startswith(f"{config.model_type}: ")
 
 
-def test_convolutions_are_refused_by_name() -> None:
+def test_convolutions_are_rejected_by_name() -> None:
     config = transformers.Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"])
     with pytest.raises(ModelError, match=r"^lfm2: layers of type conv are not served"):
         check_config(config)
@@ -71,7 +71,7 @@ def test_convolutions_are_refused_by_name() -> None:
         ("GPTNeoForCausalLM", "GPTNeoConfig", "GPTNeoForCausalLM|gpt_neo"),
     ],
 )
-def test_what_attends_in_its_own_way_is_refused(tmp_path: Path, kind: str, config: str, reason: str) -> None:
+def test_what_attends_in_its_own_way_is_rejected(tmp_path: Path, kind: str, config: str, reason: str) -> None:
     """ALiBi, both directions, a window that only a buffer knows."""
     from fly.messages import Role
     from services.engine.forward.torch_runner import load_runner
@@ -100,16 +100,16 @@ def test_a_config_that_describes_nothing(folder: Path, content: str, reason: str
     import re
 
     (folder / "config.json").write_text(content)
-    assert re.search(r"config\.json.*" + reason, refusal(folder))
+    assert re.search(r"config\.json.*" + reason, rejection(folder))
 
 
 def test_code_of_its_own_is_named_and_never_run(folder: Path) -> None:
     (folder / "own.py").write_text("raise SystemExit('was run')")
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
     change_config(folder, auto_map=own, architectures=["OwnForCausalLM"])
-    assert "architectures is OwnForCausalLM, a class of its own" in refusal(folder)
+    assert "architectures is OwnForCausalLM, a class of its own" in rejection(folder)
     change_config(folder, model_type="own")
-    assert "'own' is no model" in refusal(folder) and "auto_map" in refusal(folder)
+    assert "'own' is no model" in rejection(folder) and "auto_map" in rejection(folder)
 
 
 def test_a_known_model_is_loaded_by_its_own_class_whatever_its_auto_map_says(folder: Path) -> None:
@@ -118,29 +118,29 @@ def test_a_known_model_is_loaded_by_its_own_class_whatever_its_auto_map_says(fol
     assert load_model(folder, "float32").architecture == "LlamaForCausalLM"
 
 
-def test_another_head_is_refused(folder: Path) -> None:
+def test_another_head_is_rejected(folder: Path) -> None:
     change_config(folder, architectures=["LlamaForSequenceClassification"])
-    said = refusal(folder)
+    said = rejection(folder)
     assert said.endswith("architectures is LlamaForSequenceClassification; served is LlamaForCausalLM")
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8", "mxfp4", "compressed-tensors"])
-def test_quantized_weights_are_refused_by_method(folder: Path, method: str) -> None:
+def test_quantized_weights_are_rejected_by_method(folder: Path, method: str) -> None:
     change_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    assert f"llama quantized with {method} is not served" in refusal(folder)
+    assert f"llama quantized with {method} is not served" in rejection(folder)
 
 
 def test_quantized_weights_of_older_tools(folder: Path) -> None:
     (folder / "quantize_config.json").write_text('{"bits": 4}')
-    assert "quantized with quantize_config.json" in refusal(folder)
+    assert "quantized with quantize_config.json" in rejection(folder)
 
 
-def test_an_adapter_is_refused_with_the_remedy(folder: Path) -> None:
+def test_an_adapter_is_rejected_with_the_remedy(folder: Path) -> None:
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    assert "holds a LORA adapter" in refusal(folder) and "merge it" in refusal(folder)
+    assert "holds a LORA adapter" in rejection(folder) and "merge it" in rejection(folder)
     for path in (folder / "config.json", folder / "model.safetensors"):
         path.unlink()
-    assert "merge it" in refusal(folder)
+    assert "merge it" in rejection(folder)
 
 
 class Runs:
@@ -152,18 +152,18 @@ def test_pickled_weights_are_never_opened(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Runs()))
     assert load_model(folder, "float32").architecture == "LlamaForCausalLM"
     (folder / "model.safetensors").unlink()
-    assert "only pickled weights" in refusal(folder)
+    assert "only pickled weights" in rejection(folder)
     (folder / INDEX).write_text(json.dumps({"weight_map": {"model.norm.weight": "pytorch_model.bin"}}))
-    assert "names 'pytorch_model.bin', must name *.safetensors" in refusal(folder)
+    assert "names 'pytorch_model.bin', must name *.safetensors" in rejection(folder)
 
 
 def test_a_folder_without_weights(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
-    assert "neither model.safetensors nor" in refusal(folder)
+    assert "neither model.safetensors nor" in rejection(folder)
     (folder / "consolidated.safetensors").rename(folder / "model.gguf")
-    assert "only GGUF weights" in refusal(folder)
+    assert "only GGUF weights" in rejection(folder)
     (folder / "model.gguf").unlink()
-    assert "has no *.safetensors weights" in refusal(folder)
+    assert "has no *.safetensors weights" in rejection(folder)
 
 
 @pytest.fixture
@@ -182,35 +182,35 @@ def test_shards_are_loaded_and_fingerprinted(sharded: Path) -> None:
 def test_missing_shards_are_named(sharded: Path) -> None:
     gone = sorted(sharded.glob("*.safetensors"))[1]
     gone.unlink()
-    assert f"lacks weights that {INDEX} names: {gone.name}" in refusal(sharded)
+    assert f"lacks weights that {INDEX} names: {gone.name}" in rejection(sharded)
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', "[]"])
 def test_an_index_that_names_nothing(sharded: Path, content: str) -> None:
     (sharded / INDEX).write_text(content)
-    assert INDEX in refusal(sharded)
+    assert INDEX in rejection(sharded)
 
 
 def test_an_index_that_leaves_the_folder(sharded: Path) -> None:
     (sharded / INDEX).write_text(json.dumps({"weight_map": {"a": "../other/model.safetensors"}}))
-    assert "'../other/model.safetensors', must name" in refusal(sharded)
+    assert "'../other/model.safetensors', must name" in rejection(sharded)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{}" * 50])
 def test_damaged_weights(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
-    assert "model.safetensors is damaged" in refusal(folder)
+    assert "model.safetensors is damaged" in rejection(folder)
 
 
 def test_weights_that_were_cut_short(folder: Path) -> None:
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-10])
-    assert "was not copied whole" in refusal(folder)
+    assert "was not copied whole" in rejection(folder)
 
 
 def test_a_git_lfs_pointer(folder: Path) -> None:
     (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 3\n")
-    assert "git lfs pull" in refusal(folder)
+    assert "git lfs pull" in rejection(folder)
 
 
 def test_tied_embeddings_need_no_head_and_untied_do(folder: Path) -> None:
@@ -218,7 +218,7 @@ def test_tied_embeddings_need_no_head_and_untied_do(folder: Path) -> None:
     loaded = load_model(folder, "float32").model
     assert loaded.lm_head.weight.data_ptr() == loaded.model.embed_tokens.weight.data_ptr()
     change_config(folder, tie_word_embeddings=False)
-    assert "missing keys: lm_head.weight" in refusal(folder)
+    assert "missing keys: lm_head.weight" in rejection(folder)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"max_new_tokens": -4}', '{"eos_token_id": "x"}'])

@@ -11,7 +11,7 @@ import pytest
 
 from fly.errors import ModelError, NotReady
 from fly.messages import Open, Role
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
 from services.engine.config import EngineConfig
@@ -157,7 +157,7 @@ async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder
         ("gpt2", 2, "shards is 2: gpt2 has no tensor parallel plan"),
     ],
 )
-def test_a_model_that_cannot_be_split_is_refused_before_anything_starts(
+def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
     model_folder: FolderMaker, kind: str, shards: int, fault: str
 ) -> None:
     with pytest.raises(ModelError, match=fault):

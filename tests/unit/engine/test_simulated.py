@@ -13,7 +13,7 @@ import pytest
 
 from fly.clock import VirtualClock
 from fly.messages import Open, Role
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator, SamplingParams
 from services.engine.config import EngineConfig
 from services.engine.factory import build_engine

@@ -6,7 +6,7 @@ import pytest
 
 from fly.clock import VirtualClock
 from fly.messages import Open, Role
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from services.engine.core import EngineCore
 from services.engine.promise import Promise
 from services.engine.sequence import EngineSequence

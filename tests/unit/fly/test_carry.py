@@ -11,7 +11,7 @@ from fly.types import (
     Evidence,
     FlyRule,
     Position,
-    Refusal,
+    RejectionReason,
     ResponseLimits,
     RuleState,
     Tail,
@@ -34,7 +34,7 @@ def test_an_open_window_is_decided_by_the_next_draft() -> None:
     state, first = decide(CARRY, RuleState(), Evidence((*matches(3), MISMATCH, *matches(2)), 99, 0.0), LIMITS)
     assert [decided.token for decided in first.decided] == [10, 11, 12]
     assert first.provisional == (70, 10, 11, 99)
-    assert first.refusal is None
+    assert first.rejection is None
     state, second = decide(CARRY, state, Evidence(matches(4, first=20), 98, 0.0), LIMITS)
     assert [decided.token for decided in second.decided] == [70, 10, 11, 99, 20, 21, 22, 23, 98]
     assert [decided.verdict for decided in second.decided[:4]] == [
@@ -51,7 +51,7 @@ def test_a_failed_window_falls_back_to_the_choice_at_the_mismatch() -> None:
     state, decision = decide(CARRY, state, Evidence((*matches(1), MISMATCH), 98, 0.0), LIMITS)
     assert [(d.token, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
     assert decision.provisional == ()
-    assert decision.refusal is Refusal.WINDOW
+    assert decision.rejection is RejectionReason.WINDOW
     assert state == RuleState(num_decided=1)
 
 
@@ -64,18 +64,18 @@ def test_the_bonus_counts_neither_for_nor_against_a_window() -> None:
 
 def test_too_few_matches_are_not_carried() -> None:
     _, decision = decide(CARRY, RuleState(), Evidence((MISMATCH, *matches(1)), 99, 0.0), LIMITS)
-    assert decision.refusal is Refusal.TAIL
+    assert decision.rejection is RejectionReason.TAIL
 
 
-def test_a_window_beyond_the_budget_is_refused() -> None:
+def test_a_window_beyond_the_budget_is_rejected() -> None:
     evidence = Evidence((MISMATCH, *matches(3)), 99, 0.0)
     _, fits = decide(CARRY, RuleState(), evidence, ResponseLimits(9))
     _, beyond = decide(CARRY, RuleState(), evidence, ResponseLimits(8))
-    assert fits.refusal is None
-    assert beyond.refusal is Refusal.TAIL
+    assert fits.rejection is None
+    assert beyond.rejection is RejectionReason.TAIL
 
 
-def test_an_open_window_at_an_end_of_sequence_is_refused() -> None:
+def test_an_open_window_at_an_end_of_sequence_is_rejected() -> None:
     in_draft = Evidence((MISMATCH, *matches(2), Position(2, 2, 1.0)), 99, 0.0)
     as_bonus = Evidence((MISMATCH, *matches(2)), 2, 0.0)
     for evidence in (in_draft, as_bonus):
@@ -105,7 +105,7 @@ rules_st = st.builds(
 
 
 def play(rule: FlyRule, drafts: list[list[Position]]) -> list[tuple[RuleState, Decision]]:
-    """Rounds of one response; after a refusal the next draft continues the correction."""
+    """Rounds of one response; after a rejection the next draft continues the correction."""
     state, played = RuleState(), []
     for draft in drafts:
         state, decision = decide(rule, state, Evidence(tuple(draft), 9, 0.0), LIMITS)
@@ -120,7 +120,7 @@ def test_what_is_decided_is_never_taken_back(rule: FlyRule, drafts: list[list[Po
         total += len(decision.decided)
         assert state.num_decided == total
         assert decision.provisional == tuple(position.token for position in state.provisional)
-        assert not state.provisional or not state.provisional[0].is_native
+        assert not state.provisional or not state.provisional[0].is_match
 
 
 @given(rules_st, drafts_st)

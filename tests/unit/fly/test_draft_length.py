@@ -63,7 +63,7 @@ def test_a_short_draft_is_not_credited_with_what_only_a_long_one_can_rescue() ->
         own.observe(15, 9)
     tokens = own.expected_tokens()
     assert tokens[15] == pytest.approx(10, abs=1.0)
-    assert tokens[6] < 2.2, "all six lie in the tail, where the first is refused"
+    assert tokens[6] < 2.2, "all six lie in the tail, where the first is rejected"
     assert tokens[8] < tokens[12] < tokens[15]
 
 
@@ -204,7 +204,7 @@ def test_whatever_it_is_told_the_length_stays_in_its_range(max_length: int, roun
         clock.advance(forward_ns * 1e-9)
         position += kept % (num_drafts + 1) + 1
         policy.decided(position - 1, num_drafts, position, is_open)
-    assert all(math.isfinite(each) for each in pool.refusals)
+    assert all(math.isfinite(each) for each in pool.rejections)
     assert 0 <= policy.choose() <= max_length
 
 

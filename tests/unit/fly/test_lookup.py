@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup import Guess, LookupIndex
+from fly.lookup.ngram import NgramIndex, Proposal
 
 
 def brute_force(ids: list[int], min_ngram: int, max_ngram: int, count: int) -> tuple[tuple[int, ...], int]:
@@ -24,28 +24,28 @@ steps_st = st.lists(st.tuples(st.integers(0, 12), st.lists(st.integers(0, 3), ma
 def test_it_continues_the_latest_occurrence_of_the_longest_suffix(
     steps: list[tuple[int, list[int]]], count: int
 ) -> None:
-    index, ids = LookupIndex(min_ngram=1, max_ngram=3), []
+    index, ids = NgramIndex(min_ngram=1, max_ngram=3), []
     for length, appended in steps:
         index.truncate(length)
         del ids[length:]
         index.extend(appended)
         ids.extend(appended)
-        guess = index.guess(count)
-        assert (guess.tokens, guess.match_length) == brute_force(ids, 1, 3, count)
+        proposal = index.propose(count)
+        assert (proposal.tokens, proposal.match_length) == brute_force(ids, 1, 3, count)
 
 
-def test_without_a_match_or_room_there_is_no_guess() -> None:
-    index = LookupIndex()
-    assert index.guess(5) == Guess()
+def test_without_a_match_or_room_there_is_no_proposal() -> None:
+    index = NgramIndex()
+    assert index.propose(5) == Proposal()
     index.extend([1, 2, 3])
-    assert index.guess(5) == Guess()
+    assert index.propose(5) == Proposal()
     index.extend([1, 2])
-    assert index.guess(0) == Guess()
-    assert index.guess(1).tokens == (3,)
+    assert index.propose(0) == Proposal()
+    assert index.propose(1).tokens == (3,)
 
 
 def test_confidence_grows_with_agreement() -> None:
-    steady, torn = LookupIndex(2, 2), LookupIndex(2, 2)
+    steady, torn = NgramIndex(2, 2), NgramIndex(2, 2)
     steady.extend([1, 2, 3] * 4 + [1, 2])
     torn.extend([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2])
-    assert 0 < torn.guess(1).confidence < steady.guess(1).confidence < 1
+    assert 0 < torn.propose(1).confidence < steady.propose(1).confidence < 1

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.presets import EXACT, PRESETS
-from fly.rule import count_native, decide
+from fly.rule import count_matches, decide
 from fly.types import (
     Evidence,
     FlyRule,
     Position,
-    Refusal,
+    RejectionReason,
     ResponseLimits,
     RuleState,
     Verdict,
@@ -50,7 +50,7 @@ def test_one_mismatch_of_fifteen_is_rescued_up_to_position_8(preset: str, mismat
 
 @pytest.mark.parametrize("preset", ["official", "vllm", "paper"])
 @pytest.mark.parametrize("distance", range(1, 6))
-def test_of_two_near_mismatches_the_first_is_refused(preset: str, distance: int) -> None:
+def test_of_two_near_mismatches_the_first_is_rejected(preset: str, distance: int) -> None:
     assert verdicts(PRESETS[preset], 15, {1, 1 + distance}) == [Verdict.EXACT, Verdict.CORRECTED]
 
 
@@ -78,21 +78,21 @@ def test_vllm_shrinks_its_window_for_short_drafts(num_drafts: int, rescued: bool
 @pytest.mark.parametrize("entropy", [0.0, 0.29, math.nan])
 def test_a_sure_target_is_never_overruled(entropy: float) -> None:
     _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)
-    assert decision.refusal is Refusal.GATE
+    assert decision.rejection is RejectionReason.GATE
     assert decision.decided[-1].token == 50
 
 
-def test_refusals_say_why() -> None:
-    def refusal(rule: FlyRule, given: Evidence) -> Refusal | None:
-        return decide(rule, RuleState(), given, LIMITS)[1].refusal
+def test_rejections_say_why() -> None:
+    def rejection(rule: FlyRule, given: Evidence) -> RejectionReason | None:
+        return decide(rule, RuleState(), given, LIMITS)[1].rejection
 
     rule = PRESETS["vllm"]
-    assert refusal(rule, evidence(15, set())) is None
-    assert refusal(rule, evidence(15, {1, 3})) is Refusal.WINDOW
-    assert refusal(rule, evidence(15, {12})) is Refusal.TAIL
-    assert refusal(EXACT, evidence(15, {1})) is Refusal.EXACT
+    assert rejection(rule, evidence(15, set())) is None
+    assert rejection(rule, evidence(15, {1, 3})) is RejectionReason.WINDOW
+    assert rejection(rule, evidence(15, {12})) is RejectionReason.TAIL
+    assert rejection(EXACT, evidence(15, {1})) is RejectionReason.EXACT
     excluded = Evidence((Position(1, 3, 1.0, excluded=True), *evidence(14, set()).positions), EXTRA, 0.0)
-    assert refusal(rule, excluded) is Refusal.GUARD
+    assert rejection(rule, excluded) is RejectionReason.GUARD
 
 
 def test_guarded_stops_are_neither_rescued_nor_overruled_nor_reached_across() -> None:
@@ -105,7 +105,7 @@ def test_guarded_stops_are_neither_rescued_nor_overruled_nor_reached_across() ->
     ]
     for positions in cases:
         _, decision = decide(rule, RuleState(), Evidence(positions, EXTRA, 0.0), LIMITS)
-        assert decision.refusal is Refusal.GUARD
+        assert decision.rejection is RejectionReason.GUARD
         assert [decided.verdict for decided in decision.decided] == [Verdict.CORRECTED]
 
 
@@ -113,8 +113,8 @@ def test_the_first_tokens_of_a_response_are_exact() -> None:
     rule = replace(PRESETS["official"], strict_prefix_tokens=2)
     _, early = decide(rule, RuleState(), evidence(15, {1}), LIMITS)
     _, later = decide(rule, RuleState(num_decided=1), evidence(15, {1}), LIMITS)
-    assert early.refusal is Refusal.GUARD
-    assert later.refusal is None
+    assert early.rejection is RejectionReason.GUARD
+    assert later.rejection is None
 
 
 def test_without_a_draft_the_choice_is_plain() -> None:
@@ -147,7 +147,7 @@ def test_an_infinite_threshold_or_window_makes_it_exact(
     _, decision = decide(changed, RuleState(), given_, LIMITS)
     drafts = [position.token for position in given_.positions]
     choices = [*(position.choice for position in given_.positions), given_.extra_choice]
-    matched = count_native(drafts, choices)
+    matched = count_matches(drafts, choices)
     assert [decided.token for decided in decision.decided] == [*drafts[:matched], choices[matched]]
 
 
@@ -160,7 +160,7 @@ def test_a_rescue_is_uncertain_and_followed_by_its_window(rule: FlyRule, given_:
             assert decided.entropy >= rule.threshold
             following = given_.positions[index + 1 : index + 1 + window]
             assert len(following) == window
-            assert all(position.is_native for position in following)
+            assert all(position.is_match for position in following)
 
 
 @given(presets_st, evidence_st)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fly.presets import EXACT, PRESETS
 from fly.speculation import Speculation
-from fly.types import Decided, Evidence, FinishReason, FlyRule, Position, ResponseLimits, Tail, Verdict
+from fly.types import DecidedToken, Evidence, FinishReason, FlyRule, Position, ResponseLimits, Tail, Verdict
 
 END = 2
 PROMPT = [5, 6]
@@ -41,11 +41,11 @@ class Played:
     """A whole response, round by round."""
 
     spec: Speculation
-    rounds: list[tuple[Decided, ...]] = field(default_factory=list)
+    rounds: list[tuple[DecidedToken, ...]] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
 
     @property
-    def tokens(self) -> list[Decided]:
+    def tokens(self) -> list[DecidedToken]:
         return [token for decided in self.rounds for token in decided]
 
 
@@ -134,7 +134,7 @@ def test_statistics_add_up(model: TableModel, rule: FlyRule, drafts: list[list[b
     assert statistics.rounds == len(played.rounds) and statistics.drafted == sum(played.drafted)
     assert statistics.rescued == verdicts.count(Verdict.RESCUED)
     assert statistics.accepted == statistics.rescued + verdicts.count(Verdict.EXACT) <= statistics.drafted
-    assert statistics.refusals.total() <= statistics.rounds
+    assert statistics.rejections.total() <= statistics.rounds
     with_draft = [len(r) for r, drafted in zip(played.rounds, played.drafted, strict=True) if drafted]
     assert statistics.draft_rounds == len(with_draft)
     assert statistics.tau * len(with_draft) == pytest.approx(sum(with_draft))

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.errors import InvalidRequest
-from fly.known import KnownSequence, StaleState
 from fly.messages import StaleReason
-from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from fly.sequence import ReplicatedSequence, SequenceMirror, SequenceUpdate, StaleState, TokenSequence
 
 tokens_st = st.lists(st.integers(0, 99), max_size=6)
 
@@ -27,11 +26,11 @@ def test_hashes_tell_order_length_and_zeros_apart() -> None:
 
 @given(st.lists(st.tuples(tokens_st, tokens_st, st.integers(0, 8), st.booleans()), max_size=12))
 def test_the_server_knows_what_its_client_means(rounds: list[tuple[list[int], list[int], int, bool]]) -> None:
-    sequence, view, server = TokenSequence([1, 2, 3]), PeerView(), KnownSequence(vocab_size=100)
+    sequence, view, server = TokenSequence([1, 2, 3]), SequenceMirror(), ReplicatedSequence(vocab_size=100)
     decided = len(sequence)
     for kept, drafts, truncation, forgets in rounds:
         if forgets:
-            server = KnownSequence(vocab_size=100)
+            server = ReplicatedSequence(vocab_size=100)
             view.forget()
         update = view.update(sequence, drafts, decided)
         server.apply(update)
@@ -41,7 +40,7 @@ def test_the_server_knows_what_its_client_means(rounds: list[tuple[list[int], li
 
 
 def test_an_update_sends_only_what_is_new() -> None:
-    sequence, view = TokenSequence(range(100)), PeerView()
+    sequence, view = TokenSequence(range(100)), SequenceMirror()
     view.update(sequence, [7, 8, 9], decided=100)
     sequence.extend([7, 8, 50])
     update = view.update(sequence, [1], decided=103)
@@ -49,8 +48,8 @@ def test_an_update_sends_only_what_is_new() -> None:
     assert update.prefix_hash == sequence.prefix_hash(102)
 
 
-def make_known() -> KnownSequence:
-    known = KnownSequence(vocab_size=10, context_length=8)
+def make_known() -> ReplicatedSequence:
+    known = ReplicatedSequence(vocab_size=10, context_length=8)
     known.apply(SequenceUpdate(1, 0, (1, 2, 3), 2, 0))
     return known
 

@@ -37,13 +37,13 @@ def make_choice(index: int) -> pb.Choice:
 
 
 class FakeGeneration(GenerationServicer):
-    """Answers every prompt alike; some prompts are refused."""
+    """Answers every prompt alike; some prompts are rejected."""
 
     def __init__(self) -> None:
         self.requests: list[pb.GenerateRequest] = []
         self.metadata: list[dict[str, Any]] = []
         self.conversations: list[list[tuple[str, str]]] = []
-        self.refusals_left = 0
+        self.rejections_left = 0
         self.goes_on_for_ever = False
         self.has_ended = threading.Event()
 
@@ -90,31 +90,31 @@ class FakeGeneration(GenerationServicer):
     def _take(self, request: pb.GenerateRequest, context: Any) -> None:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
-        if self.refusals_left:
-            self.refusals_left -= 1
-            self._refuse_for_now(request.prompt, context)
+        if self.rejections_left:
+            self.rejections_left -= 1
+            self._reject_for_now(request.prompt, context)
         if request.prompt == "bad":
             violation = error_details_pb2.BadRequest.FieldViolation(
                 field="max_new_tokens", description="is 9000, must be at most 4096"
             )
-            _refuse(
+            _reject(
                 context, code_pb2.INVALID_ARGUMENT, error_details_pb2.BadRequest(field_violations=[violation])
             )
         if request.prompt == "full":
             delay = duration_pb2.Duration(seconds=2, nanos=500_000_000)
-            _refuse(context, code_pb2.RESOURCE_EXHAUSTED, error_details_pb2.RetryInfo(retry_delay=delay))
+            _reject(context, code_pb2.RESOURCE_EXHAUSTED, error_details_pb2.RetryInfo(retry_delay=delay))
 
-    def _refuse_for_now(self, prompt: str, context: Any) -> None:
+    def _reject_for_now(self, prompt: str, context: Any) -> None:
         if prompt == "away":
             context.abort(grpc.StatusCode.UNAVAILABLE, "no target")
-        _refuse(context, code_pb2.RESOURCE_EXHAUSTED, _retry_after(0.05))
+        _reject(context, code_pb2.RESOURCE_EXHAUSTED, _retry_after(0.05))
 
 
 def _retry_after(seconds: float) -> Any:
     return error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=int(seconds * 1e9)))
 
 
-def _refuse(context: Any, code: int, detail: Any) -> None:
+def _reject(context: Any, code: int, detail: Any) -> None:
     packed = any_pb2.Any()
     packed.Pack(detail)
     context.abort_with_status(
@@ -138,7 +138,7 @@ def fake_generation(
         server.stop(None).wait()
 
 
-def refused_address() -> str:
+def rejected_address() -> str:
     """An address at which nothing listens."""
     with fake_generation() as (_, address):
         return address

@@ -5,7 +5,7 @@ import pytest
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady
 from flyserve import AsyncClient
-from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, refused_address
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ async def test_a_server_that_is_away_for_a_while_is_asked_again(
     served: tuple[FakeGeneration, AsyncClient],
 ) -> None:
     service, client = served
-    service.refusals_left = 2
+    service.rejections_left = 2
     assert (await client.generate("away")).text
-    service.refusals_left = 2
+    service.rejections_left = 2
     assert len([chunk async for chunk in client.stream("busy")]) == 2
 
 
@@ -46,7 +46,7 @@ async def test_errors_are_typed(served: tuple[FakeGeneration, AsyncClient]) -> N
         await client.generate("bad")
     with pytest.raises(DeadlineExceeded):
         [chunk async for chunk in client.stream("endless", timeout_s=0.05)]
-    address = refused_address()
+    address = rejected_address()
     async with AsyncClient(address) as other:
         with pytest.raises(NotReady, match=f"nothing answers at {address}"):
             await other.info()

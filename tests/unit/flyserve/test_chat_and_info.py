@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flyserve.cli import app
-from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, refused_address
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
 @pytest.fixture
@@ -65,6 +65,6 @@ def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:
 
 
 def test_info_of_nothing_is_one_line_with_the_remedy() -> None:
-    result = run("info", "--retries", "0", "--address", refused_address())
+    result = run("info", "--retries", "0", "--address", rejected_address())
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1 and "start a deployment with: flyserve up" in result.stderr

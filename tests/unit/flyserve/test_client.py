@@ -11,7 +11,7 @@ from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReaso
 from flyserve import Client, Sampling, Speculation, Token
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, refused_address
+from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, rejected_address
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_another_thread_may_close_a_stream(served: tuple[FakeGeneration, Client]
     assert list(chunks) == [] and chunks.response.text == "the quick"
 
 
-def test_a_refusal_names_the_field(served: tuple[FakeGeneration, Client]) -> None:
+def test_a_rejection_names_the_field(served: tuple[FakeGeneration, Client]) -> None:
     with pytest.raises(InvalidRequest) as error:
         served[1].generate("bad")
     assert error.value.violations[0].field == "max_new_tokens"
@@ -183,7 +183,7 @@ def test_a_server_that_is_full_or_away_for_a_while_is_asked_again(
 ) -> None:
     service, client = served
     for ask in (client.generate, lambda prompt: list(client.stream(prompt))):
-        service.refusals_left = 2
+        service.rejections_left = 2
         assert ask(prompt)
     ids = [request.request_id for request in service.requests]
     assert len(ids) == 6 and len(set(ids)) == 2
@@ -191,17 +191,17 @@ def test_a_server_that_is_full_or_away_for_a_while_is_asked_again(
 
 def test_retries_are_bounded(served: tuple[FakeGeneration, Client]) -> None:
     service, client = served
-    service.refusals_left = 10
+    service.rejections_left = 10
     with pytest.raises(NotReady, match="no target"):
         client.generate("away")
-    assert service.refusals_left == 6
+    assert service.rejections_left == 6
     with Client(client_address(client), retries=0) as other, pytest.raises(Overloaded):
         other.generate("busy")
-    assert service.refusals_left == 5
+    assert service.rejections_left == 5
 
 
 def test_the_next_address_takes_over(served: tuple[FakeGeneration, Client]) -> None:
-    with Client([refused_address(), client_address(served[1])]) as client:
+    with Client([rejected_address(), client_address(served[1])]) as client:
         assert client.generate("hello").text == "the quick fox"
         assert client.tokenize("the")
 
@@ -236,7 +236,7 @@ def test_a_deadline_that_passes_is_told(served: tuple[FakeGeneration, Client]) -
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    address = refused_address()
+    address = rejected_address()
     with Client(address) as client, pytest.raises(NotReady, match=f"nothing answers at {address}"):
         client.generate("hello")
 

@@ -1,4 +1,4 @@
-"""What the commands of a cluster print and refuse, without one."""
+"""What the commands of a cluster print and reject, without one."""
 
 import io
 import json

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from flyserve.cli import app
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, refused_address
+from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
 @pytest.fixture
@@ -143,17 +143,17 @@ def test_the_exit_status_says_the_kind_of_an_error(served: tuple[FakeGeneration,
 
 
 def test_the_next_address_is_asked(served: tuple[FakeGeneration, str]) -> None:
-    result = run("generate", "hello", "--address", refused_address(), "--address", served[1])
+    result = run("generate", "hello", "--address", rejected_address(), "--address", served[1])
     assert result.stdout == "the quick fox\n"
 
 
-def test_a_refusal_is_one_line(served: tuple[FakeGeneration, str]) -> None:
+def test_a_rejection_is_one_line(served: tuple[FakeGeneration, str]) -> None:
     fails_with(run("generate", "bad", "--address", served[1]), "max_new_tokens is 9000")
 
 
 @pytest.mark.parametrize("command", [("generate", "hello"), ("generate", "hello", "--json"), ("bench",)])
 def test_a_deployment_that_is_not_there_is_one_line_with_the_remedy(command: tuple[str, ...]) -> None:
-    address = refused_address()
+    address = rejected_address()
     fails_with(run(*command, "--address", address), f"nothing answers at {address}", "flyserve up", status=3)
 
 

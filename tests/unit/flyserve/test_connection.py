@@ -80,14 +80,14 @@ def test_loopback_is_no_exposure(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["router:1", "10.0.0.1:1", "[2001:db8::1]:1", "dns:///router.svc:1", "0.0.0.0:1"]
 )
-def test_exposure_is_refused_unless_allowed(address: str, files: Files) -> None:
+def test_exposure_is_rejected_unless_allowed(address: str, files: Files) -> None:
     with pytest.raises(ConfigError, match=r"token: would travel to .* in plaintext; use tls"):
         make_connection(["127.0.0.1:1", address], False, "secret", False)
     assert make_connection(address, False, "secret", True).metadata
     assert make_connection(address, True, "secret", False).metadata
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path, files: Files) -> None:
+def test_what_makes_no_sense_is_rejected(tmp_path: Path, files: Files) -> None:
     for address in ("", [], ["a:1", ""]):
         with pytest.raises(ConfigError, match="address: is"):
             make_connection(address, False, None, False)

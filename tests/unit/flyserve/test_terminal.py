@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.unit.flyserve.fake_generation import fake_generation, refused_address
+from tests.unit.flyserve.fake_generation import fake_generation, rejected_address
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -162,7 +162,7 @@ def test_a_watched_deployment_that_goes_away_is_shown_as_such() -> None:
     with fake_generation() as (_, address), terminal(*flags, "--address", address) as person:
         person.read_until("target: .*big")
         person.read_until("target: .*big")
-    with terminal(*flags, "--address", refused_address()) as person:
+    with terminal(*flags, "--address", rejected_address()) as person:
         person.read_until("away: nothing answers at")
         person.type("\x03")
         person.read_all()

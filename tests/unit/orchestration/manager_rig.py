@@ -112,7 +112,7 @@ class MemoryStore:
 
 
 class Scene:
-    """A manager that may be killed and started anew."""
+    """A manager that may be killed and restarted."""
 
     def __init__(self) -> None:
         self.fleet, self.store = FakeFleet(), MemoryStore()

@@ -74,7 +74,7 @@ def test_without_a_section_nobody_is_told_anything() -> None:
         ({"auth_token_file": "k"}, "did you mean 'auth_tokens_file'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(security: dict[str, Any], message: str) -> None:
+def test_what_makes_no_sense_is_rejected_by_name(security: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Deployment, {"target": {"model": "/m/big"}, "security": security}, "test")
 

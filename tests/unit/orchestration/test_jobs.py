@@ -22,7 +22,7 @@ def test_a_dashboard_that_is_not_there_is_named_in_time(file: Path) -> None:
             apply_as_job(url, file, timeout_s=0.1, tell=print)
 
 
-def test_a_faulty_file_is_refused_before_anything_is_sent(file: Path) -> None:
+def test_a_faulty_file_is_rejected_before_anything_is_sent(file: Path) -> None:
     file.write_text("target: {modell: somewhere}")
     with pytest.raises(ConfigError, match=r"target\.modell: unknown key, did you mean 'model'"):
         apply_as_job("http://127.0.0.1:1", file, timeout_s=60, tell=print)

@@ -1,4 +1,4 @@
-"""A manager over a fake fleet: it adopts, replaces, drains, refuses, and writes down first."""
+"""A manager over a fake fleet: it adopts, replaces, drains, rejects, and writes down first."""
 
 import asyncio
 import json
@@ -122,7 +122,7 @@ async def test_nothing_is_started_before_it_could_be_written_down(scene: Scene) 
         ({"name": "other"}, FILE, "name: default -> other .cannot be changed while"),
     ],
 )
-async def test_what_cannot_be_applied_in_place_is_refused(
+async def test_what_cannot_be_applied_in_place_is_rejected(
     scene: Scene, more: dict[str, Any], source: str, message: str
 ) -> None:
     await scene.manager.apply(deployment(), FILE)
@@ -130,7 +130,7 @@ async def test_what_cannot_be_applied_in_place_is_refused(
         await scene.manager.apply(deployment(**more), source)
 
 
-async def test_a_target_of_other_tokens_is_refused(scene: Scene, tmp_path: Path) -> None:
+async def test_a_target_of_other_tokens_is_rejected(scene: Scene, tmp_path: Path) -> None:
     for name, vocab in (("one", {"a": 0}), ("two", {"a": 1}), ("same", {"a": 0})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
@@ -144,7 +144,7 @@ async def test_a_target_of_other_tokens_is_refused(scene: Scene, tmp_path: Path)
     assert (await scene.manager.apply(of("same"), FILE)).changes
 
 
-async def test_an_unknown_replica_is_refused(scene: Scene) -> None:
+async def test_an_unknown_replica_is_rejected(scene: Scene) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")
     with pytest.raises(ConfigError, match="target-7: test has no such replica, but target-0, target-1"):

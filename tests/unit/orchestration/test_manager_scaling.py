@@ -18,7 +18,7 @@ from tests.unit.orchestration.manager_rig import FILE, Scene, deployment
         ({Role.DRAFTER: 2}, "drafter: default has no such tier"),
     ],
 )
-async def test_a_scale_beyond_the_limits_is_refused(
+async def test_a_scale_beyond_the_limits_is_rejected(
     scene: Scene, replicas: dict[Role, int], message: str
 ) -> None:
     await scene.manager.apply(deployment(), FILE)

@@ -55,7 +55,7 @@ def test_a_successor_that_fails_leaves_the_old_ones_alone() -> None:
         scene.decide()
         for key, instance in list(scene.ledger.instances.items()):
             if instance.phase is Phase.STARTING:
-                scene.ledger.lost(key, "no weights", scene.now, is_refusal=True)
+                scene.ledger.lost(key, "no weights", scene.now, is_rejection=True)
         scene.now += 10
     ready = [str(key) for key, i in scene.ledger.instances.items() if i.phase is Phase.READY]
     assert ready == ["target-0.1", "target-1.1"]

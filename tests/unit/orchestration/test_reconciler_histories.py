@@ -16,7 +16,7 @@ from orchestration.deployment.file import RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec
 from tests.unit.orchestration.reconciler_rig import SURGE, specs
 
-EVENTS = ("ready", "lost", "refused", "unreachable", "drained", "condemned")
+EVENTS = ("ready", "lost", "rejected", "unreachable", "drained", "condemned")
 
 
 class Histories(RuleBasedStateMachine):
@@ -96,8 +96,8 @@ class Histories(RuleBasedStateMachine):
         match event:
             case "ready":
                 self.ledger.ready(key, f"h:{key}", self.now)
-            case "lost" | "refused":
-                self.ledger.lost(key, event, self.now, event == "refused")
+            case "lost" | "rejected":
+                self.ledger.lost(key, event, self.now, event == "rejected")
             case "unreachable":
                 self.ledger.unreachable(key, self.now)
             case "drained" if self.ledger.instances[key].phase is Phase.DRAINING:

@@ -79,7 +79,7 @@ def test_services_are_told_the_ports_of_a_network_and_are_not_replaced_for_other
 
 
 @pytest.mark.parametrize("ports", ["50100", "50100-", "a-b", "50100:50199"])
-def test_ports_that_are_no_range_are_refused(ports: str) -> None:
+def test_ports_that_are_no_range_are_rejected(ports: str) -> None:
     with pytest.raises(ConfigError, match=f"service_ports: is '{ports}'"):
         deployment(service_ports=ports)
 
@@ -98,7 +98,7 @@ def test_actors_are_configured_with_plain_values() -> None:
 
 def test_a_suffix_sub_drafter_is_told_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    assert helper.config == {"engine": "suffix", "memory_tokens": 10_000_000}
+    assert helper.config == {"engine": "suffix", "response_cache_tokens": 10_000_000}
 
 
 def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:

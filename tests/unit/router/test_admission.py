@@ -59,7 +59,7 @@ class Office:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def enter(self, name: str, tenant: str = "", timeout_s: float | None = None) -> asyncio.Task[None]:
-        """A request that got its place, waits, or was refused by now."""
+        """A request that got its place, waits, or was rejected by now."""
         self._leaves[name] = asyncio.Event()
         task = self._tasks[name] = asyncio.create_task(self._visit(name, tenant, timeout_s))
         await self.settle()
@@ -108,8 +108,8 @@ async def test_what_comes_first_is_served_first_and_the_queue_is_bounded() -> No
     async with office(max_queued=2) as made:
         for name in "abc":
             await made.enter(name)
-        refused = await made.enter("d")
-        assert isinstance(refused.exception(), Overloaded)
+        rejected = await made.enter("d")
+        assert isinstance(rejected.exception(), Overloaded)
         for name in "abc":
             await made.leave(name)
         assert made.served == ["a", "b", "c"]
@@ -133,16 +133,16 @@ async def test_a_full_queue_gives_the_place_of_the_greediest_to_whoever_has_none
         assert made.served == ["flood-0", "quiet"]
 
 
-async def test_a_refusal_says_when_the_request_would_have_had_its_place() -> None:
+async def test_a_rejection_says_when_the_request_would_have_had_its_place() -> None:
     async with office(max_concurrent=2, max_queued=4) as made:
         await visit(made, "first", 6.0)
         for number in range(6):
             await made.enter(str(number))
-        refused = (await made.enter("late")).exception()
-        assert isinstance(refused, Overloaded) and refused.retry_after_s == pytest.approx(15.0)
+        rejected = (await made.enter("late")).exception()
+        assert isinstance(rejected, Overloaded) and rejected.retry_after_s == pytest.approx(15.0)
 
 
-async def test_a_request_that_cannot_make_its_deadline_is_refused_at_once() -> None:
+async def test_a_request_that_cannot_make_its_deadline_is_rejected_at_once() -> None:
     async with office() as made:
         await visit(made, "first", 4.0)
         await made.enter("running")
@@ -155,7 +155,7 @@ async def test_a_request_that_cannot_make_its_deadline_is_refused_at_once() -> N
             made.admission.check("", Deadline(made.clock, 14.0))
 
 
-async def test_nothing_is_refused_for_its_deadline_while_places_are_free() -> None:
+async def test_nothing_is_rejected_for_its_deadline_while_places_are_free() -> None:
     async with office(max_concurrent=2) as made:
         await visit(made, "first", 4.0)
         assert not (await made.enter("hasty", timeout_s=0.1)).done()

@@ -1,4 +1,4 @@
-"""API keys: made once, kept as hashes, known again, read anew, and never told."""
+"""API keys: made once, kept as hashes, known again, read again, and never told."""
 
 import os
 import stat
@@ -38,9 +38,9 @@ def test_a_token_is_known_again_and_only_its_hash_is_kept(tmp_path: Path) -> Non
 )
 def test_nothing_else_lets_anybody_in(tmp_path: Path, said: str) -> None:
     token = issue_key(tmp_path / "keys.yaml", "alice", {})
-    with pytest.raises(Unauthenticated) as refused:
+    with pytest.raises(Unauthenticated) as rejected:
         Keys(tmp_path / "keys.yaml").caller(said.format(token))
-    assert token not in str(refused.value)
+    assert token not in str(rejected.value)
 
 
 def test_changes_of_the_file_hold_at_once_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_changes_of_the_file_hold_at_once_and_a_broken_file_changes_nothing(tmp_
         "keys: {alice: {sha256: 'hunter2-secret}}",
     ],
 )
-def test_a_token_in_place_of_its_hash_is_refused_and_not_told(tmp_path: Path, content: str) -> None:
+def test_a_token_in_place_of_its_hash_is_rejected_and_not_told(tmp_path: Path, content: str) -> None:
     (file := tmp_path / "keys.yaml").write_text(content)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejected:
         Keys(file)
-    assert "hunter2" not in str(refused.value) and "keys.yaml" in str(refused.value)
+    assert "hunter2" not in str(rejected.value) and "keys.yaml" in str(rejected.value)
 
 
 def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_a_key_has_so_many_requests_a_minute_and_is_told_when_the_next_may_come(
 
     for _ in range(30):
         ask()
-    with pytest.raises(Overloaded) as refused:
+    with pytest.raises(Overloaded) as rejected:
         ask()
-    assert refused.value.retry_after_s == pytest.approx(2.0)
+    assert rejected.value.retry_after_s == pytest.approx(2.0)
     clock.advance(2.0)
     ask()
     with pytest.raises(Overloaded):

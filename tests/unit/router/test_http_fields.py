@@ -1,4 +1,4 @@
-"""What becomes of a body's fields: which are dropped, which refused, and what a model's makers add."""
+"""What becomes of a body's fields: which are dropped, which rejected, and what a model's makers add."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ NAMES = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *UNS
 
 
 @given(st.dictionaries(st.sampled_from(NAMES) | st.text(), JSON))
-def test_whatever_a_body_holds_it_is_taken_or_refused_by_name(data: dict[str, Any]) -> None:
+def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, Any]) -> None:
     for model in (CompletionRequest, ChatRequest):
         try:
             taken = parse(model, data)
@@ -41,7 +41,7 @@ def test_whatever_a_body_holds_it_is_taken_or_refused_by_name(data: dict[str, An
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
-def test_an_unsupported_field_is_refused_but_for_values_that_ask_nothing(name: str) -> None:
+def test_an_unsupported_field_is_rejected_but_for_values_that_ask_nothing(name: str) -> None:
     for idle in (None, *UNSUPPORTED[name]):
         parse(CompletionRequest, {**COMPLETION, name: idle})
     with pytest.raises(InvalidRequest, match=f"{name} is not supported") as caught:
@@ -90,7 +90,7 @@ def test_a_template_that_is_none_is_named_at_the_start(
         ChatTemplate(tokenizer, file)
 
 
-def test_a_template_may_refuse_and_sees_nothing_but_its_messages(tmp_path: Path) -> None:
+def test_a_template_may_reject_and_sees_nothing_but_its_messages(tmp_path: Path) -> None:
     tokenizer, file = Tokenizer.load(save_tokenizer(tmp_path)), tmp_path / "chat.jinja"
     said = [{"role": "user", "content": "hello"}]
     for template in ("{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}", "{{ 1 / 0 }}"):

@@ -6,7 +6,7 @@ import pytest
 
 from fly.messages import ModelInfo, Role
 from fly.statistics import Statistics
-from fly.types import Decided, FinishReason, Mode, Refusal, SamplingParams, Verdict
+from fly.types import DecidedToken, FinishReason, Mode, RejectionReason, SamplingParams, Verdict
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from router.codec.generation import request_from_wire, speculation_from_wire, speculation_to_wire
@@ -23,7 +23,7 @@ from router.generation.response import (
 from router.requests.request import GenerateRequest, SpeculationParams
 
 TOKENS = tuple(
-    ResponseToken(Decided(3 + n, verdict, 9 + n, 0.5), "a", "b") for n, verdict in enumerate(Verdict)
+    ResponseToken(DecidedToken(3 + n, verdict, 9 + n, 0.5), "a", "b") for n, verdict in enumerate(Verdict)
 )
 FULL = SpeculationParams(
     "fly", "paper", 0, False, 3, 0.25, "carry", 1, True, False, 2, "normalized", "goodput"
@@ -115,11 +115,17 @@ def test_every_statistic_has_its_field() -> None:
     plain = [name for name in names if name != "tau" and not name.startswith("rejected_by_")]
     for number, name in enumerate(plain, start=1):
         setattr(statistics, name, number)
-    for number, refusal in enumerate(Refusal, start=1):
-        statistics.refusals[refusal] = number
+    for number, rejection in enumerate(RejectionReason, start=1):
+        statistics.rejections[rejection] = number
     wire = statistics_to_wire(statistics)
     assert [getattr(wire, name) for name in plain] == list(range(1, len(plain) + 1))
-    assert [getattr(wire, f"rejected_by_{refusal.value}") for refusal in Refusal] == [1, 2, 3, 4, 5]
+    assert [getattr(wire, f"rejected_by_{rejection.value}") for rejection in RejectionReason] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     assert wire.tau == 9 / wire.draft_rounds
 
 

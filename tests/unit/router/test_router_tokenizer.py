@@ -40,7 +40,7 @@ def test_a_folder_without_or_with_a_broken_tokenizer_is_named(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("value", ['"abc"', '[0, "x"]', "-1", "true", "{}"])
-def test_end_ids_that_are_no_ids_are_refused(tmp_path: Path, value: str) -> None:
+def test_end_ids_that_are_no_ids_are_rejected(tmp_path: Path, value: str) -> None:
     folder = save_tokenizer(tmp_path)
     (folder / "generation_config.json").write_text(f'{{"eos_token_id": {value}}}')
     with pytest.raises(ModelError, match=r"generation_config\.json: eos_token_id holds"):

@@ -1,4 +1,4 @@
-"""Requests: what is refused, what is filled in, and the rule that comes of it."""
+"""Requests: what is rejected, what is filled in, and the rule that comes of it."""
 
 import math
 from dataclasses import replace
@@ -175,7 +175,7 @@ def test_choices_have_seeds_of_their_own_and_the_first_has_the_requests() -> Non
     assert choices[1].sampling.seed == prepared(seed=2**64 - 1, n=2).choices()[1].sampling.seed
 
 
-def test_a_carry_beyond_the_window_is_refused() -> None:
+def test_a_carry_beyond_the_window_is_rejected() -> None:
     asked = SpeculationParams(preset="flyserve", carry_after=5, window=4)
     assert faults(speculation=asked) == ["speculation.carry_after"]
 
@@ -205,7 +205,7 @@ def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
     assert (plan.draft_length_policy.value, plan.draft_length) == (policy, asked.get("draft_length", 15))
 
 
-def test_an_unknown_draft_length_policy_is_refused() -> None:
+def test_an_unknown_draft_length_policy_is_rejected() -> None:
     asked = SpeculationParams(draft_length_policy="best")
     assert faults(speculation=asked) == ["speculation.draft_length_policy"]
 

@@ -9,16 +9,16 @@ from fly.messages import (
     Close,
     Draft,
     DraftStep,
-    GuessCounts,
     Load,
     Open,
+    ProposalCounts,
     Stale,
     StaleReason,
     StepTimes,
     Verification,
     VerifyStep,
 )
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
 from protos.flyserve.v1 import common_pb2, drafter_pb2, target_pb2
 from services.common.codec.drafter import (
@@ -56,7 +56,7 @@ TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
 LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD, WORD, WORD, WORD)
 STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
-GUESSES = st.builds(GuessCounts, SHORT, SHORT, SHORT, SHORT)
+GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
 TO_TARGET = st.builds(
     Open, *OPENING, st.sampled_from(EntropyEstimator), num_logprobs=st.none() | SHORT
@@ -116,7 +116,7 @@ def test_what_an_older_peer_leaves_out_has_its_default() -> None:
     assert opening.sampling == SamplingParams() and opening.num_logprobs is None
 
 
-def test_an_unknown_coupling_is_refused_by_name() -> None:
+def test_an_unknown_coupling_is_rejected_by_name() -> None:
     sampling = common_pb2.SamplingParams(coupling=99)  # type: ignore[arg-type]
     wire = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=common_pb2.Open(sampling=sampling)))
     with pytest.raises(InvalidRequest, match=r"sampling\.coupling is 99"):

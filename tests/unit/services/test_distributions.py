@@ -29,7 +29,7 @@ EMPTY = SparseDistribution((), ())
         (SparseDistribution((7, 3), (0.5, 0.498)), "probabilities"),
     ],
 )
-def test_a_bad_distribution_is_refused(bad: SparseDistribution, field: str) -> None:
+def test_a_bad_distribution_is_rejected(bad: SparseDistribution, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_distributions((GOOD, bad), (7, 7), 100)
     assert caught.value.violations[0].field == f"distributions[1].{field}"

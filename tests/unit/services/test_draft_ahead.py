@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fly.messages import Draft, DraftStep, Open, Role
-from fly.tokens import PeerView, TokenSequence
+from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling, SamplingParams
 from services.drafter.help import NoHelp
 from services.drafter.session import DraftingLimits, DraftSession
@@ -96,7 +96,7 @@ async def play(
     opening = Open(f"test-{prompt}", len(prompt), sampling)
     sequence = await engine.open(opening)
     session = DraftSession(engine, sequence, NoHelp(), limits)
-    known, view, played = TokenSequence(prompt), PeerView(), Played([], [], [])
+    known, view, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
     try:
         for _ in range(12):
             draft = await session.step(DraftStep(view.update(known, (), len(known)), NUM_DRAFTS))
@@ -160,7 +160,7 @@ async def two_steps(engine: ClockEngine) -> tuple[Draft, Draft]:
     opening = Open("test", 3, GREEDY)
     sequence = await engine.open(opening)
     session = DraftSession(engine, sequence, NoHelp(), AHEAD)
-    known, view = TokenSequence([20, 21, 22]), PeerView()
+    known, view = TokenSequence([20, 21, 22]), SequenceMirror()
     first = await session.step(DraftStep(view.update(known, (), 3), NUM_DRAFTS))
     view.append(first.tokens)
     for _ in range(100):
@@ -196,7 +196,7 @@ async def test_others_wait_for_no_more_than_the_forward_that_runs() -> None:
         opening = Open("test", 3, GREEDY)
         one, other = await engine.open(opening), await engine.open(opening)
         session = DraftSession(engine, one, NoHelp(), AHEAD)
-        await session.step(DraftStep(PeerView().update(TokenSequence([20, 21, 22]), (), 3), 20))
+        await session.step(DraftStep(SequenceMirror().update(TokenSequence([20, 21, 22]), (), 3), 20))
         other.extend([30, 31, 32])
         _, times = await engine.run_timed(other.score())
         assert times.batch_size == 1

@@ -1,4 +1,4 @@
-"""The drafting loop: the same draft whatever is guessed, in fewer forwards where the guesses are good."""
+"""The drafting loop: the same draft whatever is proposed, in fewer forwards where the proposals are good."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.messages import Open, Role
-from fly.tokens import SequenceUpdate
+from fly.sequence import SequenceUpdate
 from fly.types import Coupling, SamplingParams
-from services.drafter.drafting import Drafted, Guesser, NoGuesser, draft
+from services.drafter.drafting import Drafted, NullProposer, Proposer, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -43,17 +43,17 @@ def open_sequence(sampling: SamplingParams = GREEDY) -> tuple[EngineSequence, Si
 
 
 class Script:
-    """Guesses what a script says, call by call."""
+    """Proposals what a script says, call by call."""
 
-    def __init__(self, guesses: list[list[int]]) -> None:
-        self._guesses = iter(guesses)
+    def __init__(self, proposals: list[list[int]]) -> None:
+        self._proposals = iter(proposals)
 
     def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        return tuple(next(self._guesses, [])[:max_tokens])
+        return tuple(next(self._proposals, [])[:max_tokens])
 
 
 class Oracle:
-    """Guesses the truth, but for one position."""
+    """Proposals the truth, but for one position."""
 
     def __init__(self, truth: tuple[int, ...], wrong_at: int | None = None) -> None:
         self._tokens = [token + (index == wrong_at) for index, token in enumerate(truth)]
@@ -64,47 +64,47 @@ class Oracle:
 
 
 def drafted_with(
-    guesser: Guesser,
+    proposer: Proposer,
     max_tokens: int = 4,
     ending_ids: frozenset[int] = NO_END,
     sampling: SamplingParams = GREEDY,
 ) -> Drafted:
     sequence, runner = open_sequence(sampling)
-    result = run(draft(sequence, max_tokens, ending_ids, guesser), runner)
+    result = run(draft(sequence, max_tokens, ending_ids, proposer), runner)
     assert sequence.tokens.ids == [*PROMPT, *result.tokens]
     return result
 
 
 def test_alone_the_model_takes_one_forward_per_token() -> None:
-    assert drafted_with(NoGuesser()).forwards == 4
+    assert drafted_with(NullProposer()).forwards == 4
 
 
-def test_a_right_guess_takes_one_forward() -> None:
-    alone = drafted_with(NoGuesser())
+def test_a_right_proposal_takes_one_forward() -> None:
+    alone = drafted_with(NullProposer())
     helped = drafted_with(Oracle(alone.tokens))
-    assert helped == Drafted(alone.tokens, forwards=1, supplied=3)
+    assert helped == Drafted(alone.tokens, forwards=1, sub_drafter_tokens=3)
 
 
-def test_a_wrong_guess_costs_no_more_than_what_follows_it() -> None:
-    alone = drafted_with(NoGuesser())
+def test_a_wrong_proposal_costs_no_more_than_what_follows_it() -> None:
+    alone = drafted_with(NullProposer())
     helped = drafted_with(Oracle(alone.tokens, wrong_at=1))
-    assert helped == Drafted(alone.tokens, forwards=2, supplied=2)
+    assert helped == Drafted(alone.tokens, forwards=2, sub_drafter_tokens=2)
 
 
 @given(st.lists(st.lists(st.integers(16, 1023), max_size=6), max_size=12), st.integers(0, 12))
-def test_the_draft_does_not_depend_on_the_guesses(guesses: list[list[int]], max_tokens: int) -> None:
-    alone = drafted_with(NoGuesser(), max_tokens)
+def test_the_draft_does_not_depend_on_the_proposals(proposals: list[list[int]], max_tokens: int) -> None:
+    alone = drafted_with(NullProposer(), max_tokens)
     assert len(alone.tokens) == max_tokens
-    assert drafted_with(Script(guesses), max_tokens).tokens == alone.tokens
+    assert drafted_with(Script(proposals), max_tokens).tokens == alone.tokens
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
 @pytest.mark.parametrize("wrong_at", [None, 0, 2])
-def test_guesses_are_scored_against_the_models_own_draws(
+def test_proposals_are_scored_against_the_models_own_draws(
     sampling: SamplingParams, wrong_at: int | None
 ) -> None:
-    alone = drafted_with(NoGuesser(), 5, sampling=sampling)
-    assert alone.tokens != drafted_with(NoGuesser(), 5).tokens
+    alone = drafted_with(NullProposer(), 5, sampling=sampling)
+    assert alone.tokens != drafted_with(NullProposer(), 5).tokens
     helped = drafted_with(Oracle(alone.tokens, wrong_at), 5, sampling=sampling)
     assert (helped.tokens, helped.distributions) == (alone.tokens, alone.distributions)
     assert helped.forwards < alone.forwards
@@ -114,15 +114,15 @@ def test_guesses_are_scored_against_the_models_own_draws(
 
 
 def test_a_draft_cut_at_its_end_tells_no_more_than_its_tokens() -> None:
-    alone = drafted_with(NoGuesser(), 10, sampling=SAMPLED[1])
+    alone = drafted_with(NullProposer(), 10, sampling=SAMPLED[1])
     helped = drafted_with(Oracle(alone.tokens), 10, frozenset({2}), SAMPLED[1])
     assert helped.tokens == alone.tokens[:6] and len(helped.distributions) == 6
 
 
 @pytest.mark.parametrize("max_tokens", [6, 10])
 def test_a_draft_ends_behind_a_stop_token_where_that_is_asked_for(max_tokens: int) -> None:
-    alone = drafted_with(NoGuesser(), max_tokens)
-    ended = drafted_with(NoGuesser(), max_tokens, frozenset({2}))
+    alone = drafted_with(NullProposer(), max_tokens)
+    ended = drafted_with(NullProposer(), max_tokens, frozenset({2}))
     assert ended.tokens == alone.tokens[:6]
     assert ended.tokens[-1] == 2
     helped = drafted_with(Oracle(alone.tokens), max_tokens, frozenset({2}))

@@ -1,12 +1,12 @@
-"""Sub-drafter sessions: what they guess, what they remember of whom, and what they never do."""
+"""Sub-drafter sessions: what they proposal, what they remember of whom, and what they never do."""
 
 import pytest
 
 from fly.messages import Draft, DraftStep, Open
-from fly.tokens import PeerView, SequenceUpdate, TokenSequence
+from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
-from services.sub_drafter.engines.base import GuessEngine
+from services.sub_drafter.engines.base import ProposalEngine
 from services.sub_drafter.session import LookupSession
 
 PROMPT = [90, 91, 92]
@@ -16,10 +16,10 @@ RESPONSE = [1, 2, 3, 4, 5, 6]
 class Client:
     """A peer of one session, which tells it the truth by position."""
 
-    def __init__(self, engine: GuessEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
+    def __init__(self, engine: ProposalEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
         opening = Open("test", prompt_length, cache_salt=salt)
         self.session = LookupSession(engine.open(opening), prompt_length, max_tokens=1000)
-        self._view = PeerView()
+        self._view = SequenceMirror()
 
     def update(self, ids: list[int], decided: int) -> SequenceUpdate:
         return self._view.update(TokenSequence(ids), (), decided)
@@ -30,11 +30,11 @@ class Client:
         return draft
 
 
-def suffix_engine() -> GuessEngine:
-    return build_engine(SubDrafterConfig(engine="suffix", memory_tokens=1024))
+def suffix_engine() -> ProposalEngine:
+    return build_engine(SubDrafterConfig(engine="suffix", response_cache_tokens=1024))
 
 
-async def respond(engine: GuessEngine, decided: int, salt: str = "") -> None:
+async def respond(engine: ProposalEngine, decided: int, salt: str = "") -> None:
     """One whole response, of which `decided` tokens are."""
     client = Client(engine, salt)
     await client.ask(PROMPT + RESPONSE[:2], len(PROMPT))
@@ -42,22 +42,22 @@ async def respond(engine: GuessEngine, decided: int, salt: str = "") -> None:
     client.session.close()
 
 
-async def guessed(engine: GuessEngine, ids: list[int], salt: str = "") -> tuple[int, ...]:
+async def proposed(engine: ProposalEngine, ids: list[int], salt: str = "") -> tuple[int, ...]:
     return (await Client(engine, salt).ask([80, 81, 82, *ids], len(PROMPT))).tokens
 
 
 async def test_a_finished_response_helps_the_next_request() -> None:
     engine = suffix_engine()
-    assert await guessed(engine, [1, 2]) == ()
+    assert await proposed(engine, [1, 2]) == ()
     await respond(engine, decided=6)
-    assert await guessed(engine, [1, 2]) == (3, 4, 5, 6)
-    assert engine.memory_tokens == len(PROMPT) + 6
+    assert await proposed(engine, [1, 2]) == (3, 4, 5, 6)
+    assert engine.response_cache_tokens == len(PROMPT) + 6
 
 
 async def test_only_what_was_decided_is_remembered() -> None:
     engine = suffix_engine()
     await respond(engine, decided=4)
-    assert await guessed(engine, [1, 2]) == (3, 4)
+    assert await proposed(engine, [1, 2]) == (3, 4)
 
 
 async def test_what_was_decided_is_remembered_of_a_client_that_dies() -> None:
@@ -65,27 +65,27 @@ async def test_what_was_decided_is_remembered_of_a_client_that_dies() -> None:
     client = Client(engine)
     await client.ask(PROMPT + RESPONSE, len(PROMPT) + 4)
     client.session.close()
-    assert engine.memory_tokens == len(PROMPT) + 4
+    assert engine.response_cache_tokens == len(PROMPT) + 4
 
 
 async def test_memory_is_shared_within_a_salt_only() -> None:
     engine = suffix_engine()
     await respond(engine, 6, salt="mine")
-    assert await guessed(engine, [1, 2]) == await guessed(engine, [1, 2], "yours") == ()
-    assert await guessed(engine, [1, 2], "mine") == (3, 4, 5, 6)
+    assert await proposed(engine, [1, 2]) == await proposed(engine, [1, 2], "yours") == ()
+    assert await proposed(engine, [1, 2], "mine") == (3, 4, 5, 6)
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
 async def test_asked_for_nothing_an_engine_only_updates(name: str) -> None:
-    client = Client(build_engine(SubDrafterConfig(engine=name, memory_tokens=1024)))
+    client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024)))
     ids = [7, 8, 9, 7, 8]
     assert (await client.ask(ids, 0, max_tokens=0)).tokens == ()
     assert (await client.ask(ids, 0, max_tokens=1)).tokens == (9,)
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
-async def test_a_guess_that_did_not_come_true_leaves_no_trace(name: str) -> None:
-    client = Client(build_engine(SubDrafterConfig(engine=name, memory_tokens=1024)))
+async def test_a_proposal_that_did_not_come_true_leaves_no_trace(name: str) -> None:
+    client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024)))
     assert (await client.ask([7, 8, 9, 7, 8], 0, max_tokens=1)).tokens == (9,)
     draft = await client.ask([7, 8, 9, 7, 8, 5, 7, 8, 5, 7, 8], 0, max_tokens=1)
     assert draft.tokens == (5,)
@@ -94,4 +94,4 @@ async def test_a_guess_that_did_not_come_true_leaves_no_trace(name: str) -> None
 async def test_the_ngram_engine_remembers_nothing() -> None:
     engine = build_engine(SubDrafterConfig(engine="ngram"))
     await respond(engine, decided=6)
-    assert engine.memory_tokens == 0 and await guessed(engine, [1, 2]) == ()
+    assert engine.response_cache_tokens == 0 and await proposed(engine, [1, 2]) == ()

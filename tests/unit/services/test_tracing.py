@@ -46,12 +46,12 @@ def test_a_question_that_outlives_its_stream_is_not_lost() -> None:
     with taker.tracer.stream((("traceparent", CLIENTS),)) as stream:
         with stream.step("drafter.draft", 7) as step:
             pass
-        late, its_task = stream.call("guess"), copy_context()
+        late, its_task = stream.call("proposal"), copy_context()
         its_task.run(late.__enter__)
     its_task.run(late.__exit__, None, None, None)
-    draft, guess = taker.spans
+    draft, proposal = taker.spans
     assert (draft.parent_span_id, draft.span_id) == (wire_id(7), wire_id(step.span_id))
-    assert guess.parent_span_id == draft.span_id
+    assert proposal.parent_span_id == draft.span_id
 
 
 def test_a_step_that_names_no_span_belongs_to_what_opened_its_stream() -> None:

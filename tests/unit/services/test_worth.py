@@ -5,12 +5,12 @@ import pytest
 from services.drafter.worth import Worth
 
 
-def experienced(supplied: int, forward_s: float = 0.01, latency_s: float = 0.001) -> Worth:
+def experienced(sub_drafter_tokens: int, forward_s: float = 0.01, latency_s: float = 0.001) -> Worth:
     worth = Worth()
     for _ in range(50):
         worth.saw_forwards(10, 10 * forward_s)
         worth.saw_answer(latency_s)
-        worth.saw_use(supplied, asked=1)
+        worth.saw_use(sub_drafter_tokens, asked=1)
     return worth
 
 
@@ -24,18 +24,20 @@ def test_without_experience_it_asks_and_waits() -> None:
 
 
 def test_useful_answers_are_asked_for_every_time() -> None:
-    worth = experienced(supplied=3)
+    worth = experienced(sub_drafter_tokens=3)
     assert all(worth.asks() for _ in range(100))
 
 
-@pytest.mark.parametrize("worth", [experienced(supplied=0), experienced(supplied=1, forward_s=0.0001)])
+@pytest.mark.parametrize(
+    "worth", [experienced(sub_drafter_tokens=0), experienced(sub_drafter_tokens=1, forward_s=0.0001)]
+)
 def test_what_does_not_pay_is_only_probed(worth: Worth) -> None:
     assert not worth.pays
     assert 0 < share([worth.asks() for _ in range(160)]) < 0.1
 
 
 def test_questions_come_back_when_they_pay_again() -> None:
-    worth = experienced(supplied=0)
+    worth = experienced(sub_drafter_tokens=0)
     for _ in range(10):
         worth.saw_use(6, asked=1)
     assert worth.pays
@@ -46,20 +48,20 @@ def test_patience_is_a_part_of_a_forward() -> None:
 
 
 def test_slow_answers_are_not_waited_for() -> None:
-    worth = experienced(supplied=3, latency_s=0.02)
+    worth = experienced(sub_drafter_tokens=3, latency_s=0.02)
     assert 0 < share([worth.waits() for _ in range(160)]) < 0.1
-    assert all(experienced(supplied=3).waits() for _ in range(100))
+    assert all(experienced(sub_drafter_tokens=3).waits() for _ in range(100))
 
 
 def test_waiting_in_vain_ends_the_waiting() -> None:
-    worth = experienced(supplied=3)
+    worth = experienced(sub_drafter_tokens=3)
     for _ in range(30):
         worth.saw_wait(worth.patience_s, was_in_vain=True)
     assert share([worth.waits() for _ in range(160)]) < 0.1
 
 
 def test_waiting_counts_as_a_cost() -> None:
-    worth = experienced(supplied=1)
+    worth = experienced(sub_drafter_tokens=1)
     for _ in range(50):
         worth.saw_wait(0.02, was_in_vain=False)
     assert not worth.pays

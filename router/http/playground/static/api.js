@@ -20,7 +20,7 @@ export function settings() {
 /**
  * The chunks of a streamed response.
  *
- * Throws a Failure where the router refuses, cannot be reached or breaks off; an AbortError where `signal` says so.
+ * Throws a Failure where the router rejects, cannot be reached or breaks off; an AbortError where `signal` says so.
  */
 export async function* stream(request, signal) {
   const response = await send(request.path, {

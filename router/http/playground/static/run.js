@@ -57,7 +57,7 @@ export function firstDifference(run, other) {
   return null;
 }
 
-/** Why first mismatches were refused, most frequent first: pairs of reason and count. */
+/** Why first mismatches were rejected, most frequent first: pairs of reason and count. */
 export function rejections(statistics) {
   return ["gate", "window", "tail", "guard", "exact"]
     .map((reason) => [reason, statistics[`rejected_by_${reason}`] ?? 0])

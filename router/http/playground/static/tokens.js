@@ -12,7 +12,7 @@ export const MEANINGS = {
     "kept by FLy",
     "Drafted, and kept although the target would have taken another: it was unsure here, and agreed with what follows.",
   ],
-  corrected: ["by the target", "The target’s choice in place of a draft that was refused."],
+  corrected: ["by the target", "The target’s choice in place of a draft that was rejected."],
   bonus: ["one more", "The target’s own next token, after all that was drafted was kept."],
   plain: ["no draft", "The target’s choice in a round without a draft."],
 };

@@ -81,15 +81,15 @@ class DrafterMetrics(EngineMetrics[Draft]):
             "flyserve_draft_forwards_total", "Forwards of the model, those for answers only.", "role"
         ).labels(name)
         self._supplied = families.counter(
-            "flyserve_supplied_tokens_total", "Draft tokens that the sub-drafter supplied.", "role"
+            "flyserve_sub_drafter_tokens_total", "Draft tokens that the sub-drafter supplied.", "role"
         ).labels(name)
-        guesses = families.counter(
-            "flyserve_guesses_total",
-            "Guesses asked of the sub-drafter, and those of no use: late, refused, weak.",
+        proposals = families.counter(
+            "flyserve_proposals_total",
+            "Proposals asked of the sub-drafter, and those of no use: late, invalid, low confidence.",
             *("role", "outcome"),
         )
-        self._asked, self._late, self._refused, self._weak = (
-            guesses.labels(name, outcome) for outcome in ("asked", "late", "refused", "weak")
+        self._asked, self._late, self._rejected, self._weak = (
+            proposals.labels(name, outcome) for outcome in ("requested", "late", "invalid", "low_confidence")
         )
         ahead = families.counter(
             "flyserve_ahead_tokens_total",
@@ -102,11 +102,11 @@ class DrafterMetrics(EngineMetrics[Draft]):
         super().answered(answer, seconds)
         self._drafted.observe(len(answer.tokens))
         self._forwards.inc(answer.forwards)
-        self._supplied.inc(answer.supplied)
-        self._asked.inc(answer.guesses.asked)
-        self._late.inc(answer.guesses.late)
-        self._refused.inc(answer.guesses.refused)
-        self._weak.inc(answer.guesses.weak)
+        self._supplied.inc(answer.sub_drafter_tokens)
+        self._asked.inc(answer.proposals.requested)
+        self._late.inc(answer.proposals.late)
+        self._rejected.inc(answer.proposals.invalid)
+        self._weak.inc(answer.proposals.low_confidence)
         self._hit.inc(answer.drafted_ahead)
         self._dropped.inc(answer.dropped_ahead)
 

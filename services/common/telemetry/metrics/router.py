@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from fly.messages import Draft, Role, Verification
 from fly.statistics import Statistics
-from fly.types import Decision, FinishReason, Mode, Refusal, Verdict
+from fly.types import Decision, FinishReason, Mode, RejectionReason, Verdict
 from services.common.telemetry.metrics.families import LONG_SECONDS, SECONDS, TOKENS, Families
 from services.common.telemetry.observers import ResponseObserver, RouterObserver
 
@@ -98,8 +98,8 @@ class _ResponseFamilies:
         self.missed = families.counter(
             "flyserve_rounds_missed_total", "Rounds that wanted a draft and had none.", "mode"
         )
-        self.refusals = families.counter(
-            "flyserve_refusals_total", "First refused mismatch of each round, by reason.", "mode", "reason"
+        self.rejections = families.counter(
+            "flyserve_rejections_total", "First rejected mismatch of each round, by reason.", "mode", "reason"
         )
         self.draft_length = families.histogram(
             "flyserve_draft_length_tokens",
@@ -136,7 +136,7 @@ class _ResponseFamilies:
             "flyserve_wire_bytes_total", "Sent to and received from the services, for finished responses."
         )
         self.replays = families.counter(
-            "flyserve_replays_total", "Times that a finished response's sequence was told anew."
+            "flyserve_replays_total", "Times that a finished response's sequence was replayed."
         )
 
     def _read_positions(self) -> Iterator[tuple[Sequence[str], float]]:
@@ -151,7 +151,7 @@ class ResponseMetrics(ResponseObserver):
         self.positions = _Positions(mode)
         self._responses = {why: families.responses.labels(mode.value, why.value) for why in FinishReason}
         self._tokens = {verdict: families.tokens.labels(mode.value, verdict.value) for verdict in Verdict}
-        self._refusals = {why: families.refusals.labels(mode.value, why.value) for why in Refusal}
+        self._rejections = {why: families.rejections.labels(mode.value, why.value) for why in RejectionReason}
         self._goodput = families.goodput.labels(mode.value)
         self._rounds = {yes: families.rounds.labels(mode.value, str(yes).lower()) for yes in (False, True)}
         self._carried = families.carried.labels(mode.value)
@@ -179,8 +179,8 @@ class ResponseMetrics(ResponseObserver):
         for verdict, tokens in self._tokens.items():
             if number := verdicts.count(verdict):
                 tokens.inc(number)
-        if decision.refusal is not None:
-            self._refusals[decision.refusal].inc()
+        if decision.rejection is not None:
+            self._rejections[decision.rejection].inc()
         if decision.provisional:
             self._carried.inc()
         if num_drafts:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
-from fly.messages import Draft, Load, Role, StaleReason, Verification
+from fly.messages import Draft, Load, Role, Verification
+from fly.sequence import StaleReason
 from services.common.telemetry.metrics.families import SECONDS, Families
 from services.common.telemetry.observers import StepObserver
 
@@ -26,7 +27,7 @@ class StepMetrics(StepObserver[Answer]):
             families.read(kind, name, help, partial(self._read, field), "role")
         stale = families.counter(
             "flyserve_stale_steps_total",
-            "Steps whose sequence had to be told anew, by reason.",
+            "Steps whose sequence had to be replayed, by reason.",
             *("role", "reason"),
         )
         self._stale = {reason: stale.labels(self._role, reason.value) for reason in StaleReason}

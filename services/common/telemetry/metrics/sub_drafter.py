@@ -1,4 +1,4 @@
-"""Metrics of a sub-drafter that looks up: its guesses and its memory."""
+"""Metrics of a sub-drafter that looks up: its proposals and its memory."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ _LOADS: Loads = {
     "sequences": ("gauge", "flyserve_sequences_open", "Open sequences."),
     "kv_used": (
         "gauge",
-        "flyserve_memory_used_tokens",
+        "flyserve_response_cache_used_tokens",
         "Tokens of finished responses that are remembered.",
     ),
-    "kv_capacity": ("gauge", "flyserve_memory_capacity_tokens", "Tokens that can be remembered."),
+    "kv_capacity": ("gauge", "flyserve_response_cache_capacity_tokens", "Tokens that can be remembered."),
 }
 
 
@@ -26,17 +26,17 @@ class SubDrafterMetrics(StepMetrics[Draft]):
     def __init__(self, families: Families, load: Callable[[], Load]) -> None:
         """Reads the load when somebody scrapes."""
         super().__init__(families, Role.SUB_DRAFTER, load, _LOADS)
-        self._guessed = families.histogram(
-            "flyserve_guessed_tokens", "Tokens of one guess; its sum is all of them.", TOKENS
+        self._proposed = families.histogram(
+            "flyserve_proposed_tokens", "Tokens of one proposal; its sum is all of them.", TOKENS
         )
-        self._passages = families.counter(
-            "flyserve_passage_tokens_total", "Tokens of passages that were told to drafters."
+        self._snippets = families.counter(
+            "flyserve_snippet_tokens_total", "Tokens of snippets that were told to drafters."
         )
 
     def answered(self, answer: Draft, seconds: float) -> None:
         super().answered(answer, seconds)
-        self._guessed.observe(len(answer.tokens))
-        self._passages.inc(sum(map(len, answer.passages)))
+        self._proposed.observe(len(answer.tokens))
+        self._snippets.inc(sum(map(len, answer.snippets)))
 
 
 def sub_drafter_observer(registry: CollectorRegistry | None, load: Callable[[], Load]) -> StepObserver[Draft]:

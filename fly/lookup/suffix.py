@@ -1,12 +1,12 @@
-"""Suffix guessing: how the sequence, and the responses before it, went on wherever they ended like this."""
+"""Suffix proposing: how the sequence, and the responses before it, went on wherever they ended like this."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fly.known import common_length
-from fly.lookup import Guess
-from fly.response_memory import END, ORDERS, ResponseMemory
+from fly.lookup.ngram import Proposal
+from fly.lookup.response_cache import END, ORDERS, ResponseCache
+from fly.sequence import common_length
 
 _OWN_ORDERS = (1, 2, 3, 4)
 _LONGEST = max(ORDERS)
@@ -73,7 +73,7 @@ class SequenceIndex:
         return tuple(self._ids[-order:]) if len(self._ids) >= order else ()
 
 
-class Others(Protocol):
+class NgramSource(Protocol):
     """What other responses say."""
 
     def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
@@ -83,7 +83,7 @@ class Others(Protocol):
 class SaltedMemory:
     """The responses of one salt."""
 
-    def __init__(self, memory: ResponseMemory, salt: str) -> None:
+    def __init__(self, memory: ResponseCache, salt: str) -> None:
         self._memory = memory
         self._salt = salt
 
@@ -91,14 +91,14 @@ class SaltedMemory:
         return self._memory.followers(ngram, self._salt, limit)
 
 
-class Passages:
-    """Passages of other responses, told one by one."""
+class Snippets:
+    """Snippets of other responses, told one by one."""
 
     def __init__(self) -> None:
         self._index = SequenceIndex(ORDERS)
 
-    def add(self, passage: Iterable[int]) -> None:
-        self._index.extend((END, *passage))
+    def add(self, snippet: Iterable[int]) -> None:
+        self._index.extend((END, *snippet))
 
     def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
         return self._index.followers(ngram, limit)
@@ -106,11 +106,11 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class SuffixRule:
-    """How evidence is weighed, and when a guess ends.
+    """How evidence is weighed, and when a proposal ends.
 
     Attributes:
-        min_step: A token less likely than this, given those before it, ends the guess.
-        min_joint: So does a guess that is less likely than this as a whole.
+        min_step: A token less likely than this, given those before it, ends the proposal.
+        min_joint: So does a proposal that is less likely than this as a whole.
         max_places: Occurrences that are counted per n-gram, the latest ones.
         own_weight: Of an occurrence in the sequence itself, against one in another response.
         negligible: Probability that is left to shorter n-grams at which they are no longer asked.
@@ -123,15 +123,15 @@ class SuffixRule:
     negligible: float = 0.1
 
 
-class SuffixGuesser:
-    """Guesses for one sequence, token by token, each the likeliest after those before it.
+class SuffixProposer:
+    """Proposals for one sequence, token by token, each the likeliest after those before it.
 
     Three sources are asked for what followed the last tokens: the sequence, the drafts that were dropped from
     it (what was wrong once is often right a few tokens later), and other responses. Longer n-grams count
     first; what they leave open goes to shorter ones (interpolation after Witten and Bell, 1991).
     """
 
-    def __init__(self, others: Others, rule: SuffixRule | None = None) -> None:
+    def __init__(self, others: NgramSource, rule: SuffixRule | None = None) -> None:
         self._sequence = SequenceIndex()
         self._dropped = SequenceIndex()
         self._others = others
@@ -150,7 +150,7 @@ class SuffixGuesser:
         self._sequence.truncate(unchanged)
         self._sequence.extend(ids[unchanged:])
 
-    def guess(self, max_tokens: int) -> Guess:
+    def propose(self, max_tokens: int) -> Proposal:
         """The likeliest continuation, for as long as it is likely enough."""
         rule, tail = self._rule, self._sequence.from_position(-_LONGEST)
         tokens: list[int] = []
@@ -164,7 +164,7 @@ class SuffixGuesser:
                 match_length, first = order, confidence
             tokens.append(token)
             tail.append(token)
-        return Guess(tuple(tokens), match_length, first)
+        return Proposal(tuple(tokens), match_length, first)
 
     def _next(self, tail: tuple[int, ...]) -> tuple[int, float, int]:
         """The likeliest next token, its probability, and the longest n-gram that said something."""

@@ -14,7 +14,7 @@ CERTIFICATES = {
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    # What the schema refuses.
+    # What the schema rejects.
     "unknown section": ({"tarhet": {"replicas": 2}}, ("tarhet",)),
     "misspelt key of a tier": ({"target": {"replica": 2}}, ("target", "replica")),
     "misspelt key of pods": ({"pods": {"target": {"gpu": 1}}}, ("pods.target", "gpu")),
@@ -30,7 +30,10 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "window of nothing": ({"speculation": {"window": 0}}, ("speculation.window", "1")),
     "draft too long": ({"speculation": {"draft_length": {"max": 65}}}, ("draft_length.max", "64")),
     "draft too short": ({"speculation": {"draft_length": {"max": 0}}}, ("draft_length.max", "1")),
-    "negative memory": ({"sub_drafter": {"memory_tokens": -1}}, ("sub_drafter.memory_tokens", "1024")),
+    "negative memory": (
+        {"sub_drafter": {"response_cache_tokens": -1}},
+        ("sub_drafter.response_cache_tokens", "1024"),
+    ),
     "a whole process on more than one GPU": ({"target": {"gpus": 2}}, ("target.gpus", "1")),
     "pods that come and go": (
         {"ray": {"autoscaling": {"idleTimeoutSeconds": 30}}},
@@ -183,14 +186,14 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_values_that_cannot_work_are_refused_with_key_and_remedy(case: str, tmp_path: Path) -> None:
+def test_values_that_cannot_work_are_rejected_with_key_and_remedy(case: str, tmp_path: Path) -> None:
     values, parts = REFUSED[case]
-    with pytest.raises(ChartError) as refusal:
+    with pytest.raises(ChartError) as rejection:
         rendered(tmp_path, values)
-    assert all(part in str(refusal.value) for part in parts), refusal.value
+    assert all(part in str(rejection.value) for part in parts), rejection.value
 
 
-def test_a_cluster_without_kuberay_is_refused(tmp_path: Path) -> None:
+def test_a_cluster_without_kuberay_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ChartError, match=r"ray\.io/v1: .* install the KubeRay operator"):
         rendered(tmp_path, api_versions=())
 

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fly.errors import FlyServeError, NotReady
-from fly.tokens import TokenSequence
+from fly.sequence import TokenSequence
 from services.common.backoff import Backoff
 from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
-from services.drafter.guesser import PASSAGE_TOKENS, Question, RemoteGuesser
+from services.drafter.proposer import PASSAGE_TOKENS, Question, RemoteProposer
 from services.drafter.worth import Worth
 
 logger = logging.getLogger(__name__)
@@ -19,11 +19,11 @@ _SILENCE_S = 1.0
 """A sub-drafter that does not answer for so long is left; nobody waits for it meanwhile."""
 
 
-class GuessLink:
-    """Carries one guesser's questions to whatever sub-drafter there is, for as long as the sequence lives.
+class ProposalLink:
+    """Carries one proposer's questions to whatever sub-drafter there is, for as long as the sequence lives.
 
     Attributes:
-        guesser: Whose questions it carries.
+        proposer: Whose questions it carries.
         is_concluded: Nothing more will be asked.
     """
 
@@ -31,7 +31,7 @@ class GuessLink:
         self, open_stream: Callable[[], DrafterStream | None], worth: Worth, vocab_size: int
     ) -> None:
         """Opens streams by `open_stream`, which gives None while there is no sub-drafter."""
-        self.guesser = RemoteGuesser(self._send, worth, vocab_size)
+        self.proposer = RemoteProposer(self._send, worth, vocab_size)
         self._open_stream = open_stream
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -47,9 +47,9 @@ class GuessLink:
                 await self._converse()
             except FlyServeError as error:
                 logger.info("drafting goes on without a sub-drafter: %s", error)
-                self.guesser.lost()
+                self.proposer.lost()
                 await asyncio.sleep(self._backoff.next_s())
-                self.guesser.found()
+                self.proposer.found()
 
     def conclude(self, ids: Sequence[int], decided: int) -> None:
         """What the sequence came to: told with the farewell, after which `run` returns."""
@@ -80,15 +80,15 @@ class GuessLink:
         if question is None:
             return
         try:
-            with current_span().call("guess"):
+            with current_span().call("proposal"):
                 async with asyncio.timeout(_SILENCE_S):
                     draft = await stream.draft(
-                        self._mirror, question.decided, question.max_tokens, passage_tokens=PASSAGE_TOKENS
+                        self._mirror, question.decided, question.max_tokens, snippet_tokens=PASSAGE_TOKENS
                     )
         except TimeoutError:
             raise NotReady(f"no answer within {_SILENCE_S:g} s") from None
         self._backoff = Backoff()
-        self.guesser.answered(question, draft)
+        self.proposer.answered(question, draft)
 
     def _latest(self) -> Question | None:
         """The latest question that came in; the mirror takes all of them over."""

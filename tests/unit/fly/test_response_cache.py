@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.response_memory import ResponseMemory
+from fly.lookup.response_cache import ResponseCache
 
 ORDERS = (1, 2, 4)
 ALL = 10_000
@@ -34,7 +34,7 @@ class Naive:
 def test_it_finds_what_followed_within_the_same_salt(
     added: list[tuple[list[int], str]], ngram: tuple[int, ...], salt: str
 ) -> None:
-    memory, naive = ResponseMemory(1000, ORDERS), Naive()
+    memory, naive = ResponseCache(1000, ORDERS), Naive()
     for ids, its_salt in added:
         memory.add(ids, its_salt)
         naive.responses.append((ids, its_salt))
@@ -45,7 +45,7 @@ def test_it_finds_what_followed_within_the_same_salt(
 def test_the_oldest_responses_give_way(
     added: list[tuple[list[int], str]], max_tokens: int, ngram: tuple[int, ...]
 ) -> None:
-    memory, naive = ResponseMemory(max_tokens, ORDERS), Naive()
+    memory, naive = ResponseCache(max_tokens, ORDERS), Naive()
     for ids, salt in added:
         memory.add(ids, salt)
         if len(ids) > 1:
@@ -57,21 +57,21 @@ def test_the_oldest_responses_give_way(
 
 
 def test_a_full_memory_has_given_up_no_more_than_it_must() -> None:
-    memory = ResponseMemory(100, ORDERS)
+    memory = ResponseCache(100, ORDERS)
     for _ in range(50):
         memory.add([1, 2, 3, 4])
     assert memory.num_tokens == 80  # every response of 4 takes a cell more for its end
 
 
 def test_a_limit_takes_the_latest() -> None:
-    memory = ResponseMemory(100, ORDERS)
+    memory = ResponseCache(100, ORDERS)
     for token in (5, 6, 7):
         memory.add([1, 2, token])
     assert memory.followers((1, 2), "", limit=2) == [7, 6]
 
 
 def test_salts_that_hold_nothing_any_more_are_forgotten() -> None:
-    memory = ResponseMemory(10, ORDERS)
+    memory = ResponseCache(10, ORDERS)
     memory.add([1, 2, 3, 4], "a")
     for _ in range(3):
         memory.add([1, 2, 3, 4], "b")
@@ -81,5 +81,5 @@ def test_salts_that_hold_nothing_any_more_are_forgotten() -> None:
 
 
 def test_ten_million_tokens_take_some_hundred_megabytes() -> None:
-    memory = ResponseMemory(10_000_000)
+    memory = ResponseCache(10_000_000)
     assert memory.num_bytes / 10_000_000 < 50

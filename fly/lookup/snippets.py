@@ -1,43 +1,43 @@
-"""Which passages of earlier responses tell most about how a sequence may go on."""
+"""Which snippets of earlier responses tell most about how a sequence may go on."""
 
 from collections.abc import Iterator, Sequence
 
-from fly.response_memory import ORDERS, ResponseMemory
+from fly.lookup.response_cache import ORDERS, ResponseCache
 
 _LOOK_BACK = 20
-"""Last tokens of a sequence that passages are looked for: a draft, and what it followed."""
+"""Last tokens of a sequence that snippets are looked for: a draft, and what it followed."""
 
 _BEFORE, _LENGTH = 16, 44
-"""Tokens of a passage before the place that was looked for, and tokens in all."""
+"""Tokens of a snippet before the place that was looked for, and tokens in all."""
 
 _PER_NGRAM = 4
-"""Passages per n-gram, the latest: wording varies."""
+"""Snippets per n-gram, the latest: wording varies."""
 
 _PLACES = 16
-"""Places of an n-gram among which passages are chosen that have not been told yet."""
+"""Places of an n-gram among which snippets are chosen that have not been told yet."""
 
 
-class PassageFinder:
-    """Finds passages for one sequence, none of them twice."""
+class SnippetRetriever:
+    """Finds snippets for one sequence, none of them twice."""
 
-    def __init__(self, memory: ResponseMemory, salt: str) -> None:
+    def __init__(self, memory: ResponseCache, salt: str) -> None:
         self._memory = memory
         self._salt = salt
         self._told: set[int] = set()
 
     def find(self, ids: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:
-        """Passages in which other responses said what `ids` says last, `max_tokens` in all.
+        """Snippets in which other responses said what `ids` says last, `max_tokens` in all.
 
         What has been overwritten in memory since it was told may be passed over.
         """
         found: list[tuple[int, ...]] = []
         for place in self._places(ids):
-            passage = self._memory.passage(place, _BEFORE, min(_LENGTH, max_tokens))
-            if place in self._told or not 2 <= len(passage) <= max_tokens:
+            snippet = self._memory.snippet(place, _BEFORE, min(_LENGTH, max_tokens))
+            if place in self._told or not 2 <= len(snippet) <= max_tokens:
                 continue
-            self._told.update(passage)
-            found.append(self._memory.text(passage))
-            max_tokens -= len(passage)
+            self._told.update(snippet)
+            found.append(self._memory.text(snippet))
+            max_tokens -= len(snippet)
         return found
 
     def _places(self, ids: Sequence[int]) -> Iterator[int]:

@@ -5,20 +5,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fly.messages import Draft, GuessCounts
-from fly.tokens import TokenSequence
-from services.drafter.local_guesser import LocalGuesser
+from fly.messages import Draft, ProposalCounts
+from fly.sequence import TokenSequence
+from services.drafter.local_proposer import LocalProposer
 from services.drafter.worth import Worth
 from services.engine.sequence import EngineSequence
 
 LONGEST_GUESS = 15
-"""Tokens of a guess that one forward scores: with the pending token 16 rows."""
+"""Tokens of a proposal that one forward scores: with the pending token 16 rows."""
 
 PASSAGE_TOKENS = 128
-"""Tokens of passages that are asked for while a draft is verified."""
+"""Tokens of snippets that are asked for while a draft is verified."""
 
 _MIN_CONFIDENCE = 0.1
-"""A guess whose first token is less likely than this is left out: every row costs."""
+"""A proposal whose first token is less likely than this is left out: every row costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Question:
         base: Tokens at its front that have not changed since the question before.
         tail: The tokens from there on.
         decided: Tokens that will never be rolled back.
-        max_tokens: Longest guess; 0 asks for passages only.
+        max_tokens: Longest proposal; 0 asks for snippets only.
         prefix_hash: Of the whole sequence.
         asked_at: On the monotonic clock, in seconds.
     """
@@ -50,10 +50,10 @@ class Question:
         return self.length <= len(sequence) and sequence.prefix_hash(self.length) == self.prefix_hash
 
 
-class RemoteGuesser:
-    """As `SequenceGuesser`, by questions that are sent and answered elsewhere.
+class RemoteProposer:
+    """As `SequenceProposer`, by questions that are sent and answered elsewhere.
 
-    A sub-drafter that looks up answers with passages as well; from them guesses are made here, where they
+    A sub-drafter that looks up answers with snippets as well; from them proposals are made here, where they
     cost no time on the wire. It is asked once per draft, while that is being verified. A model has to be
     asked whenever nothing of its latest answer fits any more, and is waited for where that is worth it.
 
@@ -66,7 +66,7 @@ class RemoteGuesser:
         self._send = send
         self._worth = worth
         self._vocab_size = vocab_size
-        self._local = LocalGuesser(worth)
+        self._local = LocalProposer(worth)
         self._is_model = False
         self._question: Question | None = None
         self._missed: Question | None = None
@@ -75,7 +75,7 @@ class RemoteGuesser:
         self._base = 0
         self._is_away = False
         self._waits = False
-        self._asked = self._told = self._late = self._refused = self._weak = 0
+        self._asked = self._told = self._late = self._rejected = self._weak = 0
 
     @property
     def is_worth_waiting(self) -> bool:
@@ -91,11 +91,11 @@ class RemoteGuesser:
         if self._question is None and not self._is_away:
             self._told += 1
             self._ask(sequence, max_tokens)
-        return self._local.guess(sequence, max_tokens)
+        return self._local.propose(sequence, max_tokens)
 
     def tell(self, sequence: EngineSequence, max_tokens: int) -> None:
         self._local.judge(sequence)
-        pays = self._worth.pays if self._is_model else self._worth.guesses()
+        pays = self._worth.pays if self._is_model else self._worth.proposals()
         if not pays:
             return
         if not self._is_model:
@@ -114,26 +114,26 @@ class RemoteGuesser:
             self._late += 1
         self._worth.saw_wait(time.perf_counter() - started, is_late)
 
-    def saw_draft(self, forwards: int, seconds: float, supplied: int) -> GuessCounts:
+    def saw_draft(self, forwards: int, seconds: float, sub_drafter_tokens: int) -> ProposalCounts:
         self._worth.saw_forwards(forwards, seconds)
-        self._worth.saw_use(supplied, self._asked)
+        self._worth.saw_use(sub_drafter_tokens, self._asked)
         if self._question is not self._missed and not self._settled.is_set():
             self._missed = self._question
             self._late += 1
-        counts = GuessCounts(self._asked + self._told, self._late, self._refused, self._weak)
-        self._asked = self._told = self._late = self._refused = self._weak = 0
+        counts = ProposalCounts(self._asked + self._told, self._late, self._rejected, self._weak)
+        self._asked = self._told = self._late = self._rejected = self._weak = 0
         return counts
 
     def answered(self, question: Question, draft: Draft) -> None:
         """The sub-drafter answers."""
         tokens = self._sound(draft.tokens[: question.max_tokens])
         if tokens != draft.tokens:
-            self._refused += 1
+            self._rejected += 1
         if tokens and draft.confidence < _MIN_CONFIDENCE:
             self._weak += 1
             tokens = ()
         self._is_model = self._is_model or (bool(tokens) and draft.match_length == 0)
-        self._add(draft.passages)
+        self._add(draft.snippets)
         self._answer = question, tokens
         self._worth.saw_answer(time.perf_counter() - question.asked_at)
         if question is self._question:
@@ -153,18 +153,18 @@ class RemoteGuesser:
 
     def _take_from_model(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         """What of the latest answer fits; else asks again, where that pays."""
-        if guess := self._usable(sequence):
-            return guess[:max_tokens]
+        if proposal := self._usable(sequence):
+            return proposal[:max_tokens]
         if not self._is_away and not self._is_pending(sequence) and self._worth.asks():
             self._asked += 1
             self._ask(sequence, max_tokens)
             self._waits = self._worth.waits()
         return ()
 
-    def _add(self, passages: tuple[tuple[int, ...], ...]) -> None:
-        """Takes passages over, but for those that the model cannot read."""
-        sound = [passage for passage in passages if self._sound(passage) == passage]
-        self._refused += len(passages) - len(sound)
+    def _add(self, snippets: tuple[tuple[int, ...], ...]) -> None:
+        """Takes snippets over, but for those that the model cannot read."""
+        sound = [snippet for snippet in snippets if self._sound(snippet) == snippet]
+        self._rejected += len(snippets) - len(sound)
         self._local.add(sound)
 
     def _sound(self, tokens: tuple[int, ...]) -> tuple[int, ...]:

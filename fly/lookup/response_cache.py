@@ -27,7 +27,7 @@ class _Stored:
     salt: str
 
 
-class ResponseMemory:
+class ResponseCache:
     """Responses in a ring of token cells, with a chain of places per n-gram from the latest to the oldest.
 
     A place is the cell of the token that follows an n-gram within its response. Chains are never cleaned:
@@ -96,7 +96,7 @@ class ResponseMemory:
         """
         return [self._tokens[place] for place in self.places(ngram, salt, limit)]
 
-    def passage(self, place: int, num_before: int, num_tokens: int) -> range:
+    def snippet(self, place: int, num_before: int, num_tokens: int) -> range:
         """At most `num_tokens` places of one response, from at most `num_before` before the given one."""
         first = place
         while first > 0 and place - first < num_before and self._tokens[first - 1] != END:
@@ -107,7 +107,7 @@ class ResponseMemory:
         return range(first, last)
 
     def text(self, places: range) -> tuple[int, ...]:
-        """The tokens at the places of a passage."""
+        """The tokens at the places of a snippet."""
         return tuple(self._tokens[places.start : places.stop])
 
     def places(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:

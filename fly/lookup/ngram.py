@@ -9,11 +9,11 @@ _RECENT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class Proposal:
     """A continuation found by look-up.
 
     Attributes:
-        tokens: The guessed ids; empty without a match.
+        tokens: The proposed ids; empty without a match.
         match_length: Length of the matched suffix.
         confidence: Estimated probability that the first token is right.
     """
@@ -23,7 +23,7 @@ class Guess:
     confidence: float = 0.0
 
 
-class LookupIndex:
+class NgramIndex:
     """An index of one growing sequence by its n-grams, the longest suffix first.
 
     Appending, truncating and matching cost O(orders) per token. Suffixes of `max_ngram` down to `min_ngram`
@@ -55,17 +55,17 @@ class LookupIndex:
                 if not positions:
                     del self._followers[ngram]
 
-    def guess(self, max_tokens: int) -> Guess:
+    def propose(self, max_tokens: int) -> Proposal:
         """The continuation of the longest suffix that occurred before, at most `max_tokens` long."""
         if max_tokens < 1:
-            return Guess()
+            return Proposal()
         for ngram in self._suffixes():
             if ngram in self._followers:
                 positions = self._followers[ngram]
-                return Guess(
+                return Proposal(
                     self._continuation(positions[-1], max_tokens), len(ngram), self._confidence(positions)
                 )
-        return Guess()
+        return Proposal()
 
     def _suffixes(self) -> Iterable[tuple[int, ...]]:
         length = len(self._ids)

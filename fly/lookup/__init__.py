@@ -1,0 +1,1 @@
+"""Look-up of earlier text: n-gram and suffix indexes, a cache of finished responses, snippets of them."""

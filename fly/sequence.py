@@ -1,0 +1,196 @@
+"""A sequence of token ids, kept equal at client and server by absolute position and a rolling hash."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from fly.errors import InvalidRequest
+
+_MODULUS = (1 << 61) - 1
+_BASE = 0x1F3A_9D2C_55E7_0B61 % _MODULUS
+
+
+def extend_hash(prefix_hash: int, token: int) -> int:
+    """The hash of a prefix with one more token: a polynomial modulo the Mersenne prime 2^61 - 1."""
+    return (prefix_hash * _BASE + token + 1) % _MODULUS
+
+
+class TokenSequence:
+    """Token ids by position, with the rolling hash of every prefix; truncation is by length."""
+
+    __slots__ = ("_hashes", "ids")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        self.ids: list[int] = []
+        self._hashes = [0]
+        self.extend(ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def extend(self, ids: Iterable[int]) -> None:
+        last = self._hashes[-1]
+        for token in ids:
+            last = extend_hash(last, token)
+            self.ids.append(token)
+            self._hashes.append(last)
+
+    def truncate(self, length: int) -> None:
+        """Forgets all tokens from position `length` on."""
+        del self.ids[length:]
+        del self._hashes[length + 1 :]
+
+    def prefix_hash(self, length: int) -> int:
+        """Hash of the first `length` tokens; 0 for none."""
+        return self._hashes[length]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """What a sequence is from now on, told to a server that knows an earlier state (truth by position).
+
+    Attributes:
+        step_id: Increases by one per step of a stream.
+        keep: Tokens that the server retains.
+        tokens: Token ids to append after them.
+        decided: Tokens of the new sequence that will never be rolled back.
+        prefix_hash: Hash of the first `keep` tokens.
+    """
+
+    step_id: int
+    keep: int
+    tokens: tuple[int, ...]
+    decided: int
+    prefix_hash: int
+
+
+class SequenceMirror:
+    """What a server knows of one sequence, as its client believes; makes the smallest update."""
+
+    __slots__ = ("_decided", "_known", "_step_id")
+
+    def __init__(self) -> None:
+        self._known: list[int] = []
+        self._decided = 0
+        self._step_id = 0
+
+    def update(self, sequence: TokenSequence, drafts: Sequence[int], decided: int) -> SequenceUpdate:
+        """The step that turns what the server knows into `sequence + drafts`.
+
+        Args:
+            sequence: The sequence without drafts.
+            drafts: Tokens to judge after it.
+            decided: Length of the prefix that will never be rolled back; never decreases.
+        """
+        keep = self._common_length(sequence.ids)
+        tokens = (*sequence.ids[keep:], *drafts)
+        self._known[keep:] = tokens
+        self._decided = decided
+        self._step_id += 1
+        return SequenceUpdate(self._step_id, keep, tokens, decided, sequence.prefix_hash(keep))
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """The server added `tokens` of its own: a drafter knows its own draft."""
+        self._known.extend(tokens)
+
+    def forget(self) -> None:
+        """The server lost the sequence: the next update replays it all."""
+        self._known.clear()
+        self._decided = 0
+
+    def _common_length(self, ids: list[int]) -> int:
+        limit = min(len(ids), len(self._known))
+        length = min(self._decided, limit)
+        while length < limit and ids[length] == self._known[length]:
+            length += 1
+        return length
+
+
+class StaleReason(Enum):
+    """Why a step could not be applied."""
+
+    BEYOND_STATE = "beyond_state"
+    WRONG_HASH = "wrong_hash"
+    EVICTED = "evicted"
+
+
+class StaleState(Exception):
+    """A step builds on tokens that are not known here; the stream answers `Stale`."""
+
+    def __init__(self, reason: StaleReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class ReplicatedSequence:
+    """The token ids that a server knows of one sequence.
+
+    Attributes:
+        tokens: The ids.
+        decided: How many of them will never be rolled back.
+    """
+
+    def __init__(self, vocab_size: int, context_length: int = 0) -> None:
+        """Starts empty; ids lie below `vocab_size`, and a `context_length` of 0 is unlimited."""
+        self.tokens = TokenSequence()
+        self.decided = 0
+        self._vocab_size = vocab_size
+        self._context_length = context_length
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def apply(self, update: SequenceUpdate) -> int:
+        """Truncates to `update.keep` and appends `update.tokens`; from `keep = 0` it replays.
+
+        Returns:
+            Length of the prefix that has not changed.
+
+        Raises:
+            StaleState: The kept tokens are not known here; the sequence is unchanged.
+            InvalidRequest: A field breaks a limit; the sequence is unchanged.
+        """
+        self._check_values(update)
+        unchanged = update.keep
+        if update.keep == 0:
+            unchanged = common_length(self.tokens.ids, update.tokens)
+        else:
+            self._check_kept(update)
+        self.tokens.truncate(unchanged)
+        self.tokens.extend(update.tokens[unchanged - update.keep :])
+        self.decided = update.decided
+        return unchanged
+
+    def _check_values(self, update: SequenceUpdate) -> None:
+        for index, token in enumerate(update.tokens):
+            if not 0 <= token < self._vocab_size:
+                raise InvalidRequest.of(
+                    f"update.tokens[{index}]", f"is {token}, must be 0 to {self._vocab_size - 1}"
+                )
+        if update.keep < 0:
+            raise InvalidRequest.of("update.keep", f"is {update.keep}, must be at least 0")
+        length = update.keep + len(update.tokens)
+        if self._context_length and length > self._context_length:
+            raise InvalidRequest.of(
+                "update.tokens", f"make {length} tokens, the context holds {self._context_length}"
+            )
+        if not 0 <= update.decided <= length:
+            raise InvalidRequest.of("update.decided", f"is {update.decided}, must be 0 to {length}")
+
+    def _check_kept(self, update: SequenceUpdate) -> None:
+        if update.keep > len(self.tokens):
+            raise StaleState(StaleReason.BEYOND_STATE)
+        if self.tokens.prefix_hash(update.keep) != update.prefix_hash:
+            raise StaleState(StaleReason.WRONG_HASH)
+        if update.keep < self.decided:
+            raise InvalidRequest.of("update.keep", f"is {update.keep}, must be 0 or at least {self.decided}")
+        if update.decided < self.decided:
+            raise InvalidRequest.of("update.decided", f"is {update.decided}, must be at least {self.decided}")
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    for length, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return length
+    return min(len(left), len(right))
