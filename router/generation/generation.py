@@ -93,7 +93,7 @@ async def open_response(
         if request.plan.drafts:
             drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock, request.key)
             await sides.enter_async_context(drafter)
-        text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
+        text = ResponseText(means.tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
         speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
         draft_length = means.draft_lengths.of_response(request.plan, target.replica)
         yield Response(

@@ -19,6 +19,7 @@ class Tokenizer:
     Attributes:
         eos_ids: Tokens that end a response, as the model's generation config has them.
         vocab_size: Token ids lie below this.
+        backend: The tokenizer of the library `tokenizers`.
         has_chat_template: It has one of its own.
     """
 
@@ -28,7 +29,7 @@ class Tokenizer:
         self.vocab_size = len(fast)
         self.has_chat_template = bool(fast.chat_template)
         self._fast = fast
-        self._backend = fast.backend_tokenizer
+        self.backend = fast.backend_tokenizer
         self._decode_one = lru_cache(_MOST_KEPT)(self._decode)
 
     @classmethod
@@ -84,11 +85,11 @@ class Tokenizer:
         return self._decode_one(ids[0]) if len(ids) == 1 else self._decode(*ids)
 
     def _decode(self, *ids: int) -> str:
-        return str(self._backend.decode(ids, skip_special_tokens=True))
+        return str(self.backend.decode(ids, skip_special_tokens=True))
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Text of each id by itself, special tokens included."""
-        return tuple(self._backend.decode([token], skip_special_tokens=False) for token in ids)
+        return tuple(self.backend.decode([token], skip_special_tokens=False) for token in ids)
 
 
 def is_slow_to_encode(text: str) -> bool:
