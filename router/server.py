@@ -1,4 +1,4 @@
-"""Puts a router together: tokenizer, fleet, servicer, host."""
+"""Build a router: tokenizer, replica directory, servicer, host."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
-from router.generation.generation import Means
+from router.generation.generation import RouterContext
 from router.http.app import create_app
 from router.http.server import HttpServer
-from router.replicas.discovery import Fleet
-from router.replicas.pools import Probing
+from router.replicas.directory import ReplicaDirectory
+from router.replicas.pools import ProbeConfig
 from router.requests.sampling_defaults import sampling_defaults
 from router.security.callers import public_guard
 from router.security.keys import Keys
@@ -32,14 +32,14 @@ from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
 
 _SIMULATED = "simulated"
-"""Architecture whose token ids are numbers without text: any tokenizer will do."""
+"""Architecture of simulated models: their token ids have no text, so any tokenizer is accepted."""
 
 
 async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
-    """A host that serves this configuration, not yet started; a target is there.
+    """Return a host that serves this configuration, not started yet; a target is available.
 
     Raises:
-        ConfigError: Tokenizer, targets and drafters do not fit together; the certificate or the file of API
+        ConfigError: Tokenizer, targets and drafters do not match; the certificate or the file of API
             keys cannot be used.
         ModelError: The model cannot be found, or has no usable tokenizer.
         NotReady: No target answered in time.
@@ -50,18 +50,18 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
     template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
-    probing = Probing(config.probe_interval_s, config.probe_timeout_s)
-    fleet = Fleet(_source(config, clock, identity), config.balancing, clock, probing, identity)
+    probing = ProbeConfig(config.probe_interval_s, config.probe_timeout_s)
+    replicas = ReplicaDirectory(_source(config, clock, identity), config.balancing, clock, probing, identity)
     try:
-        await fleet.start(config.start_timeout_s)
-        _check_tokenizer(tokenizer, fleet, folder)
+        await replicas.start(config.start_timeout_s)
+        _check_tokenizer(tokenizer, replicas, folder)
     except BaseException:
-        await fleet.close()
+        await replicas.close()
         raise
     telemetry = Telemetry(config.telemetry, "router")
     observer, lengths = router_observer(telemetry.registry), DraftLengths(clock)
-    means = Means(fleet, tokenizer, template, config, clock, lengths, telemetry.tracer, observer)
-    generation = GenerationService(means)
+    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, observer)
+    generation = GenerationService(context)
 
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(GenerationServicer(generation), server)
@@ -69,15 +69,15 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
-    face = None if config.http_port is None else create_app(generation, config, defaults, keys)
-    companions = () if face is None else (_http_server(face, config, identity),)
+    app = None if config.http_port is None else create_app(generation, config, defaults, keys)
+    companions = () if app is None else (_http_server(app, config, identity),)
     guard = public_guard(config.security, identity, keys)
     return Host(service, config.address, guard, options, companions, telemetry)
 
 
-def _http_server(face: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
+def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
     assert config.http_port is not None
-    return HttpServer(face, config.host, config.http_port, identity.server_context() if identity else None)
+    return HttpServer(app, config.host, config.http_port, identity.server_context() if identity else None)
 
 
 def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:
@@ -86,14 +86,14 @@ def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> En
     return listed_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
-def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, folder: Path) -> None:
-    """Rejects a tokenizer whose ids mean something else to a target."""
+def _check_tokenizer(tokenizer: Tokenizer, replicas: ReplicaDirectory, folder: Path) -> None:
+    """Check that the tokenizer's ids mean the same to every target; raises ConfigError."""
     own_hash = token_map_hash(folder)
-    for target in fleet.targets.replicas:
+    for target in replicas.targets.replicas:
         info = target.info
         if tokenizer.vocab_size > info.vocab_size:
             found = f"{folder} has {tokenizer.vocab_size} tokens"
-            raise ConfigError(f"model: {found}, but {target.name} knows {info.vocab_size}")
-        means_nothing = info.architecture == _SIMULATED or not info.token_map_hash
-        if not means_nothing and info.token_map_hash != own_hash:
+            raise ConfigError(f"model: {found}, but {target.name} has {info.vocab_size}")
+        takes_any = info.architecture == _SIMULATED or not info.token_map_hash
+        if not takes_any and info.token_map_hash != own_hash:
             raise ConfigError(f"model: {folder} maps tokens to other ids than {target.name}")

@@ -25,6 +25,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._decoded = list(context)
         self._pending: list[int] = []
+        self._skip = 0
         self._stream = self._new_stream()
 
     def push(self, token: int) -> str:

@@ -123,7 +123,7 @@ async def test_a_drafter_that_is_lost_in_mid_window_leaves_the_targets_own_token
         plain = await stage.plain()
         at_step(stage.drafter, 2)
         response = await stage.carried()
-    assert ids(response) == plain and "without a draft" in response.warnings[0]
+    assert ids(response) == plain and "had no draft" in response.warnings[0]
     assert verdicts(response)[3:5] == [pb.VERDICT_CORRECTED, pb.VERDICT_PLAIN]
     assert response.statistics.tau == 3.0, "three tokens were emitted in the one round with a draft"
 

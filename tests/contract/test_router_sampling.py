@@ -111,7 +111,7 @@ async def test_a_drafter_whose_distributions_make_no_sense_is_left(
     stage.drafter.script = script
     sampling = SAMPLING(**HOT, coupling=common_pb2.COUPLING_REJECTION)
     response = await stage.rig.generate(EXACT, 20, sampling=sampling)
-    assert len(response.tokens) == 20 and "without a draft" in response.warnings[0]
+    assert len(response.tokens) == 20 and "had no draft" in response.warnings[0]
 
 
 async def test_each_choice_has_a_seed_of_its_own(stage: Stage) -> None:

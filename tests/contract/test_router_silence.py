@@ -96,7 +96,7 @@ async def test_a_drafter_whose_host_is_gone_is_done_without_until_it_is_back(mod
         to_drafter.recover()
         await stepped(drafter, 5)
         response = await call
-    assert ids(response) == expected and "without a draft" in response.warnings[0]
+    assert ids(response) == expected and "had no draft" in response.warnings[0]
     assert drafter.num_steps > num_steps
 
 

@@ -1,21 +1,21 @@
-"""What identifies the beginning of a request, for policies that send like to like."""
+"""Request keys: hashes of a prompt's prefixes, for policies that route by prefix."""
 
 from collections.abc import Iterator, Sequence
 
 from fly.blocks import BLOCK_TOKENS, BlockChain, BlockKey
 
 RequestKey = tuple[BlockKey, ...]
-"""Keys of a prompt's beginnings, the shortest first; empty where the prompt has no full block."""
+"""Keys of a prompt's prefixes, the shortest first; empty if the prompt has no full block."""
 
 _MOST_BLOCKS = 1024
 _PER_DOUBLING = 8
 
 
 def request_key(ids: Sequence[int], salt: str) -> RequestKey:
-    """The key of a prompt under a cache salt: prompts with a beginning in common have one of keys in common.
+    """Return the key of a prompt under a cache salt; prompts with a common prefix have keys in common.
 
-    Every beginning of up to 16 blocks is told, of longer ones eight each time that the length doubles; what
-    lies beyond 1,024 blocks does not count. The last token does not either: no cache ever answers for it.
+    The key has an entry for every prefix of up to 16 blocks, and eight entries for each doubling of the
+    length after that, up to 1,024 blocks. The last token does not count: a prefix cache never answers for it.
     """
     num_blocks = min((len(ids) - 1) // BLOCK_TOKENS, _MOST_BLOCKS)
     if num_blocks < 1:
@@ -25,7 +25,7 @@ def request_key(ids: Sequence[int], salt: str) -> RequestKey:
 
 
 def _lengths(num_blocks: int) -> Iterator[int]:
-    """Numbers of blocks, up to `num_blocks`."""
+    """Yield numbers of blocks, up to `num_blocks`."""
     length = 1
     while length <= num_blocks:
         yield length
