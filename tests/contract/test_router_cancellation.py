@@ -1,4 +1,4 @@
-"""Clients that leave, that are late, that do not read: all work for them ends, everywhere, and soon."""
+"""Clients that cancel, time out or do not read: all their work ends, in every tier, and soon."""
 
 import asyncio
 import time
@@ -51,12 +51,12 @@ class System:
         self._engines = engines
 
     async def num_open(self) -> list[int]:
-        """Sequences at target, drafter and sub-drafter."""
+        """Return the open sequences of target, drafter and sub-drafter."""
         info = await self._sub_drafter.Info(common_pb2.InfoRequest())
         return [*(engine.load().sequences for engine in self._engines), info.load.sequences]
 
     async def becomes(self, num_open: list[int]) -> float:
-        """Seconds until so many sequences are open."""
+        """Return the seconds until this many sequences are open."""
         started = time.monotonic()
         async with asyncio.timeout(5):
             while await self.num_open() != num_open:
@@ -91,7 +91,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 
 
 async def is_noticed(seconds_taken: Callable[[], Awaitable[float]]) -> bool:
-    """Whether one of a few tries is over in time: a busy machine delays any single one."""
+    """Return True if one of a few tries ends in time; a busy machine may delay a single one."""
     for _ in range(TRIES):
         if await seconds_taken() < NOTICED_S:
             return True
@@ -126,7 +126,7 @@ async def test_a_deadline_ends_all_work(system: System) -> None:
 
 @asynccontextmanager
 async def channel_with_little_room(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    """Of a client that takes no more than a few messages in advance."""
+    """Channel options of a client that buffers only a few messages."""
     options = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         yield channel

@@ -15,7 +15,7 @@ from protos.flyserve.v1 import generation_pb2 as pb
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeService, Script, save_tokenizer
 from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make_request, running
-from tests.contract.scripted import ScriptedModel, ToldDrafter, ToldTarget
+from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LENGTH = 40
 CARRY = {"preset": "flyserve", "draft_length": 6}
@@ -25,18 +25,18 @@ CARRY = {"preset": "flyserve", "draft_length": 6}
 @dataclass
 class Scene:
     rig: Rig
-    target: ToldTarget
-    drafter: ToldDrafter
-    spare: ToldTarget
+    target: LoggingTarget
+    drafter: LoggingDrafter
+    spare: LoggingTarget
 
     async def carried(self, max_new_tokens: int = LENGTH, **fields: Any) -> Answer:
         """The response with carried windows; what any service held for decided is part of it."""
         self.target.num_steps = self.drafter.num_steps = self.spare.num_steps = 0
         for service in (self.target, self.drafter, self.spare):
-            service.told.steps.clear()
+            service.updates.steps.clear()
         response = await self.rig.generate(FLY, max_new_tokens, speculation=CARRY, **fields)
         for service in (self.target, self.drafter, self.spare):
-            assert service.told.is_true_to([*PROMPT, *ids(response)])
+            assert service.updates.is_true_to([*PROMPT, *ids(response)])
         return response
 
     async def plain(self, max_new_tokens: int = LENGTH, **fields: Any) -> list[int]:
@@ -46,8 +46,8 @@ class Scene:
 @asynccontextmanager
 async def scene(folder: Path, deviates: Sequence[int], **model: Any) -> AsyncIterator[Scene]:
     """A target, a drafter that differs from it at chosen positions, and a target in reserve."""
-    target, spare = ToldTarget(ScriptedModel(**model)), ToldTarget(ScriptedModel(**model))
-    drafter = ToldDrafter(ScriptedModel(deviates=frozenset(deviates), **model))
+    target, spare = LoggingTarget(ScriptedModel(**model)), LoggingTarget(ScriptedModel(**model))
+    drafter = LoggingDrafter(ScriptedModel(deviates=frozenset(deviates), **model))
     config = {"balancing": "round_robin"}
     async with running(save_tokenizer(folder), [target, spare], [drafter], **config) as rig:
         yield Scene(rig, target, drafter, spare)
@@ -150,7 +150,7 @@ def dies_once(service: FakeService, step: int, dead: list[FakeService]) -> Scrip
 
 
 @pytest.mark.parametrize("tier", ["target", "spare", "drafter"])
-async def test_a_service_that_forgets_in_mid_window_is_told_anew(tmp_path: Path, tier: str) -> None:
+async def test_a_service_that_forgets_in_mid_window_gets_a_replay(tmp_path: Path, tier: str) -> None:
     async with scene(tmp_path, [3]) as stage:
         expected = await stage.carried()
         at_step(getattr(stage, tier), 2, Stale(0, StaleReason.EVICTED))

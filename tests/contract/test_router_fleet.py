@@ -1,4 +1,4 @@
-"""How a router follows its replicas: handshakes, pairs that do not fit, the registry, drains."""
+"""Replica directory: handshakes, incompatible pairs, the registry, drains."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -28,7 +28,7 @@ PATIENCE_S = 10
 
 
 class FakeRegistry(registry_pb2_grpc.RegistryServicer):
-    """Tells each watcher the present snapshot and every later one."""
+    """Send each watcher the present snapshot and every later one."""
 
     def __init__(self, address: str = "127.0.0.1:0") -> None:
         self.host = Host(Service("flyserve.v1.Registry", self._register, self._close), address)

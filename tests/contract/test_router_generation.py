@@ -1,4 +1,4 @@
-"""A router's responses over real sockets: modes, verdicts, and every way in which a response ends."""
+"""Responses of a router over real sockets: modes, verdicts, and every reason for an end."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""API keys: made once, kept as hashes, known again, read again, and never told."""
+"""API keys: created once, stored as hashes, recognised, reloaded, and never printed."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ from router.security.quotas import Quotas
 
 
 def age(file: Path) -> None:
-    """Lets a file's time differ from what it was, however coarse the file system's clock."""
+    """Change the modification time of a file, also on a file system with a coarse clock."""
     os.utime(file, ns=(0, file.stat().st_mtime_ns + 1_000_000))
 
 

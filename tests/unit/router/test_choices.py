@@ -1,4 +1,4 @@
-"""Pieces of several choices on their way to one client."""
+"""Sending pieces of several choices to one client."""
 
 import asyncio
 from typing import cast

@@ -27,7 +27,7 @@ ANY_IDS = st.lists(st.integers(0, 255 + len(PIECES)), max_size=40)
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The character that stands for each byte (GPT-2's table)."""
+    """Return the character for each byte (GPT-2's table)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + n) for n, b in enumerate(rest)}
@@ -112,7 +112,7 @@ def test_a_stop_string_ends_text_and_tokens_however_they_come(
 
 
 def expected_ending(text: str, stops: list[str]) -> tuple[str, int]:
-    """Character by character: the text before the earliest stop string, tokens up to its completion."""
+    """Return the text before the earliest stop string and the tokens up to its end, by brute force."""
     for end in range(1, len(text) + 1):
         if starts := [text[:end].find(stop) for stop in stops if stop in text[:end]]:
             return text[: min(starts)], len(text[:end].encode())
