@@ -92,7 +92,9 @@ class FusedForward:
     def __call__(self, batch: ForwardBatch) -> Tensor:
         """Return the logits of the output rows, (outputs, embedding rows)."""
         hidden = F.embedding(batch.ids, self._embedding).to(self._rows_dtype)
-        attend = FusedAttention(batch, self.kv_cache, self._shape, self._rotary, self._dtype)
+        attend = FusedAttention(
+            batch, self.kv_cache, shape=self._shape, rotary=self._rotary, dtype=self._dtype
+        )
         for index, layer in enumerate(self._layers):
             hidden = hidden + layer.output(attend(index, layer.project(layer.attention_norm(hidden))))
             gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, -1)

@@ -150,12 +150,25 @@ def _compare(
     top = expected.topk(2).values
     is_clear = top[:, 0] - top[:, 1] > 2 * TOLERANCE[dtype] * scale
     is_same = computed.argmax(-1) == expected.argmax(-1)
-    return Comparison(difference, bool((is_same | ~is_clear).all()), TOLERANCE[dtype], windows)
+    return Comparison(
+        difference=difference,
+        has_same_choices=bool((is_same | ~is_clear).all()),
+        tolerance=TOLERANCE[dtype],
+        windows=windows,
+    )
 
 
 def _input(reference: Reference, slot: KvSlot, index: int, start: int, end: int) -> ForwardInput:
     ids = reference.sequences[index]
-    return ForwardInput(slot, start, ids[start:end], end - start, SamplingParams(), 0, ids)
+    return ForwardInput(
+        slot=slot,
+        start=start,
+        tokens=ids[start:end],
+        num_outputs=end - start,
+        sampling=SamplingParams(),
+        prompt_length=0,
+        history=ids,
+    )
 
 
 def _windows(config: Any) -> frozenset[int | None]:

@@ -88,7 +88,9 @@ class TorchRunner(DelegatedMemoryStats):
     def measure_bandwidth(self) -> Bandwidth:
         """Measure memory bandwidth, used and possible; takes a fraction of a second."""
         limit = measure_limit(DTYPES[self.info.dtype], self._device)
-        return Bandwidth(self.weight_bytes, measure_forward_s(self), limit)
+        return Bandwidth(
+            weight_bytes=self.weight_bytes, forward_s=measure_forward_s(self), limit_bytes_per_s=limit
+        )
 
 
 def load_runner(
@@ -144,7 +146,13 @@ def load_runner(
         kv_capacity=kv_cache.kv_capacity,
         version=VERSION,
     )
-    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
+    return TorchRunner(
+        info=info,
+        forward=forward,
+        device=torch.device(device),
+        description=description,
+        weight_bytes=read_bytes,
+    )
 
 
 def _check_device(device: str) -> None:

@@ -107,7 +107,7 @@ def _logprobs(
     values, ids = logits.topk(min(count, logits.shape[1]), dim=-1)
     tops = zip(ids.tolist(), (values - total[:, None]).tolist(), strict=True)
     return tuple(
-        Logprobs(of_draft if draft >= 0 else None, of_choice, tuple(zip(*top, strict=True)))
+        Logprobs(draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True)))
         for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
     )
 

@@ -79,7 +79,15 @@ def measure_forward_s(runner: Runner) -> float:
     slot = runner.allocate(1)
     if slot is None:
         raise RuntimeError("no slot is free to measure a forward")
-    item = ForwardInput(slot, 0, (0,), 1, SamplingParams(), prompt_length=1, history=(0,))
+    item = ForwardInput(
+        slot=slot,
+        start=0,
+        tokens=(0,),
+        num_outputs=1,
+        sampling=SamplingParams(),
+        prompt_length=1,
+        history=(0,),
+    )
     try:
         return _minimum_s(lambda: runner.forward([item]))
     finally:

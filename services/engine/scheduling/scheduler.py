@@ -127,7 +127,7 @@ class Scheduler:
         return iter(sorted(overdue, key=lambda job: job.queue_position))
 
     def _is_overdue(self, scheduled: ScheduledJob, highest: int) -> bool:
-        """Long inputs of the highest priority are overdue sooner: after `PATIENCE_TURNS`."""
+        """Check that a job has waited too long: a long input of the highest priority, `PATIENCE_TURNS`."""
         waited = self._turn - scheduled.waiting_since
         if scheduled.priority == IDLE_PRIORITY:
             return False
@@ -166,7 +166,7 @@ class _Batch:
         self._admit = admit
 
     def can_share(self, scheduled: ScheduledJob) -> bool:
-        """Check the priority class: idle jobs share forwards with idle jobs only."""
+        """Check that a job may join: idle jobs share forwards with idle jobs only."""
         return not self.jobs or (scheduled.priority == IDLE_PRIORITY) == (
             self.jobs[0].priority == IDLE_PRIORITY
         )

@@ -77,9 +77,10 @@ class LeaderRunner(RecordingAllocator):
                 logger.warning("the last plan could not be sent to the followers: %s", error)
         self._group.leave()
 
-    def _send(self, forward_inputs: Sequence[ForwardInput], is_last: bool = False) -> None:
+    def _send(self, inputs: Sequence[ForwardInput], is_last: bool = False) -> None:
+        plan = GroupPlan(operations=self.take_operations(), inputs=inputs, is_last=is_last)
         try:
-            self._group.send(encode(GroupPlan(self.take_operations(), forward_inputs, is_last)))
+            self._group.send(encode(plan))
         except RunnerLost:
             self._is_lost = True
             raise

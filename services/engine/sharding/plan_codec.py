@@ -43,12 +43,12 @@ def decode(values: Iterable[int]) -> GroupPlan:
     is_last, num_operations, num_inputs = islice(rest, 3)
     operations = tuple(_operation(rest) for _ in range(num_operations))
     inputs = tuple(_input(rest) for _ in range(num_inputs))
-    return GroupPlan(operations, inputs, bool(is_last))
+    return GroupPlan(operations=operations, inputs=inputs, is_last=bool(is_last))
 
 
 def _operation(rest: Iterator[int]) -> Operation:
     index, result, num_arguments = islice(rest, 3)
-    return Operation(OPERATIONS[index], tuple(islice(rest, num_arguments)), result)
+    return Operation(name=OPERATIONS[index], arguments=tuple(islice(rest, num_arguments)), result=result)
 
 
 def _input(rest: Iterator[int]) -> ForwardInput:

@@ -176,7 +176,8 @@ def _logprobs(ids: Ints, logits: Logits, choice: int, draft: int, count: int) ->
     known = dict(zip(ids.tolist(), log_p.tolist(), strict=True))
     top = sorted(known.items(), key=lambda pair: -pair[1])[:count]
     of_draft = None if draft < 0 else max(_UNLIKELY, known.get(draft, _UNLIKELY))
-    return Logprobs(of_draft, max(_UNLIKELY, known.get(choice, _UNLIKELY)), tuple(top))
+    of_choice = max(_UNLIKELY, known.get(choice, _UNLIKELY))
+    return Logprobs(draft=of_draft, choice=of_choice, top=tuple(top))
 
 
 def _mix(state: int, value: int) -> int:
