@@ -22,7 +22,7 @@ from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 BUDGET = 512
 
 
-def item(slot: int = 0, rows: int = 1) -> ForwardInput:
+def forward_input(slot: int = 0, rows: int = 1) -> ForwardInput:
     return ForwardInput(slot, 0, [20] * rows, 1, SamplingParams(), 0, [20] * rows)
 
 
@@ -45,7 +45,7 @@ def make_window(
 
 
 def test_a_forward_waits_for_half_of_the_sequences_if_they_return_soon() -> None:
-    wait_s = make_window(VirtualClock(), away=8, trip_s=0.002).wait_s([item()] * 8)
+    wait_s = make_window(VirtualClock(), away=8, trip_s=0.002).wait_s([forward_input()] * 8)
     assert wait_s == pytest.approx(0.002, rel=0.2)
 
 
@@ -63,24 +63,24 @@ def test_a_forward_waits_for_half_of_the_sequences_if_they_return_soon() -> None
 def test_otherwise_a_forward_begins_at_once(
     ready: int, away: int, trip_s: float, base_s: float, row_s: float
 ) -> None:
-    assert make_window(VirtualClock(), away, trip_s, base_s, row_s).wait_s([item()] * ready) == 0.0
+    assert make_window(VirtualClock(), away, trip_s, base_s, row_s).wait_s([forward_input()] * ready) == 0.0
 
 
 def test_closed_and_late_sequences_are_not_awaited() -> None:
     clock = VirtualClock()
     window = make_window(clock, away=2, trip_s=0.002)
     window.forget(1)
-    assert window.wait_s([item()]) > 0
+    assert window.wait_s([forward_input()]) > 0
     clock.advance(0.004)
-    assert window.wait_s([item()]) == 0.0
+    assert window.wait_s([forward_input()]) == 0.0
 
 
 def test_without_measurements_no_forward_waits() -> None:
     window = BatchWindow(VirtualClock(), BUDGET)
     window.record_answer(1, 1)
-    assert window.wait_s([item()]) == 0.0
+    assert window.wait_s([forward_input()]) == 0.0
     window.record_forward(1, 0.02)
-    assert window.wait_s([item()]) == 0.0
+    assert window.wait_s([forward_input()]) == 0.0
 
 
 @given(
@@ -102,7 +102,7 @@ def test_all_delays_of_a_forward_are_no_longer_than_the_forward(
             window.record_arrival(slot, clock.now())
         window.record_answer(slot, 1)
     began, longest_s = clock.now(), max(seconds for _, seconds in forwards)
-    while (wait_s := window.wait_s([item()] * ready)) > 0:
+    while (wait_s := window.wait_s([forward_input()] * ready)) > 0:
         clock.advance(wait_s)
     assert clock.now() - began <= longest_s * (1 + 1e-9)
 

@@ -13,14 +13,14 @@ from services.engine.scheduling.scheduler import IDLE_PRIORITY, PATIENCE_TURNS, 
 ANSWER = Scores((7,), (0.0,), (False,))
 
 
-def item(slot: int, num_tokens: int = 1) -> ForwardInput:
+def forward_input(slot: int, num_tokens: int = 1) -> ForwardInput:
     return ForwardInput(slot, 0, [0] * num_tokens, 1, SamplingParams(), 0, [0] * num_tokens)
 
 
 def job(slot: int, turns: int = 1, num_tokens: int = 1) -> Job[int]:
     total = 0
     for _ in range(turns):
-        scores = yield item(slot, num_tokens)
+        scores = yield forward_input(slot, num_tokens)
         total += scores.choices[0]
     return total
 
@@ -159,7 +159,7 @@ def test_cancel_closes_the_generator() -> None:
 
     def careful() -> Generator[ForwardInput, Scores, None]:
         try:
-            yield item(0)
+            yield forward_input(0)
         finally:
             closed.append(True)
 
@@ -172,7 +172,7 @@ def test_cancel_closes_the_generator() -> None:
 
 def test_an_exception_ends_only_its_own_job() -> None:
     def broken() -> Generator[ForwardInput, Scores, None]:
-        yield item(0)
+        yield forward_input(0)
         raise KeyError("broken")
 
     scheduler = Scheduler(16)
