@@ -39,7 +39,7 @@ def test_a_model_that_cannot_be_served_is_one_line(tmp_path: Path, module: str) 
     make_tiny("llama").save_pretrained(tmp_path)
     change_config(tmp_path, quantization_config={"quant_method": "gptq"})
     assert rejection(["-m", module, "--model", str(tmp_path)]) == (
-        f"error: {tmp_path}: llama quantized with gptq is not served: take the unquantized weights"
+        f"error: {tmp_path}: llama quantized with gptq is not supported: use the unquantized weights"
     )
 
 

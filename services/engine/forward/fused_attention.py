@@ -112,7 +112,7 @@ class FusedAttention:
         """Write to contiguous memory; return all keys and values as views of it, (1, KV heads, end, dim)."""
         assert isinstance(self._kv_cache, ContiguousKvCache)
         _, kv_heads, dim = self._shape
-        memory = self._kv_cache.memory(layer, views.rows.slot, kv_heads, dim, projected)
+        memory = self._kv_cache.slot_tensor(layer, views.rows.slot, kv_heads, dim, projected)
         step = 2 * kv_heads * dim
         new = projected.as_strided(views.kv_size, (self._width, 1), views.kv_start)
         memory.as_strided(views.kv_size, (step, 1), views.rows.start * step).copy_(new)

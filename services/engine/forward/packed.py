@@ -25,10 +25,10 @@ _GAIN = 0.95
 """A linear is chosen if it takes less than this share of the current choice's time."""
 _LOSS = 1.05
 """A linear used for every number of rows may take at most this share of the plain one's time for one row."""
-_MAX_TWIN_ELEMENTS = 1 << 23
+_MAX_DUPLICATED_ELEMENTS = 1 << 23
 """Larger weights are neither stored twice nor in a wider type."""
 _WORKING_SET_BYTES = 1 << 26
-"""Largest total size of the copies made for a measurement; larger than every CPU cache."""
+"""Largest total size of the copies made for a measurement; above this, weights exceed CPU caches anyway."""
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
@@ -38,18 +38,18 @@ class LinearKind:
 
     Attributes:
         make: Makes the linear from the weight.
-        takes: Type of the rows that it computes with; None is the weight's type.
+        compute_dtype: Type of the rows that it computes with; None is the weight's type.
         is_wider: It needs more memory than the weight.
     """
 
     make: MakeLinear
-    takes: torch.dtype | None = None
+    compute_dtype: torch.dtype | None = None
     is_wider: bool = False
 
     def __call__(self, weight: Tensor, rows_dtype: torch.dtype) -> Linear:
         """Make a linear without bias, for rows of this type."""
-        linear, takes = self.make(weight), self.takes or weight.dtype
-        return linear if takes is rows_dtype else CastLinear(linear, takes)
+        linear, compute_dtype = self.make(weight), self.compute_dtype or weight.dtype
+        return linear if compute_dtype is rows_dtype else CastLinear(linear, compute_dtype)
 
 
 PLAIN, PACKED = LinearKind(PlainLinear), LinearKind(PackedLinear)
@@ -146,7 +146,7 @@ def _kinds(weight: Tensor) -> Sequence[LinearKind]:
         return (PLAIN, PACKED)
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
     kinds = (PLAIN, PACKED, *((HALF,) if has_fbgemm else ()), WIDENED)
-    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= _MAX_TWIN_ELEMENTS]
+    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= _MAX_DUPLICATED_ELEMENTS]
 
 
 def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> LinearChoice:
@@ -157,7 +157,7 @@ def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> Linear
         logger.warning("packed linears are not available: %s", error)
         return LinearChoice(PLAIN, PLAIN)
     one, many = ({kind: pair[index] for kind, pair in seconds.items()} for index in (0, 1))
-    if weight.numel() <= _MAX_TWIN_ELEMENTS:
+    if weight.numel() <= _MAX_DUPLICATED_ELEMENTS:
         for_one = _fastest_kind(one, PLAIN)
         return LinearChoice(for_one, _fastest_kind(many, for_one))
     return _single(one, many)

@@ -118,12 +118,12 @@ def agrees(forward: Forward, reference: Reference) -> bool:
 
 def compare(forward: Forward, reference: Reference) -> Comparison:
     """Compute the reference's sequences in a separate KV cache."""
-    served, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * _LENGTH, 2)
+    original, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * _LENGTH, 2)
     try:
         slots = [slot for slot in map(forward.kv_cache.allocate, (_LENGTH, _LENGTH)) if slot is not None]
         turns = [_run(turn, forward, slots, reference) for turn in _TURNS]
     finally:
-        forward.kv_cache = served
+        forward.kv_cache = original
     computed, expected, windows = zip(*turns, strict=True)
     seen = frozenset[int | None]().union(*windows)
     return _compare(torch.cat(computed), torch.cat(expected), reference.dtype, seen)

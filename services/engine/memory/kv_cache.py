@@ -64,7 +64,7 @@ class ContiguousKvCache(DelegatedMemoryStats):
             return False
         for layer, rows in self._layers[source].items():
             _, _, heads, dim = rows.shape
-            self.memory(layer, slot, heads, dim, rows)[:num_tokens].copy_(rows[:num_tokens])
+            self.slot_tensor(layer, slot, heads, dim, rows)[:num_tokens].copy_(rows[:num_tokens])
         return True
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:
@@ -78,14 +78,14 @@ class ContiguousKvCache(DelegatedMemoryStats):
         self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor]:
         heads, rows, dim = keys.shape
-        memory = self.memory(layer, slot, heads, dim, keys)
+        memory = self.slot_tensor(layer, slot, heads, dim, keys)
         end = start + rows
         memory[start:end, 0].copy_(keys.transpose(0, 1))
         memory[start:end, 1].copy_(values.transpose(0, 1))
         whole = memory[:end].permute(1, 2, 0, 3)
         return whole[:1], whole[1:]
 
-    def memory(self, layer: int, slot: KvSlot, heads: int, dim: int, like: Tensor) -> Tensor:
+    def slot_tensor(self, layer: int, slot: KvSlot, heads: int, dim: int, like: Tensor) -> Tensor:
         """Return the tensor of a slot and layer, long enough for the slot's reservation."""
         layers = self._layers[slot]
         num_positions = self._allocator.reserved(slot)

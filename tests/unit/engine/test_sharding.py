@@ -169,5 +169,5 @@ def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
 
 def test_followers_that_do_not_join_are_reported(model_folder: FolderMaker) -> None:
     config = config_of(model_folder("llama"), Sharding(2, start_timeout_s=0.5))
-    with pytest.raises(ModelError, match=r"shards: 2 ranks have not met within 0\.5 s"):
+    with pytest.raises(ModelError, match=r"shards: 2 ranks have not joined within 0\.5 s"):
         lead(config, lambda port: None)
