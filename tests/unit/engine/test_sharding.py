@@ -138,13 +138,13 @@ async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder
     await engine.start()
     sequence = await opened(engine, [5, 6, 7])
 
-    def murderous() -> Job[None]:
+    def kill_between_forwards() -> Job[None]:
         yield from decode(sequence, 1)
         follower().kill()
         yield from decode(sequence, 1)
 
     with pytest.raises(NotReady):
-        await engine.run(murderous())
+        await engine.run(kill_between_forwards())
     async with asyncio.timeout(SHARDING.timeout_s):
         await engine.failure()
     await engine.stop()
