@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from fly.sequence import SequenceUpdate
 from services.drafter.drafting import Drafting
-from services.engine.background import BackgroundJob
 from services.engine.engine import Engine
+from services.engine.future import IdleJob
 from services.engine.sequence import EngineSequence
 
 _SPARE_MEMORY = 0.25
@@ -17,7 +17,7 @@ class _Ahead:
     """A draft beyond the answer, and the job that makes it."""
 
     drafting: Drafting
-    job: BackgroundJob
+    job: IdleJob
 
 
 class DraftAhead:
@@ -34,7 +34,7 @@ class DraftAhead:
     def start(self, drafting: Drafting) -> None:
         """Begins; does nothing where memory is scarce."""
         if self._has_memory():
-            job = self._engine.run_in_background(drafting.job())
+            job = self._engine.run_when_idle(drafting.job())
             self._ahead = _Ahead(drafting, job)
 
     async def stop(self) -> Drafting | None:
@@ -42,7 +42,7 @@ class DraftAhead:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
-        await ahead.job.end()
+        await ahead.job.cancel()
         return ahead.drafting
 
     def _has_memory(self) -> bool:

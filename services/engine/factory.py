@@ -4,10 +4,11 @@ import logging
 
 from fly.clock import Clock, SystemClock
 from services.engine.config import EngineConfig, StartFollowers
-from services.engine.engine import Engine, ThreadEngine
+from services.engine.engine import Engine
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.language import SimulatedConfig
 from services.engine.simulation.runner import SimulatedRunner
+from services.engine.thread_engine import ThreadEngine
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def build_engine(
         from services.engine.sharding.leader import lead
 
         leader = lead(config, start_followers)
-        return ThreadEngine(leader, config.max_batch_tokens, config.max_queued, upkeep=leader)
+        return ThreadEngine(leader, config.max_batch_tokens, config.max_queued, keepalive=leader)
     from services.engine.runners import load
 
     runner = load(config)

@@ -22,7 +22,7 @@ from services.common.telemetry.tracing import StreamTrace
 from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
-from services.engine.sharding.spawning import spawned_followers
+from services.engine.sharding.follower import spawn_followers
 from services.target.config import TargetConfig
 from services.target.session import VerifySession
 
@@ -39,16 +39,16 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
+    # A coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Verify(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(answer: Any) -> None:
-            await context.write(verify_response_to_wire(answer))
+        async def send(response: Any) -> None:
+            await context.write(verify_response_to_wire(response))
 
         with self._telemetry.trace(context) as trace:
             await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
-        """Stops the engine."""
+        """Stop the engine."""
         await self._engine.stop()
 
     @asynccontextmanager
@@ -61,19 +61,19 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
 
 
 async def create_host(config: TargetConfig, start_followers: StartFollowers | None = None) -> Host:
-    """Loads the model and returns a host that serves it, not yet started.
+    """Load the model and return a host that serves it, not yet started.
 
     Args:
-        config: Of the replica.
-        start_followers: Of a shared model; by default they are child processes.
+        config: Configuration of the replica.
+        start_followers: Starts the followers of a sharded model; as child processes by default.
 
     Raises:
         ConfigError: The certificate cannot be used.
-        ModelError: The model cannot be served.
+        ModelError: The model is not supported.
     """
     guard = service_guard(config.security, Identity.of(config.security), ROUTER)
     engine_config = config.engine_config(Role.TARGET)
-    engine = build_engine(engine_config, None, start_followers or spawned_followers(engine_config))
+    engine = build_engine(engine_config, None, start_followers or spawn_followers(engine_config))
     await engine.start()
     telemetry = Telemetry(config.telemetry, Role.TARGET.value)
     return host_engine(engine, config.address, guard, telemetry)
@@ -85,7 +85,7 @@ def host_engine(
     guard: Guard | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
-    """A host that serves a running engine, not yet started; it stops the engine when it is drained."""
+    """Return a host for a running engine, not yet started; it stops the engine once it is drained."""
     telemetry = telemetry or silent_telemetry()
     observer = target_observer(telemetry.registry, engine.load)
     servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, observer))

@@ -1,19 +1,19 @@
-"""The account of contiguous KV memory: who has reserved how many token positions."""
+"""Allocator of contiguous KV memory: reserve token positions per slot; pure."""
 
-from services.engine.base import Slot
+from services.engine.base import KvSlot
 
 GRAIN = 64
 """Reservations are multiples of this many tokens."""
 
 
-class KvLedger:
-    """Reservations by slot within a budget; holds no memory itself.
+class SlotAllocator:
+    """Reservations per slot within a budget; holds no memory itself.
 
     Attributes:
-        max_sequences: Slots that may be held by open sequences at once; those of closed ones do not count.
-        kv_capacity: Token positions in all.
+        max_sequences: Largest number of open sequences; slots of closed ones do not count.
+        kv_capacity: Token positions in total.
         kv_used: Token positions reserved.
-        kv_cached: Those of them whose sequences are closed.
+        kv_cached: Reserved token positions of closed sequences.
     """
 
     def __init__(self, kv_tokens: int, max_sequences: int) -> None:
@@ -21,19 +21,19 @@ class KvLedger:
         self.kv_capacity = kv_tokens
         self.kv_used = 0
         self.kv_cached = 0
-        self._reserved: dict[Slot, int] = {}
-        self._retired: set[Slot] = set()
-        self._free_slots: list[Slot] = []
+        self._reserved: dict[KvSlot, int] = {}
+        self._retired: set[KvSlot] = set()
+        self._free_slots: list[KvSlot] = []
 
     def __len__(self) -> int:
         return len(self._reserved)
 
-    def reserved(self, slot: Slot) -> int:
-        """Token positions that the slot may use."""
+    def reserved(self, slot: KvSlot) -> int:
+        """Return the token positions that the slot may use."""
         return self._reserved[slot]
 
-    def allocate(self, num_tokens: int) -> Slot | None:
-        """A slot with room for `num_tokens`; None while memory or places are full."""
+    def allocate(self, num_tokens: int) -> KvSlot | None:
+        """Return a slot with room for `num_tokens`, or None if memory or `max_sequences` is exhausted."""
         if len(self._reserved) - len(self._retired) >= self.max_sequences:
             return None
         slot = self._free_slots.pop() if self._free_slots else len(self._reserved)
@@ -43,11 +43,11 @@ class KvLedger:
         self.free(slot)
         return None
 
-    def resize(self, slot: Slot, num_tokens: int) -> bool:
-        """Makes room for `num_tokens` in all; 0 gives all back.
+    def resize(self, slot: KvSlot, num_tokens: int) -> bool:
+        """Make room for `num_tokens` in total; 0 frees all. Return False if memory is full.
 
-        Growth is by half of what there is, so that a long response moves its memory seldom, but no more than
-        is needed once less than a quarter of all would stay free.
+        A reservation grows by half, so that a long response is rarely moved; it grows only as far as needed
+        if less than a quarter of all memory would stay free.
         """
         current = self._reserved[slot]
         if 0 < num_tokens <= current:
@@ -62,17 +62,17 @@ class KvLedger:
         self._reserved[slot] = wanted
         return True
 
-    def retire(self, slot: Slot) -> None:
-        """The slot's sequence is closed; what it has reserved counts as cached until it is freed."""
+    def retire(self, slot: KvSlot) -> None:
+        """Mark the slot's sequence as closed; its reservation counts as cached until `free`."""
         self._retired.add(slot)
         self.kv_cached += self._reserved[slot]
 
-    def free(self, slot: Slot) -> None:
-        room = self._reserved.pop(slot)
-        self.kv_used -= room
+    def free(self, slot: KvSlot) -> None:
+        num_tokens = self._reserved.pop(slot)
+        self.kv_used -= num_tokens
         if slot in self._retired:
             self._retired.remove(slot)
-            self.kv_cached -= room
+            self.kv_cached -= num_tokens
         self._free_slots.append(slot)
 
 

@@ -1,4 +1,4 @@
-"""The plan of one forward: every sequence's new rows in one flat batch, built once for all layers."""
+"""The batch of one forward: the new rows of all sequences as one flat batch, built once for all layers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,46 +6,46 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from services.engine.base import Slot, Work
+from services.engine.base import ForwardInput, KvSlot
 
 
-class Rows(NamedTuple):
-    """A sequence's rows: `num_rows` of them from position `start` on, from row `offset` of the batch on."""
+class SequenceRows(NamedTuple):
+    """A sequence's rows: `num_rows`, from position `start` on, at row `offset` of the flat batch."""
 
-    slot: Slot
+    slot: KvSlot
     start: int
     num_rows: int
     offset: int
 
     @property
     def end(self) -> int:
-        """Length of the sequence with them."""
+        """Length of the sequence including them."""
         return self.start + self.num_rows
 
 
-class Plan:
-    """Where each row of a flat batch belongs.
+class ForwardBatch:
+    """Token ids, positions and outputs of a flat batch.
 
     Attributes:
-        rows: Per sequence.
-        num_tokens: Rows in all.
+        rows: Rows of each sequence.
+        num_tokens: Rows in total.
         ids: Token ids, (num_tokens,).
         positions: Their positions, (num_tokens,).
-        num_outputs: Rows that the head answers for.
-        outputs: Which they are; None where they are all.
+        num_outputs: Number of rows that the head scores.
+        outputs: Indices of these rows; None if they are all rows.
     """
 
-    def __init__(self, batch: Sequence[Work], device: torch.device | None = None) -> None:
-        self.rows: list[Rows] = []
+    def __init__(self, batch: Sequence[ForwardInput], device: torch.device | None = None) -> None:
+        self.rows: list[SequenceRows] = []
         ids: list[int] = []
         positions: list[int] = []
         outputs: list[int] = []
-        for work in batch:
-            rows = Rows(work.slot, work.start, len(work.tokens), len(ids))
+        for item in batch:
+            rows = SequenceRows(slot=item.slot, start=item.start, num_rows=len(item.tokens), offset=len(ids))
             self.rows.append(rows)
-            ids.extend(work.tokens)
+            ids.extend(item.tokens)
             positions.extend(range(rows.start, rows.end))
-            outputs.extend(range(len(ids) - work.num_outputs, len(ids)))
+            outputs.extend(range(len(ids) - item.num_outputs, len(ids)))
         self.num_tokens = len(ids)
         self.ids = torch.tensor(ids, dtype=torch.long, device=device)
         self.positions = torch.tensor(positions, dtype=torch.long, device=device)
@@ -56,15 +56,15 @@ class Plan:
 
     @property
     def windows(self) -> set[int | None]:
-        """What the layers of a forward have asked masks for."""
+        """Attention windows for which the layers of a forward have requested masks."""
         return {window or None for window in self._masks}
 
     def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor | None]:
-        """Additive masks (num_rows, end) per sequence; None where rows see all, or just the causal part.
+        """Return an additive mask (num_rows, end) per sequence; None where no or a causal mask suffices.
 
         Args:
-            window: Positions that a row sees, itself included; None for all.
-            dtype: Of the mask.
+            window: Positions that a row attends to, including itself; None for all.
+            dtype: Type of the masks.
         """
         key = window or 0
         if key not in self._masks:
@@ -72,7 +72,7 @@ class Plan:
         return self._masks[key]
 
 
-def _mask(rows: Rows, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+def _mask(rows: SequenceRows, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
     is_windowed = window is not None and rows.end > window
     if not is_windowed and (rows.num_rows == 1 or rows.start == 0):
         return None

@@ -1,4 +1,4 @@
-"""Models that are not served, and weights that are not whole: rejected in one line that names the fault."""
+"""Unsupported models and incomplete weights: rejected in one line that names the fault."""
 
 import json
 import pickle
@@ -59,7 +59,7 @@ def test_architectures_rejected_by_name(kind: str, reason: str) -> None:
 
 def test_convolutions_are_rejected_by_name() -> None:
     config = transformers.Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"])
-    with pytest.raises(ModelError, match=r"^lfm2: layers of type conv are not served"):
+    with pytest.raises(ModelError, match=r"^lfm2: layers of type conv are not supported"):
         check_config(config)
 
 
@@ -71,8 +71,8 @@ def test_convolutions_are_rejected_by_name() -> None:
         ("GPTNeoForCausalLM", "GPTNeoConfig", "GPTNeoForCausalLM|gpt_neo"),
     ],
 )
-def test_what_attends_in_its_own_way_is_rejected(tmp_path: Path, kind: str, config: str, reason: str) -> None:
-    """ALiBi, both directions, a window that only a buffer knows."""
+def test_unsupported_attention_is_rejected(tmp_path: Path, kind: str, config: str, reason: str) -> None:
+    """ALiBi, bidirectional attention, a window stored only in a buffer."""
     from fly.messages import Role
     from services.engine.forward.torch_runner import load_runner
 
@@ -92,7 +92,7 @@ def test_what_attends_in_its_own_way_is_rejected(tmp_path: Path, kind: str, conf
         ("{", "cannot be read: JSONDecodeError"),
         ("[1]", "it holds list"),
         ('{"no": "type"}', "has no model_type"),
-        ('{"model_type": "unheard_of"}', "'unheard_of' is no model of transformers"),
+        ('{"model_type": "unheard_of"}', "'unheard_of' is not a model of transformers"),
         ('{"model_type": "llama", "num_attention_heads": "many"}', "cannot be read: .*many"),
     ],
 )
@@ -103,16 +103,16 @@ def test_a_config_that_describes_nothing(folder: Path, content: str, reason: str
     assert re.search(r"config\.json.*" + reason, rejection(folder))
 
 
-def test_code_of_its_own_is_named_and_never_run(folder: Path) -> None:
+def test_custom_code_is_named_and_never_run(folder: Path) -> None:
     (folder / "own.py").write_text("raise SystemExit('was run')")
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
     change_config(folder, auto_map=own, architectures=["OwnForCausalLM"])
-    assert "architectures is OwnForCausalLM, a class of its own" in rejection(folder)
+    assert "architectures is OwnForCausalLM, a custom class" in rejection(folder)
     change_config(folder, model_type="own")
-    assert "'own' is no model" in rejection(folder) and "auto_map" in rejection(folder)
+    assert "'own' is not a model" in rejection(folder) and "auto_map" in rejection(folder)
 
 
-def test_a_known_model_is_loaded_by_its_own_class_whatever_its_auto_map_says(folder: Path) -> None:
+def test_a_known_model_is_loaded_by_its_own_class_despite_auto_map(folder: Path) -> None:
     (folder / "own.py").write_text("raise SystemExit('was run')")
     change_config(folder, auto_map={"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.Own"})
     assert load_model(folder, "float32").architecture == "LlamaForCausalLM"
@@ -121,13 +121,13 @@ def test_a_known_model_is_loaded_by_its_own_class_whatever_its_auto_map_says(fol
 def test_another_head_is_rejected(folder: Path) -> None:
     change_config(folder, architectures=["LlamaForSequenceClassification"])
     said = rejection(folder)
-    assert said.endswith("architectures is LlamaForSequenceClassification; served is LlamaForCausalLM")
+    assert said.endswith("architectures is LlamaForSequenceClassification; supported is LlamaForCausalLM")
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8", "mxfp4", "compressed-tensors"])
 def test_quantized_weights_are_rejected_by_method(folder: Path, method: str) -> None:
     change_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    assert f"llama quantized with {method} is not served" in rejection(folder)
+    assert f"llama quantized with {method} is not supported" in rejection(folder)
 
 
 def test_quantized_weights_of_older_tools(folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_pickled_weights_are_never_opened(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert "only pickled weights" in rejection(folder)
     (folder / INDEX).write_text(json.dumps({"weight_map": {"model.norm.weight": "pytorch_model.bin"}}))
-    assert "names 'pytorch_model.bin', must name *.safetensors" in rejection(folder)
+    assert "lists 'pytorch_model.bin', must list *.safetensors" in rejection(folder)
 
 
 def test_a_folder_without_weights(folder: Path) -> None:
@@ -182,7 +182,7 @@ def test_shards_are_loaded_and_fingerprinted(sharded: Path) -> None:
 def test_missing_shards_are_named(sharded: Path) -> None:
     gone = sorted(sharded.glob("*.safetensors"))[1]
     gone.unlink()
-    assert f"lacks weights that {INDEX} names: {gone.name}" in rejection(sharded)
+    assert f"lacks weights that {INDEX} lists: {gone.name}" in rejection(sharded)
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', "[]"])
@@ -193,7 +193,7 @@ def test_an_index_that_names_nothing(sharded: Path, content: str) -> None:
 
 def test_an_index_that_leaves_the_folder(sharded: Path) -> None:
     (sharded / INDEX).write_text(json.dumps({"weight_map": {"a": "../other/model.safetensors"}}))
-    assert "'../other/model.safetensors', must name" in rejection(sharded)
+    assert "'../other/model.safetensors', must list" in rejection(sharded)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{}" * 50])
@@ -205,7 +205,7 @@ def test_damaged_weights(folder: Path, content: bytes) -> None:
 def test_weights_that_were_cut_short(folder: Path) -> None:
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-10])
-    assert "was not copied whole" in rejection(folder)
+    assert "is damaged or incomplete" in rejection(folder)
 
 
 def test_a_git_lfs_pointer(folder: Path) -> None:
@@ -222,12 +222,12 @@ def test_tied_embeddings_need_no_head_and_untied_do(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"max_new_tokens": -4}', '{"eos_token_id": "x"}'])
-def test_an_odd_generation_config_is_no_concern_of_the_engine(folder: Path, content: str) -> None:
+def test_the_engine_ignores_an_invalid_generation_config(folder: Path, content: str) -> None:
     (folder / "generation_config.json").write_text(content)
     assert load_model(folder, "float32").vocab_size == 96
 
 
-def test_longrope_is_served_up_to_the_length_where_it_would_change(tmp_path: Path) -> None:
+def test_longrope_is_supported_up_to_its_original_length(tmp_path: Path) -> None:
     config = make_tiny("phi3").config
     config.original_max_position_embeddings = 40
     ropes = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 40}
@@ -243,7 +243,7 @@ def test_longrope_is_served_up_to_the_length_where_it_would_change(tmp_path: Pat
 
 
 @pytest.mark.parametrize("length", [None, 0, "long"])
-def test_a_context_length_must_be_told(length: Any) -> None:
+def test_a_context_length_must_be_configured(length: Any) -> None:
     class Silent:
         model_type = "silent"
         max_position_embeddings = length

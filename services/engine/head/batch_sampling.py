@@ -1,4 +1,4 @@
-"""Draws the tokens of a batch whose sequences sample, from the whole vocabulary."""
+"""Sample the tokens of a batch from the whole vocabulary."""
 
 from collections.abc import Sequence
 
@@ -7,33 +7,39 @@ import torch
 from torch import Tensor
 
 from fly.noise import BLOCK
-from services.engine.base import Work
+from services.engine.base import ForwardInput
 from services.engine.head.candidates import DenseCandidates
-from services.engine.head.sampler import Drawn, Sampler, places
+from services.engine.head.sampler import DrawnToken, Sampler, sample_requests
 
 
-def sample(logits: Tensor, batch: Sequence[Work], spans: Sequence[slice]) -> dict[int, list[Drawn]]:
-    """What each sampling work of the batch draws, by the work's index.
+def sample(
+    logits: Tensor, batch: Sequence[ForwardInput], spans: Sequence[slice]
+) -> dict[int, list[DrawnToken]]:
+    """Draw the tokens of every input with a temperature above 0; return them by the input's index.
 
     Args:
-        logits: Of all output rows, processed, float32.
-        batch: Whose they are.
-        spans: Which rows are a work's.
+        logits: Logits of all output rows, processed, float32.
+        batch: Inputs of these rows.
+        spans: Rows of each input.
     """
     sampling = [
-        index for index, work in enumerate(batch) if work.num_outputs and work.sampling.temperature > 0
+        index for index, item in enumerate(batch) if item.num_outputs and item.sampling.temperature > 0
     ]
     if not sampling:
         return {}
     rows = np.concatenate([np.arange(spans[index].start, spans[index].stop) for index in sampling])
     maxima = torch.cat([block_maxima(logits[spans[index]]) for index in sampling])
     candidates = DenseCandidates(logits.cpu().numpy(), rows, maxima.cpu().numpy())
-    drawn = iter(Sampler(candidates, [place for index in sampling for place in places(batch[index])]).draw())
+    drawn = iter(
+        Sampler(
+            candidates, [request for index in sampling for request in sample_requests(batch[index])]
+        ).draw()
+    )
     return {index: [next(drawn) for _ in range(batch[index].num_outputs)] for index in sampling}
 
 
 def block_maxima(logits: Tensor) -> Tensor:
-    """(rows, blocks) the largest of each `BLOCK` logits of (rows, vocabulary)."""
+    """Return the largest of each `BLOCK` logits of (rows, vocabulary), (rows, blocks)."""
     num_rows, vocabulary = logits.shape
     num_whole = vocabulary // BLOCK
     whole = logits[:, : num_whole * BLOCK].reshape(num_rows, num_whole, BLOCK).amax(-1)

@@ -1,4 +1,4 @@
-"""What a sequence may be opened with: every fault is rejected by its name."""
+"""The parameters of `open`: every invalid field is rejected by name."""
 
 import math
 from typing import Any
@@ -8,12 +8,12 @@ import pytest
 from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.types import Coupling, SamplingParams
-from services.engine.opening import check_opening
+from services.engine.open_limits import check_open
 
 
 def fields_of(**sampling: Any) -> list[str]:
     with pytest.raises(InvalidRequest) as caught:
-        check_opening(Open("r", 1, SamplingParams(**sampling)), 100, 64)
+        check_open(Open("r", 1, SamplingParams(**sampling)), 100, 64)
     return [violation.field for violation in caught.value.violations]
 
 
@@ -42,18 +42,18 @@ def test_values_out_of_range_are_rejected_by_name(name: str, bad: tuple[Any, ...
         assert fields_of(**{name: value}) == [f"sampling.{name}"], value
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_violations_are_reported_at_once() -> None:
     assert fields_of(temperature=math.nan, top_p=2.0) == ["sampling.temperature", "sampling.top_p"]
 
 
 @pytest.mark.parametrize("asked", [-1, 21])
 def test_more_than_twenty_logprobs_are_rejected(asked: int) -> None:
     with pytest.raises(InvalidRequest, match="num_logprobs"):
-        check_opening(Open("r", 1, num_logprobs=asked), 100, 64)
+        check_open(Open("r", 1, num_logprobs=asked), 100, 64)
 
 
 @pytest.mark.parametrize("coupling", Coupling)
-def test_what_lies_within_its_limits_is_served(coupling: Coupling) -> None:
+def test_values_within_the_limits_are_accepted(coupling: Coupling) -> None:
     sampling = SamplingParams(
         temperature=1e-3,
         top_k=10_000,
@@ -65,4 +65,4 @@ def test_what_lies_within_its_limits_is_served(coupling: Coupling) -> None:
         seed=2**64 - 1,
         coupling=coupling,
     )
-    check_opening(Open("r", 64, sampling, num_logprobs=20), 100, 64)
+    check_open(Open("r", 64, sampling, num_logprobs=20), 100, 64)

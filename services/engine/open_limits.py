@@ -1,4 +1,4 @@
-"""The limits of what a sequence is opened with: what no later step could mend."""
+"""Check the parameters that a sequence is opened with; no later step can correct them."""
 
 import math
 from collections.abc import Iterator
@@ -11,35 +11,35 @@ MOST_LOGPROBS = 20
 _SEED_LIMIT = 1 << 64
 
 
-def check_opening(opening: Open, vocab_size: int, context_length: int, holder: str = "the context") -> None:
-    """Raises `InvalidRequest` with a violation for every field that breaks a limit.
+def check_open(opening: Open, vocab_size: int, context_length: int, limited_by: str = "the model") -> None:
+    """Raise `InvalidRequest` with a violation for every field that breaks a limit.
 
     Args:
-        opening: What to check.
-        vocab_size: Token ids lie below this.
+        opening: The parameters.
+        vocab_size: Token ids must be below this.
         context_length: Longest sequence in tokens.
-        holder: What sets that limit.
+        limited_by: Name of the resource that sets this limit, for the error message.
     """
     violations = [
-        *_check_open(opening, context_length, holder),
+        *_check_fields(opening, context_length, limited_by),
         *_check_sampling(opening.sampling, vocab_size),
     ]
     if violations:
         raise InvalidRequest(*violations)
 
 
-def _check_open(opening: Open, context_length: int, holder: str) -> Iterator[FieldViolation]:
+def _check_fields(opening: Open, context_length: int, limited_by: str) -> Iterator[FieldViolation]:
     length = opening.prompt_length
     if not 0 <= length <= context_length:
-        allowed = f"0 to {context_length}, what {holder} holds"
+        allowed = f"0 to {context_length} (limited by {limited_by})"
         yield FieldViolation("prompt_length", f"is {length}, must be {allowed}")
-    asked = opening.num_logprobs
-    if asked is not None and not 0 <= asked <= MOST_LOGPROBS:
-        yield FieldViolation("num_logprobs", f"is {asked}, must be 0 to {MOST_LOGPROBS}")
+    count = opening.num_logprobs
+    if count is not None and not 0 <= count <= MOST_LOGPROBS:
+        yield FieldViolation("num_logprobs", f"is {count}, must be 0 to {MOST_LOGPROBS}")
 
 
 def _check_sampling(sampling: SamplingParams, vocab_size: int) -> Iterator[FieldViolation]:
-    """NaN lies in no range."""
+    """Yield a violation for every sampling parameter out of range; NaN is in no range."""
     finite, unit = math.nextafter(math.inf, 0.0), "0 to 1"
     ranges = {
         "temperature": (0.0, finite, "finite and at least 0"),
