@@ -27,7 +27,7 @@ class BlockChain:
         self._keys: list[BlockKey] = []
 
     def keys(self, ids: Sequence[int], num_blocks: int) -> list[BlockKey]:
-        """Return the keys of the first `num_blocks` blocks of the sequence `ids`; all of them must be full."""
+        """Return the keys of the first `num_blocks` blocks of `ids`; all of them must be full."""
         for start in range(len(self._keys) * BLOCK_TOKENS, num_blocks * BLOCK_TOKENS, BLOCK_TOKENS):
             parent = self._keys[-1] if self._keys else self._root
             block = array("I", ids[start : start + BLOCK_TOKENS]).tobytes()

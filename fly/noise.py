@@ -85,7 +85,7 @@ def race(maxima: Floats, read: Read, keys: Words) -> Ints:
 
 
 def race_among(ids: Ints, log_probs: Floats, keys: Words) -> Ints:
-    """Draw as `race` does among the given tokens of each row: ids and log p are (rows, n); -inf is excluded."""
+    """Draw as `race` does among the given tokens: ids and log p are (rows, n); -inf excludes a token."""
     leading = (log_probs + token_noise(ids, keys)).argmax(axis=1)
     winners: Ints = ids[np.arange(len(ids)), leading]
     return winners
@@ -113,7 +113,7 @@ def _bounds(maxima: Floats, blocks: Words, keys: Words) -> Floats:
 
 
 def _candidates(bounds: Floats, best: Floats, num_leading: int) -> tuple[Ints, Ints]:
-    """Return rows and columns of the `num_leading` largest bounds per row that exceed the best value so far."""
+    """Return rows and columns of the bounds above the best value; per row the `num_leading` largest."""
     is_candidate = bounds > best[:, None]
     if num_leading < bounds.shape[1]:
         is_candidate &= bounds >= np.partition(bounds, -num_leading, axis=1)[:, -num_leading, None]

@@ -1,4 +1,4 @@
-"""The acceptance rule (FLy, arXiv 2511.22972, section 3): decide which draft tokens of one round are accepted.
+"""The acceptance rule (FLy, arXiv 2511.22972, section 3): decide which tokens of a draft are accepted.
 
 A draft token that equals the target's choice is accepted. One that differs, a mismatch, passes two tests:
 

@@ -1,4 +1,4 @@
-"""A token sequence that client and server keep equal by updates with absolute positions and a rolling hash."""
+"""Token sequences that client and server keep equal by absolute-position updates and a rolling hash."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

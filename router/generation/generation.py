@@ -95,7 +95,7 @@ async def open_response(
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
         speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
-        draft_length = means.draft_lengths.of_response(request.plan, target.replica)
+        draft_length = means.draft_lengths.for_response(request.plan, target.replica)
         yield Response(
             request,
             speculation,
