@@ -1,4 +1,4 @@
-"""Drafting ahead: after a response, extend the draft as if all of it were accepted, while the engine idles."""
+"""Drafting ahead: while the target verifies, extend the draft as if all of it were accepted."""
 
 from dataclasses import dataclass
 
