@@ -13,7 +13,7 @@ stop string, return how many of them the response keeps, else None."""
 
 
 class Speculation:
-    """One growing response: the prompt, the decided tokens and the provisional tokens after them.
+    """A growing response: the prompt, the decided tokens and the provisional tokens after them.
 
     The caller repeats until `finish_reason` is set: draft at most `max_drafts` tokens after `sequence`, let
     the target verify them, `apply` the evidence, emit the decided tokens.

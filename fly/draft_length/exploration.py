@@ -6,7 +6,7 @@ _RARELY = 8
 
 
 class ExplorationBudget:
-    """Limits the time lost by exploring to a share of all time.
+    """A limit on the share of time that exploring may lose.
 
     Shared by the sequences of one target, so that many sequences together explore no more often than one.
     """

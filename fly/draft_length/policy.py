@@ -6,7 +6,7 @@ from fly.messages import Draft, Verification
 
 
 class DraftLength(Protocol):
-    """Chooses the length of one sequence's drafts, round by round.
+    """The policy that chooses the length of one sequence's drafts, round by round.
 
     The calls of one round, in order: `choose`; `record_draft` if a draft arrived; `record_verification`;
     `record_round` unless it was the last round.
@@ -33,7 +33,7 @@ class DraftLength(Protocol):
 
 
 class FixedLength:
-    """The same length in every round."""
+    """A policy with the same length in every round."""
 
     def __init__(self, length: int) -> None:
         self._length = length

@@ -64,9 +64,9 @@ class NgramIndex:
                 elif ngram:
                     del self._latest[ngram]
 
-    def from_position(self, position: int) -> list[int]:
-        """Return the tokens from a position on; a negative position counts from the end."""
-        return self._ids[position:]
+    def tokens(self, start: int, stop: int | None = None) -> list[int]:
+        """Return the tokens from position `start` to `stop`; a negative position counts from the end."""
+        return self._ids[start:stop]
 
     def suffix(self, order: int) -> tuple[int, ...]:
         """Return the last `order` tokens; empty if the sequence is shorter."""
@@ -115,7 +115,7 @@ class PromptLookup:
 
     def _continuation(self, start: int, max_tokens: int) -> tuple[int, ...]:
         """Return the tokens from `start` on; beyond the end of the sequence they repeat."""
-        tokens = self._index.from_position(start)
+        tokens = self._index.tokens(start, start + max_tokens)
         return tuple(tokens[offset % len(tokens)] for offset in range(max_tokens))
 
     def _confidence(self, ngram: tuple[int, ...]) -> float:

@@ -19,7 +19,7 @@ _MAX_TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One response in the ring: its first cell, its tokens, the cells that it occupies, its salt."""
+    """A response in the ring: its first cell, its tokens, the cells that it occupies, its salt."""
 
     start: int
     num_tokens: int

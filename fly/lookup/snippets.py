@@ -18,7 +18,7 @@ _POSITIONS = 16
 
 
 class SnippetRetriever:
-    """Finds snippets for one sequence, each at most once."""
+    """The search for snippets for one sequence; each snippet is found at most once."""
 
     def __init__(self, cache: ResponseCache, salt: str) -> None:
         self._cache = cache

@@ -83,19 +83,19 @@ class SuffixProposer:
     def follow(self, ids: Sequence[int], decided: int) -> None:
         """Set the sequence to `ids`; its first `decided` tokens are as before, the others are compared."""
         start = min(decided, len(self._sequence))
-        self.update(ids, start + common_length(self._sequence.from_position(start), ids[start:]))
+        self.update(ids, start + common_length(self._sequence.tokens(start), ids[start:]))
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
-        if dropped := self._sequence.from_position(unchanged):
-            context = self._sequence.from_position(max(0, unchanged - _MAX_ORDER))
+        if dropped := self._sequence.tokens(unchanged):
+            context = self._sequence.tokens(max(0, unchanged - _MAX_ORDER))
             self._dropped.extend([END, *context[: len(context) - len(dropped)], *dropped])
         self._sequence.truncate(unchanged)
         self._sequence.extend(ids[unchanged:])
 
     def propose(self, max_tokens: int) -> Proposal:
         """Return the most likely continuation, up to the first token that is not likely enough."""
-        rule, tail = self._rule, self._sequence.from_position(-_MAX_ORDER)
+        rule, tail = self._rule, self._sequence.tokens(-_MAX_ORDER)
         tokens: list[int] = []
         match_length, first, joint = 0, 0.0, 1.0
         while len(tokens) < max_tokens:

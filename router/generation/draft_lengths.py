@@ -22,7 +22,7 @@ _MAX_ENTRIES = 256
 
 
 class DraftLengths:
-    """Creates draft length policies and holds their shared statistics.
+    """A factory of draft length policies, with the statistics that they share.
 
     Round times are shared by target replica, acceptance by weights, rule and draft length. All drafters of a
     target's responses are assumed to be alike. A response that fails over to another target keeps the

@@ -21,7 +21,7 @@ class _Running:
 
 
 class DraftAhead:
-    """One sequence's draft beyond the response that its client has.
+    """The draft of one sequence beyond the response that its client has.
 
     Between `start` and `stop` the sequence belongs to a background job, which yields to all other jobs of the
     engine.

@@ -36,7 +36,7 @@ class SequenceProposer(Proposer, Protocol):
 
 
 class SubDrafterSession(Protocol):
-    """One sequence at a sub-drafter."""
+    """The session of a sequence at a sub-drafter."""
 
     @property
     def proposer(self) -> SequenceProposer:

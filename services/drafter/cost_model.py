@@ -20,7 +20,7 @@ _SHARE = 0.1
 
 
 class _Probes:
-    """Lets one in `_PROBE_EVERY` calls pass."""
+    """A counter by which one in `_PROBE_EVERY` calls is a probe."""
 
     def __init__(self) -> None:
         self._skipped = 0

@@ -31,7 +31,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Serves drafting streams from one engine, with proposals of sub-drafters."""
+    """Drafting streams over one engine, with proposals of sub-drafters."""
 
     def __init__(
         self,

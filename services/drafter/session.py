@@ -1,4 +1,4 @@
-"""One sequence at a drafter: apply updates, return drafts."""
+"""The session of one sequence at a drafter: apply updates, return drafts."""
 
 import contextlib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class DraftingLimits:
 
 
 class DraftSession:
-    """Applies the steps of one stream to an engine sequence and drafts after it."""
+    """The session of one stream, on one engine sequence."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ _RESPONSE_TIMEOUT_S = 1.0
 
 
 class SubDrafterClient:
-    """Sends one proposer's requests to an available sub-drafter, for the lifetime of the sequence.
+    """The connection of one proposer to an available sub-drafter, for the lifetime of the sequence.
 
     Attributes:
         proposer: The source of the requests.

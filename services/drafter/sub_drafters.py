@@ -24,7 +24,7 @@ _CLOSE_GRACE_S = 600.0
 
 
 class SubDrafters:
-    """Watches a source of endpoints and distributes the sequences over its sub-drafters in turn."""
+    """The sub-drafters of a source of endpoints; sequences are distributed over them in turn."""
 
     def __init__(self, source: EndpointSource | None, identity: Identity | None = None) -> None:
         """Create it without channels.

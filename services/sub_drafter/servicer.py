@@ -28,7 +28,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 
 
 class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Serves look-up sessions of one engine."""
+    """Look-up sessions of one engine."""
 
     def __init__(self, config: SubDrafterConfig, telemetry: Telemetry) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""One sequence at a sub-drafter: apply updates, return proposals, cache the decided response at the end."""
+"""The session of one sequence at a sub-drafter: apply updates, return proposals, cache the decided response at the end."""
 
 import contextlib
 

@@ -54,7 +54,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
 
 
 class Stream:
-    """One response as it arrives."""
+    """A response as it arrives."""
 
     def __init__(self, stub: GenerationStub, number: int) -> None:
         prompt = pb.TokenIds(ids=[40 + number, 41, 42])

@@ -8,7 +8,7 @@ from fly.messages import Open
 
 
 class SequenceLookup(Protocol):
-    """One sequence at an engine."""
+    """A sequence at an engine."""
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
         """Set the sequence to `ids`; its first `unchanged` tokens are as before."""

@@ -17,7 +17,7 @@ class NgramLookup(PromptLookup):
 
 
 class NgramEngine:
-    """Continues the latest earlier occurrence of the longest matching suffix."""
+    """Continuation of the latest earlier occurrence of the longest matching suffix."""
 
     response_cache_tokens = 0
     response_cache_capacity = 0

@@ -10,7 +10,7 @@ from fly.messages import Open
 
 
 class SuffixLookup:
-    """One sequence and the cached responses of its cache salt."""
+    """A sequence and the cached responses of its cache salt."""
 
     def __init__(self, cache: ResponseCache, salt: str) -> None:
         self._cache = cache
@@ -34,7 +34,7 @@ class SuffixLookup:
 
 
 class SuffixEngine:
-    """Predicts from all occurrences of the last n-grams in the sequence and in cached responses."""
+    """Prediction from all occurrences of the last n-grams in the sequence and in cached responses."""
 
     def __init__(self, response_cache_tokens: int) -> None:
         self.response_cache_capacity = response_cache_tokens

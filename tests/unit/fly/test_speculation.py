@@ -1,4 +1,4 @@
-"""One growing response, against a deterministic language model."""
+"""A growing response, against a deterministic language model."""
 
 from collections.abc import Sequence
 

@@ -29,7 +29,7 @@ NUM_DRAFTS = 4
 
 
 class HastyClock:
-    """Advances time at once on every sleep, but yields to all other tasks."""
+    """A clock that advances at once on every sleep, but yields to all other tasks."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -44,7 +44,7 @@ def open_sequence(sampling: SamplingParams = GREEDY) -> tuple[EngineSequence, Si
 
 
 class Script(NullProposer):
-    """Proposes what a script lists, call by call."""
+    """A proposer of listed tokens, call by call."""
 
     def __init__(self, proposals: list[list[int]]) -> None:
         self._proposals = iter(proposals)
@@ -54,7 +54,7 @@ class Script(NullProposer):
 
 
 class Oracle(NullProposer):
-    """Proposes the right tokens, except at one position."""
+    """A proposer of the right tokens, except at one position."""
 
     def __init__(self, truth: tuple[int, ...], wrong_at: int | None = None) -> None:
         self._tokens = [token + (index == wrong_at) for index, token in enumerate(truth)]
