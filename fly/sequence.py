@@ -67,10 +67,10 @@ class SequenceUpdate:
 class SequenceMirror:
     """The client's copy of the sequence that a server holds; computes the smallest update."""
 
-    __slots__ = ("_decided", "_known", "_step_id")
+    __slots__ = ("_decided", "_step_id", "_tokens")
 
     def __init__(self) -> None:
-        self._known: list[int] = []
+        self._tokens: list[int] = []
         self._decided = 0
         self._step_id = 0
 
@@ -84,24 +84,30 @@ class SequenceMirror:
         """
         keep = self._common_length(sequence.ids)
         tokens = (*sequence.ids[keep:], *drafts)
-        self._known[keep:] = tokens
+        self._tokens[keep:] = tokens
         self._decided = decided
         self._step_id += 1
-        return SequenceUpdate(self._step_id, keep, tokens, decided, sequence.prefix_hash(keep))
+        return SequenceUpdate(
+            step_id=self._step_id,
+            keep=keep,
+            tokens=tokens,
+            decided=decided,
+            prefix_hash=sequence.prefix_hash(keep),
+        )
 
     def append(self, tokens: Sequence[int]) -> None:
         """Record `tokens` that the server appended itself: a drafter keeps its own draft."""
-        self._known.extend(tokens)
+        self._tokens.extend(tokens)
 
     def forget(self) -> None:
         """Record that the server lost the sequence: the next update replays all of it."""
-        self._known.clear()
+        self._tokens.clear()
         self._decided = 0
 
     def _common_length(self, ids: list[int]) -> int:
-        limit = min(len(ids), len(self._known))
+        limit = min(len(ids), len(self._tokens))
         length = min(self._decided, limit)
-        while length < limit and ids[length] == self._known[length]:
+        while length < limit and ids[length] == self._tokens[length]:
             length += 1
         return length
 

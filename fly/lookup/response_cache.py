@@ -77,7 +77,7 @@ class ResponseCache:
         if len(ids) <= self._shortest:
             return
         start, num_cells = self._make_room(len(ids) + 1)
-        self._stored.append(_Stored(start, len(ids), num_cells, salt))
+        self._stored.append(_Stored(start=start, num_tokens=len(ids), num_cells=num_cells, salt=salt))
         self.num_tokens += len(ids)
         self._num_of_salt[salt] += 1
         owner = self._salts.get(salt)

@@ -107,7 +107,7 @@ class SuffixProposer:
                 match_length, first = order, confidence
             tokens.append(token)
             tail.append(token)
-        return Proposal(tuple(tokens), match_length, first)
+        return Proposal(tuple(tokens), match_length=match_length, confidence=first)
 
     def _next(self, tail: tuple[int, ...]) -> tuple[int, float, int]:
         """Return the most likely next token, its probability, and the longest n-gram with an occurrence."""

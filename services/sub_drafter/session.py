@@ -1,4 +1,4 @@
-"""The session of one sequence at a sub-drafter: apply updates, return proposals, cache the decided response at the end."""
+"""The session of one sequence at a sub-drafter: updates in, proposals out, the response cached at the end."""
 
 import contextlib
 
