@@ -14,7 +14,8 @@ from fly.speculation import Speculation
 from fly.types import FlyRule, Mode, ResponseLimits
 from router.generation.round import make_evidence
 from router.text.tokenizer import Tokenizer
-from services.drafter.drafting import NullProposer, draft
+from services.drafter.base import NullProposer
+from services.drafter.drafting import draft
 from services.engine.base import Job, KvSlot, Runner
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.sequence import EngineSequence

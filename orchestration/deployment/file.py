@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -11,10 +11,12 @@ from fly.messages import Role
 from orchestration.control.autoscaling import Autoscaling
 from orchestration.deployment.security import located as located_security
 from router.config import SpeculationConfig
-from services.common.config import AutoSwitch, Config, load_yaml
+from router.policies import POLICIES
+from services.common.config import AutoSwitch, Config, OneOf, load_yaml
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetryConfig
+from services.sub_drafter.engines import ENGINES
 
 APPLICATION_ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_NAME = "default"
@@ -120,7 +122,7 @@ class SubDrafterTier(Config):
         node_resource: As for the other tiers.
     """
 
-    engine: Literal["ngram", "suffix", "model", "none"] = "ngram"
+    engine: Annotated[str, OneOf((*ENGINES, "model", "none"))] = "ngram"
     replicas: int = Field(1, ge=1, le=1024)
     response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
     model: Path | None = None
@@ -157,7 +159,7 @@ class RouterTier(Config):
     model_name: str | None = Field(None, min_length=1, max_length=256)
     chat_template: Path | None = None
     cors_origins: tuple[str, ...] = ()
-    balancing: Literal["prefix_affinity", "least_load", "power_of_two", "round_robin"] = "prefix_affinity"
+    balancing: Annotated[str, OneOf(POLICIES)] = "prefix_affinity"
     max_concurrent: int = Field(256, ge=1)
     max_queued: int = Field(1024, ge=0)
 

@@ -183,9 +183,7 @@ def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[R
         return ()
     if tier.engine == "model":
         return _model_sub_drafters(tier, names)
-    config: dict[str, Any] = {"engine": tier.engine}
-    if tier.engine == "suffix":
-        config["response_cache_tokens"] = tier.response_cache_tokens
+    config = {"engine": tier.engine, "response_cache_tokens": tier.response_cache_tokens}
     return tuple(
         ReplicaSpec(Role.SUB_DRAFTER, name, actor, _LIGHT_CPUS, config, node_resource=tier.node_resource)
         for name in names[Role.SUB_DRAFTER]

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from fly.clock import Clock
 from fly.errors import DeadlineExceeded, Overloaded
+from fly.ewma import Ewma
 from router.admission.fair_queue import FairQueue
 from router.requests.deadline import Deadline
 
 _UNKNOWN_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _NEWEST_SHARE = 0.1
-"""Of the latest request in what is known of all."""
+"""Weight of the latest request in the averages."""
 _CAUTION = 1.25
 """Safety factor on estimated times: an admitted request that misses its deadline wastes a slot of others."""
 
@@ -38,8 +39,8 @@ class Admission:
         self._max_queued = max_queued
         self._clock = clock
         self._queue: FairQueue[_Waiter] = FairQueue()
-        self._held_s = _Mean()
-        self._finished_s = _Mean()
+        self._held_s = Ewma(_NEWEST_SHARE)
+        self._finished_s = Ewma(_NEWEST_SHARE)
 
     @property
     def queued(self) -> int:
@@ -169,20 +170,6 @@ class Admission:
         if remaining_s is not None and work_s > remaining_s:
             found = f"a slot became free {remaining_s:.1f} s before the deadline"
             raise DeadlineExceeded(f"{found}, the work takes about {work_s:.1f} s")
-
-
-class _Mean:
-    """Of requests, the latest ones above all.
-
-    Attributes:
-        value: None before the first.
-    """
-
-    def __init__(self) -> None:
-        self.value: float | None = None
-
-    def add(self, value: float) -> None:
-        self.value = value if self.value is None else self.value + _NEWEST_SHARE * (value - self.value)
 
 
 def _rejection(reason: str, wait_s: float | None) -> Overloaded:

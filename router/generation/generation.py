@@ -95,7 +95,7 @@ async def open_response(
             await sessions.enter_async_context(drafter)
         text = ResponseText(context.tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
         speculation, ledger = await _begin(request, text), LogprobBuffer(context.tokenizer)
-        draft_length = context.draft_lengths.of_response(request.plan, target.replica)
+        draft_length = context.draft_lengths.for_response(request.plan, target.replica)
         yield Response(
             request,
             speculation,

@@ -109,7 +109,7 @@ async def verify(response: Response, draft: Draft, span: Span) -> Verification:
     response.logprobs.note(len(speculation.sequence), verification)
     spent_s = response.clock.now() - requested_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
-    response.draft_length.verified(verification, spent_s)
+    response.draft_length.record_verification(verification, spent_s)
     response.observer.verified(verification, spent_s)
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
@@ -122,7 +122,7 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
     decision = speculation.apply(make_evidence(draft.tokens, verification))
     if speculation.finish_reason is None:
         is_open = bool(decision.provisional)
-        response.draft_length.decided(start, len(draft.tokens), speculation.decided_length, is_open)
+        response.draft_length.record_round(start, len(draft.tokens), speculation.decided_length, is_open)
     num_accepted = count_accepted(len(draft.tokens), len(speculation.sequence) - start, decision)
     response.observer.decided(len(draft.tokens), num_accepted, decision)
     statistics = speculation.statistics
@@ -158,7 +158,7 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
 
 def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
-    response.draft_length.drafted(draft, spent_s)
+    response.draft_length.record_draft(draft, spent_s)
     response.observer.drafted(draft, spent_s)
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.sub_drafter_tokens

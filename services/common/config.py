@@ -1,11 +1,13 @@
 """Configuration: frozen models made from files and flags; unknown keys are errors that name the nearest."""
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from fly.errors import ConfigError
 
@@ -26,6 +28,16 @@ def _named_switch(value: Any) -> Any:
 
 AutoSwitch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_named_switch)]
 """Something that is on, off, or decided by the program."""
+
+
+class OneOf:
+    """Annotation of a key of type str that accepts only these names, such as the keys of a table."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(self._names)
 
 
 def parse(model: type[C], data: Any, source: str) -> C:

@@ -31,7 +31,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Serves drafting streams from one engine, helped by sub-drafters."""
+    """Drafting streams over one engine, with proposals of sub-drafters."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
+    # NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(answer: Any) -> None:
-            await context.write(draft_response_to_wire(answer))
+        async def send(response: Any) -> None:
+            await context.write(draft_response_to_wire(response))
 
         with self._telemetry.trace(context) as trace:
             await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
-        """Stops the engine and lets go of the sub-drafters."""
+        """Close the sub-drafters' channels and stop the engine."""
         await self._sub_drafters.stop()
         await self._engine.stop()
 
@@ -65,8 +65,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
         sequence = await self._engine.open(opening)
         try:
-            async with self._sub_drafters.help(opening, self._engine.info.vocab_size) as help:
-                session = DraftSession(self._engine, sequence, help, self._limits)
+            async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
+                session = DraftSession(
+                    engine=self._engine, sequence=sequence, sub_drafter=sub_drafter, limits=self._limits
+                )
                 try:
                     yield self._telemetry.observed(session, opening, trace)
                 finally:
@@ -76,10 +78,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
 
 async def create_host(config: DrafterConfig) -> Host:
-    """Loads the model and returns a host that serves it, not yet started.
+    """Load the model and return a host that serves it, not yet started.
 
     Raises:
-        ConfigError: The certificate cannot be used.
+        ConfigError: The certificate is invalid.
         ModelError: The model cannot be served.
     """
     identity = Identity.of(config.security)
@@ -90,7 +92,14 @@ async def create_host(config: DrafterConfig) -> Host:
     sub_drafters = SubDrafters(_source(config, identity), identity)
     await sub_drafters.start()
     telemetry = Telemetry(config.telemetry, config.role)
-    return host_engine(engine, sub_drafters, config.limits, config.address, guard, telemetry)
+    return host_engine(
+        engine=engine,
+        sub_drafters=sub_drafters,
+        limits=config.limits,
+        address=config.address,
+        guard=guard,
+        telemetry=telemetry,
+    )
 
 
 def host_engine(
@@ -101,11 +110,13 @@ def host_engine(
     guard: Guard | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
-    """A host that serves a running engine, not yet started; it stops both when it is drained."""
+    """Return a host that serves a running engine, not yet started; draining it stops both."""
     telemetry, role = telemetry or silent_telemetry(), engine.info.role
     observer = drafter_observer(telemetry.registry, role, engine.load)
-    told = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, observer)
-    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits(), told)
+    streams = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, observer)
+    servicer = DrafterServicer(
+        engine=engine, sub_drafters=sub_drafters, limits=limits or DraftingLimits(), telemetry=streams
+    )
 
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)

@@ -1,12 +1,13 @@
 """Configuration of one sub-drafter replica."""
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from services.common.config import Config
+from services.common.config import Config, OneOf
 from services.common.security.config import SecurityConfig
 from services.common.telemetry.config import TelemetryConfig
+from services.sub_drafter.engines import ENGINES
 
 
 class SubDrafterConfig(Config):
@@ -25,7 +26,7 @@ class SubDrafterConfig(Config):
         telemetry: What it tells of itself.
     """
 
-    engine: Literal["ngram", "suffix"] = "ngram"
+    engine: Annotated[str, OneOf(ENGINES)] = "ngram"
     response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
     min_ngram: int = Field(2, ge=1, le=64)
     max_ngram: int = Field(5, ge=1, le=64)

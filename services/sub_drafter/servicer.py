@@ -1,4 +1,4 @@
-"""The gRPC service of a sub-drafter that proposals by look-up."""
+"""The gRPC service of a sub-drafter with a look-up engine."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 
 
 class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Serves look-up sessions."""
+    """Look-up sessions of one engine."""
 
     def __init__(self, config: SubDrafterConfig, telemetry: Telemetry) -> None:
         self._config = config
@@ -48,34 +48,35 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
             context_length=self._config.max_tokens,
             dtype="",
             shards=1,
-            kv_capacity=self._capacity,
+            kv_capacity=self._engine.response_cache_capacity,
             version=VERSION,
         )
         return info_to_wire(info, self._load())
 
-    # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
+    # NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(answer: Any) -> None:
-            await context.write(draft_response_to_wire(answer))
+        async def send(response: Any) -> None:
+            await context.write(draft_response_to_wire(response))
 
         with self._telemetry.trace(context) as trace:
             await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
 
     async def close(self) -> None:
-        """Its memory goes with it."""
-
-    @property
-    def _capacity(self) -> int:
-        """Tokens that can be remembered."""
-        return self._config.response_cache_tokens if self._config.engine == "suffix" else 0
+        """Do nothing: the cache is freed with the process."""
 
     def _load(self) -> Load:
-        return Load(self._num_open, kv_used=self._engine.response_cache_tokens, kv_capacity=self._capacity)
+        return Load(
+            sequences=self._num_open,
+            kv_used=self._engine.response_cache_tokens,
+            kv_capacity=self._engine.response_cache_capacity,
+        )
 
     @asynccontextmanager
     async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
         lookup = self._engine.open(opening)
-        session = LookupSession(lookup, opening.prompt_length, self._config.max_tokens)
+        session = LookupSession(
+            lookup=lookup, prompt_length=opening.prompt_length, max_tokens=self._config.max_tokens
+        )
         self._num_open += 1
         try:
             yield self._telemetry.observed(session, opening, trace)
@@ -85,10 +86,10 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
 
 async def create_host(config: SubDrafterConfig) -> Host:
-    """A host that serves this configuration, not yet started.
+    """Return a host that serves this configuration, not yet started.
 
     Raises:
-        ConfigError: The certificate cannot be used.
+        ConfigError: The certificate is invalid.
     """
     guard = service_guard(config.security, Identity.of(config.security), certificate_name(Role.DRAFTER))
     telemetry = Telemetry(config.telemetry, Role.SUB_DRAFTER.value)

@@ -188,7 +188,7 @@ class Stations:
                 self._to_draft.append(caller)
                 continue
             draft = Draft(0, (0,) * caller.length, caller.length, times=caller.times(), load=load)
-            caller.policy.drafted(draft, self._clock.time_s - caller.asked_s)
+            caller.policy.record_draft(draft, self._clock.time_s - caller.asked_s)
             self._send(caller)
 
     def _verified(self, batch: list[Caller]) -> None:
@@ -197,7 +197,7 @@ class Stations:
         for caller in batch:
             zeros = (0,) * (caller.length + 1)
             answer = Verification(0, zeros, zeros, times=caller.times(), load=load)
-            caller.policy.verified(answer, self._clock.time_s - caller.asked_s)
+            caller.policy.record_verification(answer, self._clock.time_s - caller.asked_s)
             self._decide(caller)
             if self._random.random() * _RESPONSE_ROUNDS < 1:
                 self._open(caller)
@@ -210,7 +210,7 @@ class Stations:
             kept += 1
         caller.position += kept + 1
         caller.behind += 0 if caller.length else 1
-        caller.policy.decided(start, caller.length, caller.position, is_open=False)
+        caller.policy.record_round(start, caller.length, caller.position, is_open=False)
         self.played.ends_s.append(self._clock.time_s)
         self.played.lengths.append(caller.length)
         self.played.callers.append(id(caller))
