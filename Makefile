@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+EXTRAS := router,engine,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
 # Files of tests go to as many processes as there are CPUs. The slow ones start many processes themselves and wait for them
@@ -12,7 +13,7 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chromium lint verify generate protos goldens train quality clean
+.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +27,9 @@ test: $(READY) chromium ## Run all tests.
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
+
+test-pythons: $(READY)
+	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(SIDE_BY_SIDE)
 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh
@@ -60,5 +64,5 @@ clean: ## Remove the virtual environment and caches.
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[engine,ray,cluster,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(READY)

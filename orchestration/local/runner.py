@@ -110,7 +110,7 @@ def local_deployment(
     """
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
+        raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
     _require_free_ports(deployment.router)
     _fetch_models(deployment)
     prepare_environment()

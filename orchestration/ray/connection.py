@@ -40,7 +40,7 @@ def connected(name: str, ray_address: str | None) -> Iterator[None]:
         import ray
         from ray._private.services import get_ray_address_from_environment
     except ImportError:
-        raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray") from None
+        raise ConfigError("Ray is not installed: pip install 'flyserve[cluster]'") from None
     try:
         address = get_ray_address_from_environment(address or "auto", None)
     except ConnectionError:
