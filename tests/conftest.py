@@ -5,8 +5,8 @@ import os
 import pytest
 from hypothesis import settings
 
-from orchestration.local.own_ray import prepare_environment
-from tests.support.stations import Stations, rank
+from orchestration.local.local_ray import prepare_environment
+from tests.support.xdist_groups import Stations, rank
 
 # NOTE: continuous integration judges a change, so it tries the same examples each time; people try new ones.
 settings.register_profile("flyserve", deadline=None, derandomize="CI" in os.environ)

@@ -10,7 +10,7 @@ from router.generation.generation import Means, generate
 from router.generation.response import Piece
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
-from services.common.alarm import Alarm
+from services.common.step_timeout import StepTimeout
 
 EmitOfChoice = Callable[[int, Piece], Awaitable[None]]
 """Takes a piece of the choice with this index; pieces of several choices come one after the other."""
@@ -23,11 +23,11 @@ def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
     Until then a slow one holds up nobody else, and costs its own place and what its connection buffers:
     a response goes on only as its pieces are taken.
     """
-    alarm = Alarm(timeout_s)
+    step_timeout = StepTimeout(timeout_s)
 
     async def emit_in_time(index: int, piece: Piece) -> None:
         try:
-            with alarm:
+            with step_timeout:
                 await emit(index, piece)
         except TimeoutError:
             raise DeadlineExceeded(f"the client took nothing for {timeout_s:g} s") from None
@@ -35,7 +35,7 @@ def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
     try:
         yield emit_in_time
     finally:
-        alarm.close()
+        step_timeout.close()
 
 
 def in_turn(emit: EmitOfChoice) -> EmitOfChoice:

@@ -14,8 +14,8 @@ from router.policies.key import RequestKey
 from router.replicas.connections import Link, Links
 from router.replicas.discovery import Fleet
 from router.replicas.pools import Replica
-from services.common.alarm import Alarm
 from services.common.backoff import Backoff
+from services.common.step_timeout import StepTimeout
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class DrafterSide:
         self._fleet = fleet
         self._make_opening = make_opening
         self._timeout_s = timeout_s
-        self._alarm = Alarm(timeout_s)
+        self._step_timeout = StepTimeout(timeout_s)
         self._clock = clock
         self._key = key
         self._backoff: Backoff | None = None
@@ -55,7 +55,7 @@ class DrafterSide:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._alarm.close()
+        self._step_timeout.close()
         await self.links.leave(error)
 
     async def draft(
@@ -92,7 +92,7 @@ class DrafterSide:
         end_at_stop: bool,
     ) -> Draft:
         try:
-            with self._alarm:
+            with self._step_timeout:
                 draft = await link.stream.draft(sequence, decided, max_tokens, end_at_stop)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None

@@ -14,7 +14,7 @@ from router.policies.key import RequestKey
 from router.replicas.connections import Link, Links
 from router.replicas.discovery import Fleet
 from router.replicas.pools import Accepts, Replica, with_weights
-from services.common.alarm import Alarm
+from services.common.step_timeout import StepTimeout
 from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class TargetSide:
         self._fleet = fleet
         self._make_opening = make_opening
         self._timeout_s = timeout_s
-        self._alarm = Alarm(timeout_s)
+        self._step_timeout = StepTimeout(timeout_s)
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
         self._key = key
@@ -75,7 +75,7 @@ class TargetSide:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._alarm.close()
+        self._step_timeout.close()
         await self.links.leave(error)
 
     async def verify(
@@ -115,7 +115,7 @@ class TargetSide:
         distributions: Sequence[SparseDistribution],
     ) -> Verification:
         try:
-            with self._alarm:
+            with self._step_timeout:
                 verification = await self._link.stream.verify(sequence, drafts, decided, distributions)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None

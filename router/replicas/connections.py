@@ -24,7 +24,7 @@ class Link(Generic[S]):
     async def open(cls, replica: Replica, stream: S) -> Self:
         """Leases the replica; the stream itself opens with its first step."""
         link = cls(replica, stream)
-        link._held.enter_context(replica.lease(stream.hang_up))
+        link._held.enter_context(replica.lease(stream.cancel))
         await link._held.enter_async_context(stream)
         return link
 

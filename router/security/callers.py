@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from router.security.keys import ANYBODY, Caller, Keys
+from services.common.security.access_policy import AccessPolicy, Check
 from services.common.security.config import PublicSecurityConfig
-from services.common.security.guard import Check, Guard
 from services.common.security.identity import Identity
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
@@ -35,8 +35,10 @@ def key_check(keys: Keys) -> Check:
     return check
 
 
-def public_guard(config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None) -> Guard:
+def public_access_policy(
+    config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None
+) -> AccessPolicy:
     """Of the router's own gRPC server."""
     wants_certificates = config.tls is not None and config.tls.client_certificates
     credentials = partial(identity.server_credentials, wants_certificates) if identity else None
-    return Guard(credentials, key_check(keys) if keys else None, config.health_port)
+    return AccessPolicy(credentials, key_check(keys) if keys else None, config.health_port)

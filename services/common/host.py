@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
 from services.common.health import Health
-from services.common.security.guard import Guard
+from services.common.security.access_policy import AccessPolicy
 from services.common.status import StatusInterceptor
 from services.common.telemetry.process import Telemetry, silent_telemetry
 
@@ -50,7 +50,7 @@ class Service:
     failure: Callable[[], Awaitable[None]] | None = None
 
 
-class Companion(Protocol):
+class SidecarServer(Protocol):
     """Another server of the same process and event loop, which starts and drains with the host."""
 
     @property
@@ -81,24 +81,24 @@ class Host:
         self,
         service: Service,
         address: str = "127.0.0.1:0",
-        guard: Guard | None = None,
+        access_policy: AccessPolicy | None = None,
         options: Sequence[tuple[str, Any]] = (),
-        companions: Sequence[Companion] = (),
+        sidecars: Sequence[SidecarServer] = (),
         telemetry: Telemetry | None = None,
     ) -> None:
         """Prepares the server; `address` is host:port; port 0 is a free one, 50100-50199 the first free.
 
-        Without a `guard` it serves everybody who can reach it, in plaintext.
+        Without a `access_policy` it serves everybody who can reach it, in plaintext.
         """
         self.telemetry = telemetry or silent_telemetry()
         self._service = service
         self._address = address
-        self._guard = guard or Guard()
+        self._access_policy = access_policy or AccessPolicy()
         self._health = Health()
-        interceptors = (StatusInterceptor(), *self._guard.interceptors)
+        interceptors = (StatusInterceptor(), *self._access_policy.interceptors)
         self._server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
         self._probed: grpc.aio.Server | None = None
-        self._companions = companions
+        self._companions = sidecars
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
         self.health_port = 0
@@ -111,11 +111,11 @@ class Host:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Its own, then the URLs of its companions; known after `start`."""
-        return (self.address, *(companion.url for companion in self._companions))
+        """Its own, then the URLs of its sidecars; known after `start`."""
+        return (self.address, *(sidecar.url for sidecar in self._companions))
 
     async def start(self) -> None:
-        """Binds and serves, and so do the companions; where one cannot, nothing is left running.
+        """Binds and serves, and so do the sidecars; where one cannot, nothing is left running.
 
         Raises:
             ConfigError: The port, or that of the metrics, is in use, or the address cannot be bound.
@@ -132,12 +132,12 @@ class Host:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
-        self._guard.tell_exposure(self.address)
+        self._access_policy.log_exposure(self.address)
         self.telemetry.start(self._address.rpartition(":")[0])
         await self._server.start()
         await self._tell_health()
-        for companion in self._companions:
-            await companion.start()
+        for sidecar in self._companions:
+            await sidecar.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._service.failure is not None:
             self._watch = asyncio.create_task(self._watch_service(self._service.failure))
@@ -149,7 +149,7 @@ class Host:
             self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         asyncio.get_running_loop().call_later(_LAST_WORD_S, self._health.end_watches)
-        drains = (companion.drain(grace_s) for companion in self._companions)
+        drains = (sidecar.drain(grace_s) for sidecar in self._companions)
         await asyncio.gather(self._server.stop(grace_s), *drains)
         if self._probed is not None:
             await self._probed.stop(0.0)
@@ -170,18 +170,18 @@ class Host:
         raise ConfigError(f"address: {self._address} is in use or cannot be bound")
 
     def _listen(self, address: str) -> int:
-        if self._guard.credentials is None:
+        if self._access_policy.credentials is None:
             return self._server.add_insecure_port(address)
         # NOTE: for every port again: gRPC asks those that have been at a port before for changes alone.
-        return self._server.add_secure_port(address, self._guard.credentials())
+        return self._server.add_secure_port(address, self._access_policy.credentials())
 
     async def _tell_health(self) -> None:
         """To probes, which bear no certificate: on a port of its own, where nothing else is served."""
-        if self._guard.health_port is None:
+        if self._access_policy.health_port is None:
             return
         self._probed = grpc.aio.server(options=_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
-        address = f"{self._address.rpartition(':')[0]}:{self._guard.health_port}"
+        address = f"{self._address.rpartition(':')[0]}:{self._access_policy.health_port}"
         try:
             self.health_port = self._probed.add_insecure_port(address)
         except RuntimeError:

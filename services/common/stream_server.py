@@ -17,7 +17,7 @@ IDLE_TTL_S = 600.0
 """A stream that says nothing for so long is given up: the backstop behind the end of its connection."""
 
 
-class Session(Protocol[Step, Answer]):
+class SequenceSession(Protocol[Step, Answer]):
     """One sequence at a service."""
 
     async def step(self, step: Step) -> Answer:
@@ -30,7 +30,7 @@ class Session(Protocol[Step, Answer]):
 async def serve_stream(
     requests: AsyncIterator[Wire],
     decode: Callable[[Wire], Open | Step | Close],
-    open_session: Callable[[Open], AbstractAsyncContextManager[Session[Step, Answer]]],
+    open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
     send: Callable[[Answer | Stale], Awaitable[None]],
     idle_ttl_s: float = IDLE_TTL_S,
 ) -> None:
@@ -75,7 +75,7 @@ async def _ended_by(deadline_ms: int) -> AsyncIterator[None]:
         raise DeadlineExceeded("the request's deadline has passed") from None
 
 
-async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:
+async def _answer(session: SequenceSession[Step, Answer], step: Step) -> Answer | Stale:
     try:
         return await session.step(step)
     except StaleState as stale:

@@ -53,7 +53,7 @@ class SequenceStream(Generic[Step, Answer]):
         """What the sequence came to: told with the farewell, once the last step has been answered."""
         self._last = self._view.update(sequence, (), decided)
 
-    def hang_up(self) -> None:
+    def cancel(self) -> None:
         """Ends the stream; a step that waits for its answer is told that the server is not ready."""
         self._call.cancel()
 

@@ -83,7 +83,7 @@ class System:
         listed = tuple(Endpoint(roles[name], self.services[name].address, name) for name in names)
 
         async def show() -> None:
-            self._registry.show(listed)
+            self._registry.publish(listed)
 
         asyncio.run_coroutine_threadsafe(show(), self._thread.loop).result()
 

@@ -12,7 +12,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from fly.errors import ConfigError
 from orchestration.control.registry import Registry, registry_service
-from orchestration.deployment.security import controller_identity, registry_guard
+from orchestration.deployment.security import controller_identity, registry_access_policy
 from protos.flyserve.v1 import common_pb2, registry_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
@@ -21,7 +21,7 @@ from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host
-from services.common.security.guard import Check, Guard
+from services.common.security.access_policy import AccessPolicy, Check
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
@@ -75,7 +75,7 @@ async def test_routers_and_drafters_may_ask_the_registry(
     authority: Authority, caller: str, is_let_in: bool
 ) -> None:
     identity = controller_identity(authority.security("controller.flyserve"))
-    host = Host(registry_service(Registry()), guard=registry_guard(identity))
+    host = Host(registry_service(Registry()), access_policy=registry_access_policy(identity))
     peer = authority.peer(authority.issue(f"{caller}.flyserve"), "controller.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
         asked = RegistryStub(channel).List(registry_pb2.ListRequest(), timeout=5)
@@ -184,9 +184,9 @@ async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: A
 def test_what_others_can_reach_in_plaintext_is_told(
     interface: str, check: Check | None, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Guard(check=check).tell_exposure(f"{interface}:50051")
+    AccessPolicy(check=check).log_exposure(f"{interface}:50051")
     assert said in caplog.text and bool(said) == bool(caplog.text)
-    Guard(lambda: grpc.ssl_server_credentials([(b"", b"")]), check).tell_exposure(f"{interface}:50051")
+    AccessPolicy(lambda: grpc.ssl_server_credentials([(b"", b"")]), check).log_exposure(f"{interface}:50051")
     assert len(caplog.records) == bool(said)
 
 

@@ -10,9 +10,9 @@ import pytest
 from fly.clock import SystemClock
 from fly.messages import Endpoint, Role
 from orchestration.control.registry import Registry, registry_service
-from orchestration.deployment.security import controller_identity, registry_guard
+from orchestration.deployment.security import controller_identity, registry_access_policy
+from services.common.endpoint_sources import RegistryEndpointSource
 from services.common.host import Host
-from services.common.registry import WatchedRegistry
 from tests.contract.tls_rig import PUBLIC, ROUTER, TARGET, a_target, info, secured_system
 from tests.support.certificates import Authority
 from tests.support.serving import serving
@@ -43,16 +43,16 @@ async def test_a_router_calls_and_serves_with_new_files(authority: Authority, tm
     identity = controller_identity(authority.security("controller.flyserve"))
     caller = controller_identity(authority.security(ROUTER))
     assert identity is not None and caller is not None
-    host = Host(registry_service(registry), guard=registry_guard(identity))
+    host = Host(registry_service(registry), access_policy=registry_access_policy(identity))
     async with serving(host) as address:
-        watch = WatchedRegistry(address, clock, caller).watch()
+        watch = RegistryEndpointSource(address, clock, caller).watch()
         assert not (await anext(watch)).endpoints
         await watch.aclose()
         renewed = Authority(tmp_path)
         renewed.issue("controller.flyserve")
         renewed.issue(ROUTER)
-        registry.show((Endpoint(Role.TARGET, "127.0.0.1:1", "target-0"),))
-        watch = WatchedRegistry(address, clock, caller).watch()
+        registry.publish((Endpoint(Role.TARGET, "127.0.0.1:1", "target-0"),))
+        watch = RegistryEndpointSource(address, clock, caller).watch()
         async with asyncio.timeout(10):
             assert [e.replica for e in (await anext(watch)).endpoints] == ["target-0"]
         await watch.aclose()

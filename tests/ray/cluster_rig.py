@@ -15,11 +15,11 @@ import pytest
 from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
-from orchestration.control.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import ControllerConfig, Deployment
 from orchestration.deployment.plan import ACTORS
-from orchestration.local.own_ray import prepare_environment, temporary_folder
-from orchestration.ray.controller_client import ask, create_controller, end_controller
+from orchestration.local.local_ray import prepare_environment, temporary_folder
+from orchestration.ray.controller_client import create_controller, get_result, stop_controller
 from services.common.config import parse
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 
@@ -108,15 +108,15 @@ class Running:
 
     @property
     def registry(self) -> str:
-        return str(ask(self.handle.address.remote(), 30))
+        return str(get_result(self.handle.address.remote(), 30))
 
     def apply(self, source: str = "test.yaml", **tiers: Any) -> Any:
         data = {"name": self.name, "rollout": {"drain_s": 20}, **tiers}
         deployment = parse(Deployment, data, "test")
-        return ask(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
+        return get_result(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
 
     def status(self) -> DeploymentStatus:
-        status: DeploymentStatus = ask(self.handle.status.remote(), 30)
+        status: DeploymentStatus = get_result(self.handle.status.remote(), 30)
         return status
 
     def rows(self) -> dict[str, ReplicaStatus]:
@@ -144,7 +144,7 @@ class Running:
         """Seconds until everything desired serves and nothing else is there."""
 
         def is_complete(rows: Sequence[ReplicaStatus]) -> bool:
-            return bool(rows) and all(row.state is State.READY and row.is_current for row in rows)
+            return bool(rows) and all(row.state is ReplicaState.READY and row.is_current for row in rows)
 
         return self.until(is_complete, within_s)
 
@@ -152,14 +152,14 @@ class Running:
         """Seconds until so many serve and nothing else is there."""
 
         def are_there(rows: Sequence[ReplicaStatus]) -> bool:
-            roles = [row.role for row in rows if row.state is State.READY]
+            roles = [row.role for row in rows if row.state is ReplicaState.READY]
             counts = (roles.count(Role.TARGET), roles.count(Role.DRAFTER))
             return counts == (targets, drafters) and len(rows) == targets + drafters
 
         return self.until(are_there, within_s=60)
 
     def down(self) -> None:
-        end_controller(self.handle, 0.0, 30.0)
+        stop_controller(self.handle, 0.0, 30.0)
 
 
 class Load:

@@ -23,7 +23,7 @@ from demo.paths import MODELS
 from demo.tasks import load_tasks
 from fly.errors import NotReady
 from fly.messages import Role
-from orchestration.control.status import State
+from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
@@ -100,7 +100,7 @@ async def whole(running: LocalDeployment) -> None:
     """Returns when every replica is ready."""
     while True:
         with contextlib.suppress(NotReady):
-            if all(row.state is State.READY for row in await asyncio.to_thread(running.status)):
+            if all(row.state is ReplicaState.READY for row in await asyncio.to_thread(running.status)):
                 return
         await asyncio.sleep(0.1)
 

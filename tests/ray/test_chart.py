@@ -14,7 +14,7 @@ import yaml
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from orchestration.local.own_ray import prepare_environment, temporary_folder
+from orchestration.local.local_ray import prepare_environment, temporary_folder
 from tests.helm.charts import CPU_DEMO, SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
 from tests.support.secret_mounts import MountedSecrets
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fly.messages import Role
-from orchestration.control.status import State
-from orchestration.local.own_ray import temporary_folder
+from orchestration.control.status import ReplicaState
+from orchestration.local.local_ray import temporary_folder
 from tests.helm.charts import EXAMPLES, Manifest, one, rendered
 from tests.ray.cluster_rig import FOLDER, SIMULATED, Running, model
 
@@ -72,7 +72,7 @@ def pods_of(cluster: Manifest, gcs: str) -> dict[str, int]:
 
 
 def all_wait(running: Running, number: int) -> None:
-    running.until(lambda rows: [row.state for row in rows] == [State.PENDING] * number, 60)
+    running.until(lambda rows: [row.state for row in rows] == [ReplicaState.PENDING] * number, 60)
 
 
 def add_pods(cluster: Any, manifest: Manifest, pods: dict[str, int]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.control.status import State
+from orchestration.control.status import ReplicaState
 from tests.ray.cluster_rig import (
     PROMPTS,
     SIMULATED,
@@ -96,7 +96,7 @@ def test_targets_are_spread_and_the_same_again_changes_nothing(
     assert {row.replica: row.address for row in running.status().replicas} == {
         name: row.address for name, row in rows.items()
     }
-    with pytest.raises(ConfigError, match=r"main runs already, as test.yaml says, and this is other.yaml"):
+    with pytest.raises(ConfigError, match=r"main already runs from test.yaml, and this is other.yaml"):
         running.apply("other.yaml", target={"model": models["b"]})
 
 
@@ -173,7 +173,7 @@ def test_a_node_is_killed_under_load_and_comes_back(running: Running, load: Load
     assert took_s < 15
     back = nodes.add()[:8]
     running.handle.drain.remote("target-1", False)
-    running.until(lambda rows: any(back in row.node and row.state is State.READY for row in rows))
+    running.until(lambda rows: any(back in row.node and row.state is ReplicaState.READY for row in rows))
     running.until_complete()
 
 
@@ -195,17 +195,17 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
 
 
 def test_what_has_no_room_is_told_and_the_rest_goes_on(running: Running, load: Load) -> None:
-    from orchestration.ray.controller_client import ask
+    from orchestration.ray.controller_client import get_result
 
-    ask(running.handle.scale.remote({Role.TARGET: 14}), 30)
-    running.until(lambda rows: any(row.state is State.PENDING for row in rows))
-    pending = next(row for row in running.rows().values() if row.state is State.PENDING)
+    get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    running.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows))
+    pending = next(row for row in running.rows().values() if row.state is ReplicaState.PENDING)
     assert "no node has room for 1 CPUs at present" in pending.detail
     assert "flyserve scale target=N" in pending.remedy
     assert load.answer("prompt 0")
     with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* less than or equal to 1024"):
-        ask(running.handle.scale.remote({Role.TARGET: 5000}), 30)
-    ask(running.handle.scale.remote({Role.TARGET: 1}), 30)
+        get_result(running.handle.scale.remote({Role.TARGET: 5000}), 30)
+    get_result(running.handle.scale.remote({Role.TARGET: 1}), 30)
     running.until_complete()
 
 
@@ -248,7 +248,7 @@ def test_shards_share_a_node_and_a_model_that_is_missing_is_told(nodes: Nodes, t
     shared.down()
     missing = Running("missing", SIMULATED)
     missing.apply(target={"model": str(tmp_path / "gone")})
-    missing.until(lambda rows: any(row.state is State.FAILED for row in rows))
+    missing.until(lambda rows: any(row.state is ReplicaState.FAILED for row in rows))
     failed = missing.rows()["target-0"]
     assert "no such model on this node" in failed.detail
     assert "every node" in failed.remedy
@@ -286,9 +286,9 @@ def test_a_deployment_outlives_the_command_that_applied_it(nodes: Nodes, tmp_pat
 @pytest.mark.parametrize(
     ("environment", "arguments", "message"),
     [
-        ({"RAY_AUTH_TOKEN": "0" * 64}, (), "RAY_AUTH_TOKEN: is not the token of the Ray cluster at"),
+        ({"RAY_AUTH_TOKEN": "0" * 64}, (), "RAY_AUTH_TOKEN is not the token of the Ray cluster at"),
         ({}, ("--ray-address", "127.0.0.1:1"), "no Ray answers at 127.0.0.1:1"),
-        ({}, ("--name", "nobody"), "no deployment is called nobody; there are: main"),
+        ({}, ("--name", "nobody"), "no deployment has the name nobody; running: main"),
     ],
 )
 def test_a_command_that_cannot_reach_it_says_why_in_one_line(

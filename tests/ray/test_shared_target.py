@@ -20,7 +20,7 @@ from demo.tokenizer import render
 from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
-from orchestration.control.status import State
+from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS, ReplicaSpec
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
@@ -91,7 +91,7 @@ def actors(name: str) -> list[psutil.Process]:
 
 def generation(running: LocalDeployment) -> int:
     """Which start of the target serves; 0 while none does."""
-    ready = {row.replica: row.generation for row in running.status() if row.state is State.READY}
+    ready = {row.replica: row.generation for row in running.status() if row.state is ReplicaState.READY}
     return ready.get("target-0", 0)
 
 
@@ -124,21 +124,23 @@ def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
 
 
 def test_a_group_for_which_no_node_has_room_says_so() -> None:
-    from orchestration.local.own_ray import local_ray, prepare_environment, temporary_folder
+    from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
 
     prepare_environment()
     spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
     with temporary_folder() as folder, local_ray(2, (), folder, verbose=False):
         from orchestration.control.instances import Instance
-        from orchestration.control.supervision import ReplicaDown
+        from orchestration.control.supervisor import InstanceUnavailable
         from orchestration.ray.fleet import RayFleet
 
         async def start() -> None:
             replica = await RayFleet("test").start(Instance(spec, 1), "127.0.0.1:1")
-            with pytest.raises(ReplicaDown, match=r"no node is large enough for 2 shards of 8 CPUs: .* 2"):
+            with pytest.raises(
+                InstanceUnavailable, match=r"no node is large enough for 2 shards of 8 CPUs: .* 2"
+            ):
                 await replica.node()
-            await replica.end()
-            await replica.end()
+            await replica.stop()
+            await replica.stop()
 
         asyncio.run(start())
 

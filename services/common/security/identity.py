@@ -63,7 +63,7 @@ class Identity:
         self._files.current()
         return self._files.version
 
-    def toward(self, name: str) -> PeerTls:
+    def peer_tls(self, name: str) -> PeerTls:
         """How to call a process whose certificate bears `name`."""
         material = self._files.current()
         credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)

@@ -9,7 +9,7 @@ from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.load import RoundCosts
 from fly.draft_length.policy import FixedLength
 from fly.draft_length.trials import TrialBudget
-from tests.support.two_stations import Costs, Played, StationClock, Stations
+from tests.support.queueing_simulation import Costs, Played, StationClock, Stations
 
 MAX_LENGTH = 15
 

@@ -34,7 +34,7 @@ def places(snapshot: registry_pb2.Snapshot) -> dict[str, tuple[str, int, bool]]:
 
 
 async def test_list_answers_the_present_snapshot(registry: Registry, channel: grpc.aio.Channel) -> None:
-    registry.show((target("h:1"),))
+    registry.publish((target("h:1"),))
     response = await RegistryStub(channel).List(registry_pb2.ListRequest())
     assert places(response.snapshot) == {"target-0": ("h:1", 1, False)}
     assert response.snapshot.endpoints[0].role == registry_pb2.ROLE_TARGET
@@ -46,9 +46,9 @@ async def test_watch_gets_the_present_and_every_later_snapshot(
     watch = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
     snapshots = [(await anext(aiter(watch))).snapshot]
     for generation in (1, 2):
-        registry.show((target(f"h:{generation}", generation),))
+        registry.publish((target(f"h:{generation}", generation),))
         snapshots.append((await anext(aiter(watch))).snapshot)
-    registry.show(())
+    registry.publish(())
     snapshots.append((await anext(aiter(watch))).snapshot)
     assert [snapshot.generation for snapshot in snapshots] == [0, 1, 2, 3]
     assert [places(snapshot) for snapshot in snapshots] == [
@@ -69,17 +69,17 @@ async def test_closing_ends_every_watch(registry: Registry, channel: grpc.aio.Ch
 async def test_a_watcher_that_leaves_is_forgotten(registry: Registry) -> None:
     with registry.watch() as queue:
         assert queue.qsize() == 1
-    registry.show((target("h:1"),))
+    registry.publish((target("h:1"),))
     assert queue.qsize() == 1
 
 
 async def test_the_same_endpoints_again_change_nothing(registry: Registry) -> None:
-    assert registry.show((target("h:1"),))
-    assert not registry.show((target("h:1"),))
+    assert registry.publish((target("h:1"),))
+    assert not registry.publish((target("h:1"),))
     assert registry.snapshot.generation == 1
 
 
 async def test_a_restarted_registry_goes_on_counting() -> None:
     registry = Registry(generation=7)
-    registry.show((target("h:1"),))
+    registry.publish((target("h:1"),))
     assert registry.snapshot.generation == 8

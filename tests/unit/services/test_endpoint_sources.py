@@ -6,12 +6,12 @@ from contextlib import aclosing, asynccontextmanager
 
 from fly.clock import VirtualClock
 from fly.messages import Role, Snapshot
-from services.common.registry import (
+from services.common.endpoint_sources import (
     LOOK_UP_S,
-    NamedEndpoints,
-    StaticEndpoints,
-    addresses_of,
-    listed_endpoints,
+    DnsEndpointSource,
+    StaticEndpointSource,
+    configured_endpoints,
+    resolve_addresses,
 )
 
 
@@ -37,7 +37,7 @@ class Watched:
         self.clock = VirtualClock()
         self.snapshots: list[Snapshot] = []
         entries = {Role.TARGET: ["dns:targets.example:50100", "10.0.0.9:1"]}
-        self.source = NamedEndpoints(entries, self.clock, names.look_up)
+        self.source = DnsEndpointSource(entries, self.clock, names.look_up)
 
     async def follow(self) -> None:
         async with aclosing(self.source.watch()) as snapshots:
@@ -88,10 +88,10 @@ async def test_while_a_name_cannot_be_looked_up_its_last_addresses_hold() -> Non
 
 
 async def test_the_systems_names_are_addresses_with_a_place_for_the_port() -> None:
-    assert await addresses_of("127.0.0.1") == {"127.0.0.1"}
-    assert await addresses_of("::1") == {"[::1]"}
+    assert await resolve_addresses("127.0.0.1") == {"127.0.0.1"}
+    assert await resolve_addresses("::1") == {"[::1]"}
 
 
 def test_a_list_without_names_is_told_once() -> None:
-    assert isinstance(listed_endpoints({Role.TARGET: ["h:1"]}, VirtualClock()), StaticEndpoints)
-    assert not listed_endpoints({Role.TARGET: ["dns:h:1"]}, VirtualClock()).is_static
+    assert isinstance(configured_endpoints({Role.TARGET: ["h:1"]}, VirtualClock()), StaticEndpointSource)
+    assert not configured_endpoints({Role.TARGET: ["dns:h:1"]}, VirtualClock()).is_static

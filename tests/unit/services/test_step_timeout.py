@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from services.common.alarm import Alarm
+from services.common.step_timeout import StepTimeout
 
 
 async def test_a_step_that_takes_too_long_is_interrupted() -> None:
-    alarm, started = Alarm(0.05), time.monotonic()
-    with pytest.raises(TimeoutError), alarm:
+    step_timeout, started = StepTimeout(0.05), time.monotonic()
+    with pytest.raises(TimeoutError), step_timeout:
         await asyncio.sleep(10)
     assert 0.04 < time.monotonic() - started < 5
     task = asyncio.current_task()
@@ -19,30 +19,30 @@ async def test_a_step_that_takes_too_long_is_interrupted() -> None:
 
 
 async def test_every_step_has_the_whole_time_anew() -> None:
-    alarm = Alarm(1.0)
+    step_timeout = StepTimeout(1.0)
     for _ in range(5):
-        with alarm:
+        with step_timeout:
             await asyncio.sleep(0.3)
-    with pytest.raises(TimeoutError), alarm:
+    with pytest.raises(TimeoutError), step_timeout:
         await asyncio.sleep(10)
-    with alarm:
+    with step_timeout:
         await asyncio.sleep(0.3)
 
 
 async def test_an_alarm_that_rings_between_two_steps_disturbs_nobody() -> None:
-    alarm = Alarm(0.05)
-    with alarm:
+    step_timeout = StepTimeout(0.05)
+    with step_timeout:
         pass
     await asyncio.sleep(0.1)
-    with pytest.raises(TimeoutError), alarm:
+    with pytest.raises(TimeoutError), step_timeout:
         await asyncio.sleep(10)
 
 
 async def test_whoever_cancels_the_task_is_not_told_of_a_timeout() -> None:
-    alarm = Alarm(0.1)
+    step_timeout = StepTimeout(0.1)
 
     async def step() -> None:
-        with alarm:
+        with step_timeout:
             await asyncio.sleep(10)
 
     task = asyncio.create_task(step())
@@ -51,25 +51,25 @@ async def test_whoever_cancels_the_task_is_not_told_of_a_timeout() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.sleep(0.2)
-    alarm.close()
+    step_timeout.close()
 
 
 async def test_a_step_that_fails_by_itself_says_why() -> None:
-    with pytest.raises(KeyError), Alarm(5.0):
+    with pytest.raises(KeyError), StepTimeout(5.0):
         raise KeyError
 
 
 async def test_one_alarm_serves_several_tasks_in_turn() -> None:
-    alarm, turn = Alarm(0.05), asyncio.Lock()
+    step_timeout, turn = StepTimeout(0.05), asyncio.Lock()
 
     async def step(seconds: float) -> str:
         async with turn:
             try:
-                with alarm:
+                with step_timeout:
                     await asyncio.sleep(seconds)
             except TimeoutError:
                 return "late"
         return "done"
 
     assert await asyncio.gather(step(0.0), step(10.0), step(0.0)) == ["done", "late", "done"]
-    alarm.close()
+    step_timeout.close()

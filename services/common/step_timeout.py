@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 
-class Alarm:
+class StepTimeout:
     """Interrupts a task whose step takes too long; entered for each step, by one task at a time.
 
     Setting it is an assignment: its one timer is left to ring and to see for itself how much time there is
@@ -27,7 +27,7 @@ class Alarm:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         self._task = task = asyncio.current_task(self._loop)
-        assert task is not None, "an alarm interrupts a task"
+        assert task is not None, "an step_timeout interrupts a task"
         self._cancelling, self._rang = task.cancelling(), False
         self._due_s = self._loop.time() + self._timeout_s
         if self._timer is None:

@@ -42,7 +42,7 @@ class EndpointSource(Protocol):
         """The present snapshot, then every later one; closing it frees what it holds."""
 
 
-class StaticEndpoints:
+class StaticEndpointSource:
     """Endpoints from a configuration."""
 
     is_static = True
@@ -55,7 +55,7 @@ class StaticEndpoints:
         yield self._snapshot
 
 
-class NamedEndpoints:
+class DnsEndpointSource:
     """Endpoints from names that stand for every replica of a tier, looked up again and again.
 
     An entry `dns:host:port` is a name of many addresses, such as a headless service of Kubernetes has; any
@@ -70,7 +70,7 @@ class NamedEndpoints:
         """Looks nothing up yet; `look_up` gives a name's addresses, by default those of the system."""
         self._addresses = addresses
         self._clock = clock
-        self._look_up = look_up or addresses_of
+        self._look_up = look_up or resolve_addresses
         self._known: dict[str, tuple[str, ...]] = {}
 
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
@@ -102,20 +102,20 @@ class NamedEndpoints:
         return self._known.get(entry, ())
 
 
-async def addresses_of(name: str) -> set[str]:
+async def resolve_addresses(name: str) -> set[str]:
     """Every address of a name, as they stand before a port; raises OSError where it has none."""
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     hosts = {str(place[0]) for *_, place in found}
     return {f"[{host}]" if ":" in host else host for host in hosts}
 
 
-def listed_endpoints(addresses: Mapping[Role, Sequence[str]], clock: Clock) -> EndpointSource:
+def configured_endpoints(addresses: Mapping[Role, Sequence[str]], clock: Clock) -> EndpointSource:
     """The endpoints of a list of `host:port` and `dns:host:port`."""
     has_names = any(entry.startswith(DNS) for entries in addresses.values() for entry in entries)
-    return NamedEndpoints(addresses, clock) if has_names else StaticEndpoints(addresses)
+    return DnsEndpointSource(addresses, clock) if has_names else StaticEndpointSource(addresses)
 
 
-class WatchedRegistry:
+class RegistryEndpointSource:
     """Endpoints from the registry; while it is away, its last word holds."""
 
     is_static = False
@@ -129,7 +129,7 @@ class WatchedRegistry:
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
         backoff = Backoff()
         while True:
-            tls = self._identity.toward(CONTROLLER) if self._identity else None
+            tls = self._identity.peer_tls(CONTROLLER) if self._identity else None
             async with (
                 open_channel(self._address, tls) as channel,
                 aclosing(self._connection(channel)) as snapshots,

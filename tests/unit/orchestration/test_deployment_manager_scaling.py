@@ -46,7 +46,7 @@ async def test_the_load_adds_replicas_and_drains_those_that_carry_least(scene: S
     (tier,) = (await scene.manager.status()).tiers
     assert tier.autoscaling is not None
     assert (tier.desired, tier.autoscaling.min, tier.autoscaling.max) == (3, 1, 3)
-    assert tier.autoscaling.why.endswith("at the maximum")
+    assert tier.autoscaling.reason.endswith("at the maximum")
     assert not (await scene.manager.apply(autoscaled(), FILE)).changes, "the file does not undo it"
     carry(scene, target_0=12, target_1=2)
     await scene.until(lambda rows: rows["target-1.1"].load.sequences == 2)

@@ -23,7 +23,7 @@ Check = Callable[[str, Context], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class AccessPolicy:
     """How a host keeps its sockets its own.
 
     Attributes:
@@ -41,7 +41,7 @@ class Guard:
         """Of its server."""
         return () if self.check is None else (CheckInterceptor(self.check),)
 
-    def tell_exposure(self, address: str) -> None:
+    def log_exposure(self, address: str) -> None:
         """Says in the log what somebody who can reach `address` could do."""
         if self.credentials is not None or is_loopback(address.rpartition(":")[0]):
             return
@@ -51,17 +51,19 @@ class Guard:
             logger.warning("API keys travel to %s in plaintext: see security.tls, and SECURITY.md", address)
 
 
-def service_guard(config: SecurityConfig, identity: Identity | None, *callers: str) -> Guard:
+def service_access_policy(config: SecurityConfig, identity: Identity | None, *callers: str) -> AccessPolicy:
     """Of a service behind the router: with TLS, only those who bear one of these names may call it.
 
     The controller may ask any service for its `Info`, which says how it is.
     """
     if identity is None:
-        return Guard()
-    return Guard(partial(identity.server_credentials, True), peers_named(*callers), config.health_port)
+        return AccessPolicy()
+    return AccessPolicy(
+        partial(identity.server_credentials, True), require_peer_name(*callers), config.health_port
+    )
 
 
-def peers_named(*names: str) -> Check:
+def require_peer_name(*names: str) -> Check:
     """Lets in whose certificate bears one of these names; for `Info`, the controller as well."""
 
     def check(method: str, context: Context) -> None:
