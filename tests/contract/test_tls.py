@@ -174,8 +174,8 @@ async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: A
 @pytest.mark.parametrize(
     ("interface", "check", "said"),
     [
-        ("0.0.0.0", None, "whoever reaches"),
-        ("0.0.0.0", lambda method, context: None, "API keys travel to"),
+        ("0.0.0.0", None, "accepts every caller that can reach it"),
+        ("0.0.0.0", lambda method, context: None, "API keys are sent to"),
         ("127.0.0.1", None, ""),
         ("[::1]", None, ""),
         ("localhost", None, ""),

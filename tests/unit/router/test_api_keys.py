@@ -80,7 +80,7 @@ def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     issue_key(file, "alice", {})
     before = file.read_text()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         issue_key(file, "alice", {})
     with pytest.raises(ConfigError, match=r"keys\."):
         issue_key(file, "no spaces", {})
@@ -104,7 +104,7 @@ def test_a_key_has_so_many_requests_at_once() -> None:
     with quotas.counted(alice), quotas.counted(bob), quotas.counted(bob), quotas.counted(bob):
         with (
             quotas.counted(alice),
-            pytest.raises(Overloaded, match="as many as it may"),
+            pytest.raises(Overloaded, match="2 requests running or queued, its maximum"),
             quotas.counted(alice),
         ):
             pass

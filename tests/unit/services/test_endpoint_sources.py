@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from fly.clock import VirtualClock
 from fly.messages import Role, Snapshot
 from services.common.endpoint_sources import (
-    LOOK_UP_S,
+    RESOLVE_INTERVAL_S,
     DnsEndpointSource,
     StaticEndpointSource,
     configured_endpoints,
@@ -22,7 +22,7 @@ class Names:
         self.addresses: set[str] | None = set(addresses)
         self.asked = 0
 
-    async def look_up(self, name: str) -> set[str]:
+    async def resolve(self, name: str) -> set[str]:
         assert name == "targets.example"
         self.asked += 1
         if self.addresses is None:
@@ -37,7 +37,7 @@ class Watched:
         self.clock = VirtualClock()
         self.snapshots: list[Snapshot] = []
         entries = {Role.TARGET: ["dns:targets.example:50100", "10.0.0.9:1"]}
-        self.source = DnsEndpointSource(entries, self.clock, names.look_up)
+        self.source = DnsEndpointSource(entries, self.clock, names.resolve)
 
     async def follow(self) -> None:
         async with aclosing(self.source.watch()) as snapshots:
@@ -48,7 +48,7 @@ class Watched:
         """Addresses of every snapshot so far, after the next look-up."""
         for _ in range(20):
             await asyncio.sleep(0)
-        self.clock.advance(LOOK_UP_S)
+        self.clock.advance(RESOLVE_INTERVAL_S)
         for _ in range(20):
             await asyncio.sleep(0)
         return [[endpoint.address for endpoint in snapshot.endpoints] for snapshot in self.snapshots]

@@ -7,7 +7,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
 from fly.errors import ModelError
-from services.common.model_source import LEFT_OUT, TEXT_FILES, WEIGHT_FILES, is_hub_id, model_folder
+from services.common.model_source import EXCLUDED_FILES, TEXT_FILES, WEIGHT_FILES, is_hub_id, model_folder
 
 COMMIT = "a" * 40
 
@@ -90,7 +90,9 @@ def test_neither_pickles_nor_other_formats_are_fetched() -> None:
         "onnx/model.safetensors",
     ]
     wanted = [*TEXT_FILES, *WEIGHT_FILES]
-    chosen = list(filter_repo_objects(offered, allow_patterns=wanted, ignore_patterns=list(LEFT_OUT)))
+    chosen = list(filter_repo_objects(offered, allow_patterns=wanted, ignore_patterns=list(EXCLUDED_FILES)))
     assert chosen == offered[:5]
-    texts = filter_repo_objects(offered, allow_patterns=list(TEXT_FILES), ignore_patterns=list(LEFT_OUT))
+    texts = filter_repo_objects(
+        offered, allow_patterns=list(TEXT_FILES), ignore_patterns=list(EXCLUDED_FILES)
+    )
     assert list(texts) == [*offered[:3], offered[4]]
