@@ -142,7 +142,7 @@ def assert_undisturbed(streams: Streams) -> None:
 async def test_streams_of_a_killed_router_go_on_at_another_one(system: System) -> None:
     victim = await asyncio.to_thread(system.start_router)
     streams = streams_through([victim.address, *system.routers], 12)
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     async with streams.running():
         await answered(streams, 12)
         victim.kill()
@@ -172,7 +172,7 @@ async def reused(system: System) -> list[int]:
 
 async def test_routers_that_together_admit_more_than_the_targets_hold_lose_no_stream(system: System) -> None:
     streams = streams_through(system.routers, 30)
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     async with streams.running():
         await answered(streams, 30)
     assert_undisturbed(streams)
@@ -180,7 +180,7 @@ async def test_routers_that_together_admit_more_than_the_targets_hold_lose_no_st
 
 async def test_routers_go_on_while_the_registry_is_away_and_follow_it_when_it_is_back(system: System) -> None:
     streams = streams_through(system.routers, 12, retries=0)
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     system.add_target("target-2")
     async with streams.running():
         await asyncio.to_thread(system.go)

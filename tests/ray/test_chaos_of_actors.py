@@ -88,7 +88,7 @@ def processes_of(name: str) -> Iterator[psutil.Process]:
 
 async def survive(streams: Streams, running: LocalDeployment, killer: Killer) -> None:
     """The streams go on while one process after the other dies; in the end everything is there again."""
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     async with streams.running():
         for _ in range(int(CHAOS_S / KILL_EVERY_S)):
             await asyncio.sleep(KILL_EVERY_S)

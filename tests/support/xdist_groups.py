@@ -1,30 +1,30 @@
-"""Which tests follow each other in one process, where the suite runs in several."""
+"""Groups of tests that run one after the other in one worker, if the suite runs with several workers."""
 
 from xdist.scheduler import LoadScopeScheduling
 
 _SHARED = {"ray": ("tests/ray/", "tests/e2e/test_bench_command.py"), "e2e": ("tests/e2e/",)}
-"""One Ray at a time starts; what the files of a folder share is made once. Any other file is on its own."""
+"""Tests with Ray must not run at the same time; e2e tests share fixtures. Any other file is its own group."""
 _FIRST = [*_SHARED]
-"""What takes longest must not begin last."""
+"""Groups that take longest start first."""
 
 
-class Stations(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands a process one station after the other.
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Sends one group after the other to each worker.
 
-    NOTE: not xdist's own groups: it adds their names to what pytest 9.2 keeps elsewhere.
+    NOTE: xdist's own groups do not work: it adds their names to node ids, which pytest 9.2 stores elsewhere.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return station_of(nodeid)
+        return group_of(nodeid)
 
 
-def station_of(nodeid: str) -> str:
-    """The station of a test."""
+def group_of(nodeid: str) -> str:
+    """Return the group of a test."""
     file = nodeid.partition("::")[0]
     return next((name for name, begins in _SHARED.items() if file.startswith(begins)), file)
 
 
 def rank(nodeid: str) -> int:
-    """The place of a test's station among all; many have the last."""
-    station = station_of(nodeid)
-    return _FIRST.index(station) if station in _FIRST else len(_FIRST)
+    """Return the rank of a test's group; groups not listed in `_FIRST` share the last."""
+    group = group_of(nodeid)
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
