@@ -14,7 +14,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_dashboard_that_is_not_there_is_named_in_time(file: Path) -> None:
+def test_a_missing_dashboard_is_reported_in_time(file: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A timeout for one step after the other: it interrupts what takes too long, and nothing else."""
+"""The reusable timeout: it interrupts a step that takes too long, and nothing else."""
 
 import asyncio
 import time
@@ -14,11 +14,11 @@ async def test_a_step_that_takes_too_long_is_interrupted() -> None:
         await asyncio.sleep(10)
     assert 0.04 < time.monotonic() - started < 5
     task = asyncio.current_task()
-    assert task is not None and not task.cancelling(), "the task is as it was"
+    assert task is not None and not task.cancelling(), "the cancellation must be undone"
     await asyncio.sleep(0)
 
 
-async def test_every_step_has_the_whole_time_anew() -> None:
+async def test_every_step_has_the_whole_time() -> None:
     step_timeout = StepTimeout(1.0)
     for _ in range(5):
         with step_timeout:
@@ -29,7 +29,7 @@ async def test_every_step_has_the_whole_time_anew() -> None:
         await asyncio.sleep(0.3)
 
 
-async def test_an_alarm_that_rings_between_two_steps_disturbs_nobody() -> None:
+async def test_a_timer_that_expires_between_two_steps_interrupts_nothing() -> None:
     step_timeout = StepTimeout(0.05)
     with step_timeout:
         pass
@@ -38,7 +38,7 @@ async def test_an_alarm_that_rings_between_two_steps_disturbs_nobody() -> None:
         await asyncio.sleep(10)
 
 
-async def test_whoever_cancels_the_task_is_not_told_of_a_timeout() -> None:
+async def test_a_cancellation_of_the_task_does_not_become_a_timeout() -> None:
     step_timeout = StepTimeout(0.1)
 
     async def step() -> None:
@@ -54,12 +54,12 @@ async def test_whoever_cancels_the_task_is_not_told_of_a_timeout() -> None:
     step_timeout.close()
 
 
-async def test_a_step_that_fails_by_itself_says_why() -> None:
+async def test_an_error_of_a_step_is_raised_unchanged() -> None:
     with pytest.raises(KeyError), StepTimeout(5.0):
         raise KeyError
 
 
-async def test_one_alarm_serves_several_tasks_in_turn() -> None:
+async def test_one_timeout_serves_several_tasks_in_turn() -> None:
     step_timeout, turn = StepTimeout(0.05), asyncio.Lock()
 
     async def step(seconds: float) -> str:
