@@ -5,7 +5,7 @@ EXTRAS := router,engine,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
 # Files of tests go to as many processes as there are CPUs. The slow ones start many processes themselves and wait for them
-# much of the time: two at once, those with Ray in one process and the rest in the other (tests/support/stations.py).
+# much of the time: two at once, those with Ray in one process and the rest in the other (tests/support/xdist_groups.py).
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 8 --dist loadfile
 IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

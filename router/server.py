@@ -17,15 +17,15 @@ from router.http.server import HttpServer
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import ProbeConfig
 from router.requests.sampling_defaults import sampling_defaults
-from router.security.callers import public_guard
+from router.security.callers import public_access_policy
 from router.security.keys import Keys
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
+from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
-from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.security.identity import Identity
 from services.common.telemetry.metrics.router import router_observer
 from services.common.telemetry.process import Telemetry
@@ -70,9 +70,9 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
     app = None if config.http_port is None else create_app(generation, config, defaults, keys)
-    companions = () if app is None else (_http_server(app, config, identity),)
-    guard = public_guard(config.security, identity, keys)
-    return Host(service, config.address, guard, options, companions, telemetry)
+    sidecars = () if app is None else (_http_server(app, config, identity),)
+    access_policy = public_access_policy(config.security, identity, keys)
+    return Host(service, config.address, access_policy, options, sidecars, telemetry)
 
 
 def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
@@ -82,8 +82,8 @@ def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None
 
 def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:
     if config.registry is not None:
-        return WatchedRegistry(config.registry, clock, identity)
-    return listed_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
+        return RegistryEndpointSource(config.registry, clock, identity)
+    return configured_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, replicas: ReplicaDirectory, folder: Path) -> None:

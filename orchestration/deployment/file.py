@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.control.autoscaling import Autoscaling
+from orchestration.control.autoscaling_policy import Autoscaling
 from orchestration.deployment.security import located as located_security
 from router.config import SpeculationConfig
 from router.policies import POLICIES

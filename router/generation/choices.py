@@ -10,7 +10,7 @@ from router.generation.generation import RouterContext, generate
 from router.generation.response import Piece
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
-from services.common.alarm import Alarm
+from services.common.step_timeout import StepTimeout
 
 EmitOfChoice = Callable[[int, Piece], Awaitable[None]]
 """Send a piece of the choice with this index; pieces of several choices are sent one at a time."""
@@ -23,7 +23,7 @@ def with_write_timeout(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfC
     Until then a slow client delays no other request. It costs its own slot and what its connection buffers,
     because a response continues only when its last piece has been received.
     """
-    step_timeout = Alarm(timeout_s)
+    step_timeout = StepTimeout(timeout_s)
 
     async def emit_in_time(index: int, piece: Piece) -> None:
         try:

@@ -14,8 +14,8 @@ from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Replica
-from services.common.alarm import Alarm
 from services.common.backoff import Backoff
+from services.common.step_timeout import StepTimeout
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class DrafterSession:
         self._replicas = replicas
         self._make_open = make_open
         self._timeout_s = timeout_s
-        self._step_timeout = Alarm(timeout_s)
+        self._step_timeout = StepTimeout(timeout_s)
         self._clock = clock
         self._key = key
         self._backoff: Backoff | None = None

@@ -14,7 +14,7 @@ from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Accepts, Replica, with_weights
-from services.common.alarm import Alarm
+from services.common.step_timeout import StepTimeout
 from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class TargetSession:
         self._replicas = replicas
         self._make_open = make_open
         self._timeout_s = timeout_s
-        self._step_timeout = Alarm(timeout_s)
+        self._step_timeout = StepTimeout(timeout_s)
         self._wait_s = wait_s
         self._num_logprobs = num_logprobs
         self._key = key

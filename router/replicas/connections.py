@@ -24,7 +24,7 @@ class Connection(Generic[S]):
     async def open(cls, replica: Replica, stream: S) -> Self:
         """Lease the replica; the stream itself opens with its first step."""
         connection = cls(replica, stream)
-        connection._stack.enter_context(replica.lease(stream.hang_up))
+        connection._stack.enter_context(replica.lease(stream.cancel))
         await connection._stack.enter_async_context(stream)
         return connection
 

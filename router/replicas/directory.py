@@ -14,7 +14,7 @@ from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
 from router.replicas.pools import Accepts, ProbeConfig, Replica, ReplicaPool, any_replica, handshake
 from services.common.channel import open_channel
-from services.common.registry import EndpointSource
+from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class ReplicaDirectory:
     def _open_channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
         identity = self._identity
         return open_channel(
-            endpoint.address, identity.toward(certificate_name(endpoint.role)) if identity else None
+            endpoint.address, identity.peer_tls(certificate_name(endpoint.role)) if identity else None
         )
 
     def _add(self, replica: Replica) -> None:

@@ -1,4 +1,4 @@
-"""A host beside code that has no event loop of its own."""
+"""A host on its own thread, for processes without an event loop."""
 
 import asyncio
 import threading
@@ -12,17 +12,17 @@ class HostThread:
     """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on.
 
     Attributes:
-        host: Serves until it is stopped.
-        loop: That it runs on.
+        host: The host, which serves until it is stopped.
+        loop: Its event loop.
     """
 
     def __init__(
         self, build: Callable[[], Awaitable[Host]], on_failure: Callable[[], None] | None = None
     ) -> None:
-        """Builds the host on its loop and starts it; raises what building raises.
+        """Build the host on its loop and start it; raise what building raises.
 
         Args:
-            build: Makes the host.
+            build: Builds the host.
             on_failure: Called on the loop after a host that failed has been drained.
         """
         self._on_failure = on_failure
@@ -39,7 +39,7 @@ class HostThread:
             raise
 
     def stop(self, grace_s: float) -> None:
-        """Drains the host and ends its thread; who stops it again waits for the first stop to end."""
+        """Drain the host and end its thread; a second call waits for the first one."""
         with self._stopping:
             if not self.loop.is_closed():
                 self._run(self._stopped(grace_s))

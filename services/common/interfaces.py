@@ -1,4 +1,4 @@
-"""Which of this machine's addresses others reach it at."""
+"""The address at which other machines reach this one."""
 
 import socket
 
@@ -8,10 +8,10 @@ _ANY_PORT = 1
 
 
 def interface_towards(address: str) -> str:
-    """This machine's address on the way to `host:port`; nothing is sent.
+    """Return this machine's address on the route to `host:port`; nothing is sent.
 
     Raises:
-        ConfigError: There is no way there.
+        ConfigError: There is no route.
     """
     host = address.rpartition(":")[0].strip("[]")
     try:

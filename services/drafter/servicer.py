@@ -12,9 +12,9 @@ from fly.messages import Draft, Open, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
+from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
-from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
-from services.common.security.guard import Guard, service_guard
+from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
 from services.common.telemetry.metrics.engine import drafter_observer
@@ -86,7 +86,7 @@ async def create_host(config: DrafterConfig) -> Host:
     """
     identity = Identity.of(config.security)
     caller = ROUTER if config.role == Role.DRAFTER.value else certificate_name(Role.DRAFTER)
-    guard = service_guard(config.security, identity, caller)
+    access_policy = service_access_policy(config.security, identity, caller)
     engine = build_engine(config.engine_config(Role(config.role)))
     await engine.start()
     sub_drafters = SubDrafters(_source(config, identity), identity)
@@ -97,7 +97,7 @@ async def create_host(config: DrafterConfig) -> Host:
         sub_drafters=sub_drafters,
         limits=config.limits,
         address=config.address,
-        guard=guard,
+        access_policy=access_policy,
         telemetry=telemetry,
     )
 
@@ -107,7 +107,7 @@ def host_engine(
     sub_drafters: SubDrafters,
     limits: DraftingLimits | None = None,
     address: str = "127.0.0.1:0",
-    guard: Guard | None = None,
+    access_policy: AccessPolicy | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
     """Return a host that serves a running engine, not yet started; draining it stops both."""
@@ -122,12 +122,12 @@ def host_engine(
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
-    return Host(service, address, guard, telemetry=telemetry)
+    return Host(service, address, access_policy, telemetry=telemetry)
 
 
 def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource | None:
     if config.registry is not None:
-        return WatchedRegistry(config.registry, SystemClock(), identity)
+        return RegistryEndpointSource(config.registry, SystemClock(), identity)
     if config.sub_drafter is not None:
-        return listed_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
+        return configured_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
     return None

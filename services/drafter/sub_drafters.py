@@ -9,7 +9,7 @@ import grpc
 
 from fly.messages import Open, Role, Snapshot
 from services.common.channel import open_channel
-from services.common.registry import EndpointSource
+from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
 from services.drafter.base import NullSubDrafter, SubDrafterSession
@@ -107,7 +107,7 @@ class SubDrafters:
 
     def _open_channel(self, address: str) -> grpc.aio.Channel:
         name = certificate_name(Role.SUB_DRAFTER)
-        return open_channel(address, self._identity.toward(name) if self._identity else None)
+        return open_channel(address, self._identity.peer_tls(name) if self._identity else None)
 
     def _renew_channels(self) -> None:
         """Replace all channels if the certificate has changed; streams on the old ones may finish."""

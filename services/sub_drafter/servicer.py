@@ -13,7 +13,7 @@ from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
 from services.common.host import Host, Service
-from services.common.security.guard import service_guard
+from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import Identity, certificate_name
 from services.common.stream_server import serve_stream
 from services.common.telemetry.metrics.sub_drafter import sub_drafter_observer
@@ -91,7 +91,9 @@ async def create_host(config: SubDrafterConfig) -> Host:
     Raises:
         ConfigError: The certificate is invalid.
     """
-    guard = service_guard(config.security, Identity.of(config.security), certificate_name(Role.DRAFTER))
+    access_policy = service_access_policy(
+        config.security, Identity.of(config.security), certificate_name(Role.DRAFTER)
+    )
     telemetry = Telemetry(config.telemetry, Role.SUB_DRAFTER.value)
     servicer = SubDrafterServicer(config, telemetry)
 
@@ -99,4 +101,4 @@ async def create_host(config: SubDrafterConfig) -> Host:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close)
-    return Host(service, config.address, guard, telemetry=telemetry)
+    return Host(service, config.address, access_policy, telemetry=telemetry)

@@ -12,7 +12,7 @@ from protos.flyserve.v1 import common_pb2, target_pb2_grpc
 from services.common.codec.shared import info_to_wire
 from services.common.codec.target import verify_request_from_wire, verify_response_to_wire
 from services.common.host import Host, Service
-from services.common.security.guard import Guard, service_guard
+from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
 from services.common.stream_server import serve_stream
 from services.common.telemetry.metrics.engine import target_observer
@@ -71,18 +71,18 @@ async def create_host(config: TargetConfig, start_followers: StartFollowers | No
         ConfigError: The certificate cannot be used.
         ModelError: The model is not supported.
     """
-    guard = service_guard(config.security, Identity.of(config.security), ROUTER)
+    access_policy = service_access_policy(config.security, Identity.of(config.security), ROUTER)
     engine_config = config.engine_config(Role.TARGET)
     engine = build_engine(engine_config, None, start_followers or spawn_followers(engine_config))
     await engine.start()
     telemetry = Telemetry(config.telemetry, Role.TARGET.value)
-    return host_engine(engine, config.address, guard, telemetry)
+    return host_engine(engine, config.address, access_policy, telemetry)
 
 
 def host_engine(
     engine: Engine,
     address: str = "127.0.0.1:0",
-    guard: Guard | None = None,
+    access_policy: AccessPolicy | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
     """Return a host for a running engine, not yet started; it stops the engine once it is drained."""
@@ -94,4 +94,4 @@ def host_engine(
         target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
-    return Host(service, address, guard, telemetry=telemetry)
+    return Host(service, address, access_policy, telemetry=telemetry)

@@ -10,7 +10,7 @@ from fly.errors import InvalidRequest
 from fly.messages import Open, Role
 from fly.sequence import TokenSequence
 from fly.types import SamplingParams
-from services.common.registry import StaticEndpoints
+from services.common.endpoint_sources import StaticEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
@@ -34,7 +34,7 @@ async def engine() -> AsyncIterator[ClockEngine]:
 
 
 async def running(sub_drafter: str | None) -> SubDrafters:
-    source = StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}) if sub_drafter else None
+    source = StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}) if sub_drafter else None
     sub_drafters = SubDrafters(source)
     await sub_drafters.start()
     return sub_drafters

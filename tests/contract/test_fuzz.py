@@ -136,7 +136,7 @@ class System:
         options = {**ROUTER, "model": save_tokenizer(folder), "targets": [target], "drafters": [drafter]}
         router = await self._serve(await create_router(parse(RouterConfig, options, "test")))
         self._registry = Registry()
-        self._registry.show((Endpoint(Role.TARGET, target, "target-0"),))
+        self._registry.publish((Endpoint(Role.TARGET, target, "target-0"),))
         registry = await self._serve(Host(registry_service(self._registry)))
         addresses = {
             "target": target,

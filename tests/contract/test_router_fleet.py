@@ -18,8 +18,8 @@ from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import any_replica
 from router.server import create_host
 from services.common.codec.registry import snapshot_to_wire
+from services.common.endpoint_sources import RegistryEndpointSource, StaticEndpointSource
 from services.common.host import Host, Service
-from services.common.registry import StaticEndpoints, WatchedRegistry
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import FLY, running
 from tests.support.serving import becomes_true, serving
@@ -61,7 +61,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
 @asynccontextmanager
 async def watching(registry: FakeRegistry) -> AsyncIterator[ReplicaDirectory]:
     fleet = ReplicaDirectory(
-        WatchedRegistry(registry.host.address, SystemClock()), "least_load", SystemClock()
+        RegistryEndpointSource(registry.host.address, SystemClock()), "least_load", SystemClock()
     )
     start = asyncio.create_task(fleet.start(PATIENCE_S))
     try:
@@ -171,7 +171,7 @@ async def test_without_a_target_the_start_fails_and_says_who_did_not_answer(tmp_
 async def test_a_closed_fleet_leaves_no_task_and_no_channel_behind() -> None:
     target = FakeTarget(HashModel())
     async with serving(target.host) as address:
-        fleet = ReplicaDirectory(StaticEndpoints({Role.TARGET: [address]}), "least_load", SystemClock())
+        fleet = ReplicaDirectory(StaticEndpointSource({Role.TARGET: [address]}), "least_load", SystemClock())
         await fleet.start(PATIENCE_S)
         (replica,) = fleet.targets.replicas
         await fleet.close()

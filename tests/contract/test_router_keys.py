@@ -198,6 +198,6 @@ async def test_no_log_tells_a_token_a_hash_or_a_prompt(
     shown = [formatter(TelemetryConfig(log_format=form), "router") for form in ("text", "json")]
     ours = [record for record in caplog.records if record.name.split(".")[0] in ("router", "services")]
     logged = "\n".join(form.format(record) for form in shown for record in ours)
-    assert "what was read before holds" in logged and "api_key=alice" in logged
+    assert "the last valid content stays in use" in logged and "api_key=alice" in logged
     for secret in (*router.tokens.values(), "a-wrong-token", "a-token-in-its-place", prompt, hashes):
         assert secret not in logged

@@ -137,9 +137,9 @@ async def test_a_queued_step_fails_when_its_call_is_cancelled(
     stream = TargetStream(channel, OPENING)
     waiting = asyncio.create_task(stream.verify(TokenSequence(PROMPT), [], len(PROMPT)))
     assert await becomes_true(lambda: engine.load().queued == 1, TIMEOUT_S)
-    stream.hang_up()
+    stream.cancel()
     with pytest.raises(NotReady):
         await waiting
     for blocker in blockers:
-        blocker.hang_up()
+        blocker.cancel()
     assert await is_freed(engine)

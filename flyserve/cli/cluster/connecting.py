@@ -25,16 +25,16 @@ DEFAULT_NAME = "default"
 @contextmanager
 def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
     """The handle of a running deployment's controller."""
-    from orchestration.ray.connection import connected
+    from orchestration.ray.connection import ray_connection
     from orchestration.ray.controller_client import find_controller
 
-    with connected(name, ray_address):
+    with ray_connection(name, ray_address):
         yield find_controller(name)
 
 
 def read_status(controller: Any) -> "DeploymentStatus":
     """Asks a controller."""
-    from orchestration.ray.controller_client import ask
+    from orchestration.ray.controller_client import get_result
 
-    status: DeploymentStatus = ask(controller.status.remote(), ANSWER_S)
+    status: DeploymentStatus = get_result(controller.status.remote(), ANSWER_S)
     return status

@@ -73,7 +73,7 @@ def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:
     """How many replicas autoscaled tiers should have, within which limits, and why."""
     for tier in status.tiers:
         if (how := tier.autoscaling) is not None:
-            yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.why}"
+            yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.reason}"
 
 
 def _faults(status: "DeploymentStatus") -> Iterator[Text]:

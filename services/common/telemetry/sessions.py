@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
 from fly.sequence import SequenceUpdate, StaleState
-from services.common.stream_server import Session
+from services.common.stream_server import SequenceSession
 from services.common.telemetry.logs import name_request
 from services.common.telemetry.observers import StepObserver
 from services.common.telemetry.tracing import Note, StreamTrace, Tracer
@@ -13,8 +13,8 @@ from services.common.telemetry.tracing import Note, StreamTrace, Tracer
 Step = TypeVar("Step", bound=VerifyStep | DraftStep)
 Answer = TypeVar("Answer", bound=Verification | Draft)
 
-VerifySteps = Session[VerifyStep, Verification]
-DraftSteps = Session[DraftStep, Draft]
+VerifySteps = SequenceSession[VerifyStep, Verification]
+DraftSteps = SequenceSession[DraftStep, Draft]
 
 
 class Called(Protocol):
@@ -42,7 +42,7 @@ class StreamTelemetry(Generic[Answer]):
         return self._tracer.stream(context.invocation_metadata())
 
     def observed(
-        self, session: Session[Step, Answer], opening: Open, trace: StreamTrace
+        self, session: SequenceSession[Step, Answer], opening: Open, trace: StreamTrace
     ) -> "ObservedSession[Step, Answer]":
         """The same session, told of."""
         name_request(opening.request_id)
@@ -53,7 +53,11 @@ class ObservedSession(Generic[Step, Answer]):
     """A session whose steps are told of."""
 
     def __init__(
-        self, session: Session[Step, Answer], name: str, trace: StreamTrace, observer: StepObserver[Answer]
+        self,
+        session: SequenceSession[Step, Answer],
+        name: str,
+        trace: StreamTrace,
+        observer: StepObserver[Answer],
     ) -> None:
         self._session = session
         self._name = name

@@ -9,7 +9,7 @@ from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.policy import FixedLength
 from fly.draft_length.round_time import RoundTimes
-from tests.support.two_stations import Costs, Played, StationClock, Stations
+from tests.support.queueing_simulation import Costs, RoundLog, RoundSimulation, SimulationClock
 
 MAX_LENGTH = 15
 
@@ -32,29 +32,31 @@ SEEDS = {1: (0, 1, 2), 4: (0, 1), 16: (0, 1), 64: (0,)}
 
 
 @cache
-def fixed(curve: str, callers: int) -> list[Played]:
+def fixed(curve: str, callers: int) -> list[RoundLog]:
     """Run every fixed length in the same traffic; its times do not depend on the agreement."""
     runs = []
     for length in range(MAX_LENGTH + 1):
-        stations = Stations(CURVES[curve], StationClock(), callers, lambda k=length: FixedLength(k))
-        stations.play(callers * (15 + MEASURED_ROUNDS[callers]))
-        runs.append(stations.played)
+        simulation = RoundSimulation(
+            CURVES[curve], SimulationClock(), callers, lambda k=length: FixedLength(k)
+        )
+        simulation.run(callers * (15 + MEASURED_ROUNDS[callers]))
+        runs.append(simulation.log)
     return runs
 
 
-def controlled(curve: str, callers: int, seed: int) -> Played:
+def controlled(curve: str, callers: int, seed: int) -> RoundLog:
     """Run the control through all agreements, one after the other."""
-    clock = StationClock()
+    clock = SimulationClock()
     pool, round_times, exploration = SurvivalPool(MAX_LENGTH), RoundTimes(clock), ExplorationBudget()
 
     def make_policy() -> GoodputLength:
         return GoodputLength(pool=pool, round_times=round_times, exploration=exploration, clock=clock)
 
-    stations = Stations(CURVES[curve], clock, callers, make_policy, seed)
+    simulation = RoundSimulation(CURVES[curve], clock, callers, make_policy, seed)
     for phase, agreement in enumerate(AGREEMENTS, start=1):
-        stations.agreement = agreement
-        stations.play(phase * callers * (WARM_UP_ROUNDS + MEASURED_ROUNDS[callers]))
-    return stations.played
+        simulation.agreement = agreement
+        simulation.run(phase * callers * (WARM_UP_ROUNDS + MEASURED_ROUNDS[callers]))
+    return simulation.log
 
 
 @pytest.mark.parametrize("curve", CURVES)

@@ -4,11 +4,11 @@ from fly.errors import ConfigError
 from services.common.interfaces import interface_towards
 
 
-def test_loopback_leads_to_loopback() -> None:
+def test_the_interface_towards_loopback_is_loopback() -> None:
     assert interface_towards("127.0.0.1:50052") == "127.0.0.1"
     assert interface_towards("localhost:1") in ("127.0.0.1", "[::1]")
 
 
-def test_a_registry_that_cannot_be_found_is_named() -> None:
+def test_a_registry_that_cannot_be_reached_is_named() -> None:
     with pytest.raises(ConfigError, match=r"registry: nowhere\.invalid:7 cannot be reached from here"):
         interface_towards("nowhere.invalid:7")

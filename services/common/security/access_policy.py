@@ -1,4 +1,4 @@
-"""What a host asks of its callers, and what it shows to everybody."""
+"""Access policies: the credentials of a host's port, the check of its callers, and its public health port."""
 
 import ipaddress
 import logging
@@ -11,7 +11,7 @@ import grpc
 from grpc_health.v1 import health
 
 from fly.errors import Unauthenticated
-from services.common.handlers import Coroutine, Generator, around
+from services.common.handlers import Coroutine, Generator, wrap_handler
 from services.common.security.config import SecurityConfig
 from services.common.security.identity import CONTROLLER, Identity
 
@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[str, Context], None]
-"""Raises Unauthenticated where a call of this method must not be answered."""
+"""Raises Unauthenticated if a call of this method must be rejected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """How a host keeps its sockets its own.
+class AccessPolicy:
+    """The callers that a host accepts.
 
     Attributes:
-        credentials: Makes those of a port; None is plaintext.
-        check: Asked before every call but those of health; None lets everybody in.
-        health_port: Where health is told in plaintext; None tells it nowhere else.
+        credentials: Creates the credentials of a port; None for plaintext.
+        check: Called before every call except health checks; None accepts every caller.
+        health_port: Port of an additional plaintext health service; None for none.
     """
 
     credentials: Callable[[], grpc.ServerCredentials] | None = None
@@ -38,45 +38,49 @@ class Guard:
 
     @property
     def interceptors(self) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """Of its server."""
+        """Return the interceptors of the server."""
         return () if self.check is None else (CheckInterceptor(self.check),)
 
-    def tell_exposure(self, address: str) -> None:
-        """Says in the log what somebody who can reach `address` could do."""
+    def log_exposure(self, address: str) -> None:
+        """Log a warning if `address` can be reached from other machines without protection."""
         if self.credentials is not None or is_loopback(address.rpartition(":")[0]):
             return
         if self.check is None:
-            logger.warning("whoever reaches %s may call it: see security.tls, and SECURITY.md", address)
+            logger.warning(
+                "%s accepts every caller that can reach it: see security.tls, and SECURITY.md", address
+            )
         else:
-            logger.warning("API keys travel to %s in plaintext: see security.tls, and SECURITY.md", address)
+            logger.warning("API keys are sent to %s in plaintext: see security.tls, and SECURITY.md", address)
 
 
-def service_guard(config: SecurityConfig, identity: Identity | None, *callers: str) -> Guard:
-    """Of a service behind the router: with TLS, only those who bear one of these names may call it.
+def service_access_policy(config: SecurityConfig, identity: Identity | None, *callers: str) -> AccessPolicy:
+    """Return the policy of a service behind the router: with TLS, accept certificates with these names only.
 
-    The controller may ask any service for its `Info`, which says how it is.
+    The controller may also call `Info` of any service, to check its health and load.
     """
     if identity is None:
-        return Guard()
-    return Guard(partial(identity.server_credentials, True), peers_named(*callers), config.health_port)
+        return AccessPolicy()
+    return AccessPolicy(
+        partial(identity.server_credentials, True), require_peer_name(*callers), config.health_port
+    )
 
 
-def peers_named(*names: str) -> Check:
-    """Lets in whose certificate bears one of these names; for `Info`, the controller as well."""
+def require_peer_name(*names: str) -> Check:
+    """Accept callers whose certificate has one of these names; for `Info`, the controller as well."""
 
     def check(method: str, context: Context) -> None:
-        borne = {
+        found = {
             bytes(name).decode("ascii", "replace") for name in context.auth_context().get("peer_dns", ())
         }
         allowed = (*names, CONTROLLER) if method.endswith("/Info") else names
-        if borne.isdisjoint(allowed):
+        if found.isdisjoint(allowed):
             raise Unauthenticated(f"the caller's certificate does not name {' or '.join(names)}")
 
     return check
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what listens there can be reached from this machine only."""
+    """Return True if a server at `host` can be reached from this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -84,7 +88,7 @@ def is_loopback(host: str) -> bool:
 
 
 class CheckInterceptor(grpc.aio.ServerInterceptor):
-    """Asks a check before every call but those of health: probes and load balancers know no secret."""
+    """Runs a check before every call except health checks: probes and load balancers have no credentials."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -98,7 +102,7 @@ class CheckInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or handler_call_details.method.startswith(f"/{health.SERVICE_NAME}/"):
             return handler
         check = partial(self._check, handler_call_details.method)
-        return around(handler, partial(_checked, check), partial(_checked_stream, check))
+        return wrap_handler(handler, partial(_checked, check), partial(_checked_stream, check))
 
 
 def _checked(check: Callable[[Context], None], method: Coroutine) -> Coroutine:

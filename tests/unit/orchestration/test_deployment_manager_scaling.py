@@ -1,4 +1,4 @@
-"""How many replicas a manager has run: as a person says, as the load asks, within the limits."""
+"""The number of replicas of a deployment manager: scaled by hand and by the load, within the limits."""
 
 from typing import Any
 
@@ -31,46 +31,50 @@ def autoscaled(**settings: Any) -> Deployment:
     return deployment(target={"model": "/m/big", "max_sequences": 4, "autoscaling": how})
 
 
-def carry(scene: Scene, **sequences: int) -> None:
-    """Tells what each instance carries, such as `target_1=3`; the others carry nothing."""
+def set_load(scene: Scene, **sequences: int) -> None:
+    """Set the sequences of each instance, such as `target_1=3`; the others have none."""
     for name, replica in scene.fleet.replicas.items():
         number = sequences.get(name.partition(".")[0].replace("-", "_"), 0)
         replica.load = Load(sequences=number, kv_capacity=100)
 
 
-async def test_the_load_adds_replicas_and_drains_those_that_carry_least(scene: Scene) -> None:
+async def test_the_load_adds_replicas_and_drains_the_least_loaded(scene: Scene) -> None:
     await scene.manager.apply(autoscaled(), FILE)
     await scene.until_ready("target-0.1")
-    carry(scene, target_0=12)
+    set_load(scene, target_0=12)
     rows = await scene.until_ready("target-0.1", "target-1.1", "target-2.1")
     (tier,) = (await scene.manager.status()).tiers
     assert tier.autoscaling is not None
     assert (tier.desired, tier.autoscaling.min, tier.autoscaling.max) == (3, 1, 3)
-    assert tier.autoscaling.why.endswith("at the maximum")
-    assert not (await scene.manager.apply(autoscaled(), FILE)).changes, "the file does not undo it"
-    carry(scene, target_0=12, target_1=2)
+    assert tier.autoscaling.reason.endswith("at the maximum")
+    assert not (await scene.manager.apply(autoscaled(), FILE)).changes, (
+        "applying the file again must not undo it"
+    )
+    set_load(scene, target_0=12, target_1=2)
     await scene.until(lambda rows: rows["target-1.1"].load.sequences == 2)
-    carry(scene, target_1=2)
+    set_load(scene, target_1=2)
     after = await scene.until_ready("target-1.1")
     assert after["target-1.1"].address == rows["target-1.1"].address
     assert scene.fleet.replicas["target-0.1"].drained_within_s is not None
-    carry(scene, target_1=12)
+    set_load(scene, target_1=12)
     await scene.until(lambda rows: {"target-1.1"} < rows.keys() and len(rows) == 3)
 
 
-async def test_a_restarted_manager_keeps_those_that_the_load_asked_for(scene: Scene) -> None:
+async def test_a_restarted_manager_keeps_the_replicas_added_for_the_load(scene: Scene) -> None:
     await scene.manager.apply(autoscaled(), FILE)
     await scene.until_ready("target-0.1")
-    carry(scene, target_0=12)
+    set_load(scene, target_0=12)
     await scene.until_ready("target-0.1", "target-1.1", "target-2.1")
-    carry(scene, target_2=5)
+    set_load(scene, target_2=5)
     await scene.until_ready("target-0.1", "target-2.1")
     await scene.restart()
     await scene.until_ready("target-0.1", "target-2.1")
     assert scene.fleet.alive() == {"target-0.1", "target-2.1"}
 
 
-async def test_a_person_scales_within_the_limits_and_the_load_goes_on_from_there(scene: Scene) -> None:
+async def test_scaling_by_hand_stays_within_the_limits_and_autoscaling_continues_from_there(
+    scene: Scene,
+) -> None:
     await scene.manager.apply(autoscaled(), FILE)
     await scene.until_ready("target-0.1")
     assert await scene.manager.scale({Role.TARGET: 3})

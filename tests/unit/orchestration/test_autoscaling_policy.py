@@ -9,36 +9,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fly.errors import ConfigError
-from orchestration.control.autoscaling import Autoscaling, Demand, Evidence, decide, explain, wanted
+from orchestration.control.autoscaling_policy import (
+    Autoscaling,
+    Demand,
+    DemandHistory,
+    decide,
+    explain,
+    replicas_needed,
+)
 from services.common.config import parse
 
 SETTINGS = Autoscaling(min=1, max=8, target_load=0.7, upscale_delay_s=5, downscale_delay_s=60)
 
 
 class Policy:
-    """The policy of one tier, whose decisions are followed at once."""
+    """The policy of one tier, whose decisions take effect at once."""
 
     def __init__(self, settings: Autoscaling = SETTINGS, replicas: int = 1) -> None:
         self.settings, self.replicas, self.now = settings, replicas, 0.0
-        self.evidence: Evidence | None = None
+        self.history: DemandHistory | None = None
 
-    def look(self, demand: Demand | float | None) -> int:
-        told = Demand(demand) if isinstance(demand, int | float) else demand
-        self.evidence, self.replicas = decide(self.evidence, told, self.replicas, self.settings, self.now)
+    def sample(self, demand: Demand | float | None) -> int:
+        known = Demand(demand) if isinstance(demand, int | float) else demand
+        self.history, self.replicas = decide(self.history, known, self.replicas, self.settings, self.now)
         return self.replicas
 
     def during(self, seconds: float, demand: Demand | float | None) -> list[int]:
-        """The numbers of replicas in that time, each once; a look every half second."""
+        """Return the numbers of replicas in that time, each once, with a sample every half second."""
         seen = [self.replicas]
         for _ in range(round(seconds * 2)):
             self.now += 0.5
-            if self.look(demand) != seen[-1]:
+            if self.sample(demand) != seen[-1]:
                 seen.append(self.replicas)
         return seen[1:]
 
     @property
-    def why(self) -> str:
-        return explain(self.evidence, self.settings)
+    def reason(self) -> str:
+        return explain(self.history, self.settings)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +66,16 @@ class Policy:
         (0.7, 2, 1),
     ],
 )
-def test_the_demand_at_the_target_load_says_how_many(demand: float, replicas: int, number: int) -> None:
-    assert wanted(demand, replicas, SETTINGS) == number
+def test_the_number_follows_from_demand_and_target_load(demand: float, replicas: int, number: int) -> None:
+    assert replicas_needed(demand, replicas, SETTINGS) == number
 
 
-def test_a_load_that_lasts_adds_as_many_as_it_needs_at_once() -> None:
+def test_a_load_that_lasts_adds_all_needed_replicas_at_once() -> None:
     policy = Policy()
     assert policy.during(5, 3.0) == []
-    assert policy.why == "load 300%, target 70%: 5 if it lasts for 0 s more"
+    assert policy.reason == "load 300%, target 70%: 5 if it lasts for 0 s more"
     assert policy.during(1, 3.0) == [5]
-    assert policy.why == "load 60%, target 70%: one fewer is too few"
+    assert policy.reason == "load 60%, target 70%: one fewer is too few"
 
 
 def test_a_short_peak_adds_nothing() -> None:
@@ -78,24 +85,24 @@ def test_a_short_peak_adds_nothing() -> None:
         assert policy.during(1, 0.2) == []
 
 
-def test_as_many_are_added_as_the_lowest_of_the_time_asks_for() -> None:
+def test_the_lowest_demand_within_the_delay_decides_how_many_are_added() -> None:
     policy = Policy()
     policy.during(3, 6.0)
     policy.during(1, 2.0)
     assert policy.during(2, 6.0) == [3]
     assert policy.during(60, 6.0) == [8]
-    assert policy.why == "load 75%, target 70%: near enough"
+    assert policy.reason == "load 75%, target 70%: near enough"
 
 
-def test_those_that_nothing_needed_for_long_go_at_once() -> None:
+def test_replicas_that_were_not_needed_for_long_are_drained_at_once() -> None:
     policy = Policy(replicas=8)
     assert policy.during(30, 0.0) == []
-    assert policy.why == "load 0%, target 70%: 1 if it lasts for 30 s more"
+    assert policy.reason == "load 0%, target 70%: 1 if it lasts for 30 s more"
     assert policy.during(31, 0.0) == [1]
-    assert policy.why == "load 0%, target 70%: at the minimum"
+    assert policy.reason == "load 0%, target 70%: at the minimum"
 
 
-def test_a_peak_keeps_what_it_needs_for_the_whole_delay() -> None:
+def test_a_peak_keeps_its_replicas_for_the_whole_delay() -> None:
     policy = Policy(replicas=8)
     policy.during(30, 0.0)
     policy.during(1, 2.0)
@@ -103,13 +110,13 @@ def test_a_peak_keeps_what_it_needs_for_the_whole_delay() -> None:
     assert policy.during(2, 0.0) == [1]
 
 
-def test_at_the_maximum_it_says_so() -> None:
+def test_the_maximum_is_given_as_the_reason() -> None:
     policy = Policy(replicas=8)
     policy.during(100, 16.0)
-    assert (policy.replicas, policy.why) == (8, "load 200%, target 70%: at the maximum")
+    assert (policy.replicas, policy.reason) == (8, "load 200%, target 70%: at the maximum")
 
 
-def test_somebody_elses_number_stands_until_there_is_evidence_from_then_on() -> None:
+def test_a_number_set_from_outside_stands_until_there_is_history_since_then() -> None:
     policy = Policy(replicas=3)
     policy.during(59, 0.0)
     policy.replicas = 6
@@ -118,21 +125,21 @@ def test_somebody_elses_number_stands_until_there_is_evidence_from_then_on() -> 
 
 
 @pytest.mark.parametrize("gap", ["unknown", "restart", "pause"])
-def test_what_was_not_seen_changes_nothing(gap: str) -> None:
+def test_a_gap_in_the_samples_discards_the_history(gap: str) -> None:
     policy = Policy(replicas=3)
     policy.during(59, 0.0)
     if gap == "unknown":
-        assert policy.look(None) == 3
-        assert policy.why.startswith("waits until")
+        assert policy.sample(None) == 3
+        assert policy.reason.startswith("waiting until")
     elif gap == "restart":
-        policy.evidence = None
+        policy.history = None
     else:
         policy.now += 3600
     assert policy.during(60, 0.0) == []
     assert policy.during(1, 0.0) == [1]
 
 
-def test_sequences_that_drain_away_ask_for_no_more_but_for_no_fewer_either() -> None:
+def test_draining_sequences_neither_add_nor_remove_replicas() -> None:
     policy = Policy(replicas=2)
     assert policy.during(100, Demand(0.6, 3.0)) == []
     assert policy.during(62, Demand(0.6, 0.0)) == [1]
@@ -171,8 +178,8 @@ SETTINGS_OF_ALL_KINDS = st.builds(
 
 
 @dataclass(order=True)
-class Replica:
-    """Some seats, and streams that sit on them until they end or, when it is let go, drain away."""
+class SimulatedReplica:
+    """A number of seats, and the ends of the streams that hold them; a draining replica takes no new ones."""
 
     ready_at: float
     ends: list[float] = field(default_factory=list, compare=False)
@@ -180,14 +187,14 @@ class Replica:
 
 
 class Tier:
-    """A tier whose users each start another stream as soon as one has ended."""
+    """A tier whose users each start a new stream as soon as the previous one has ended."""
 
     SEATS = 4
     WAITING = 4
 
     def __init__(self, policy: Policy, startup_s: float, stream_s: float) -> None:
         self.policy, self.startup_s, self.stream_s = policy, startup_s, stream_s
-        self.replicas = [Replica(0.0) for _ in range(policy.replicas)]
+        self.replicas = [SimulatedReplica(0.0) for _ in range(policy.replicas)]
         self.changes: list[tuple[float, int, int]] = []
 
     def run(self, seconds: float, users: int) -> None:
@@ -196,10 +203,10 @@ class Tier:
             self._serve(users)
             self._scale()
 
-    def serving(self) -> list[Replica]:
+    def serving(self) -> list[SimulatedReplica]:
         return [r for r in self.replicas if not r.is_draining and r.ready_at <= self.policy.now]
 
-    def demand(self, replicas: list[Replica]) -> float:
+    def demand(self, replicas: list[SimulatedReplica]) -> float:
         return sum(len(replica.ends) for replica in replicas) / self.SEATS
 
     def _serve(self, users: int) -> None:
@@ -217,11 +224,11 @@ class Tier:
         serving = self.serving()
         draining = [replica for replica in self.replicas if replica.is_draining]
         before = self.policy.replicas
-        after = self.policy.look(Demand(self.demand(serving), self.demand(draining)) if serving else None)
+        after = self.policy.sample(Demand(self.demand(serving), self.demand(draining)) if serving else None)
         if after == before:
             return
         self.changes.append((self.policy.now, before, after))
-        self.replicas += [Replica(self.policy.now + self.startup_s) for _ in range(after - before)]
+        self.replicas += [SimulatedReplica(self.policy.now + self.startup_s) for _ in range(after - before)]
         own = sorted((r for r in self.replicas if not r.is_draining), key=lambda r: len(r.ends))
         for replica in own[: max(0, before - after)]:
             replica.is_draining = True
@@ -235,7 +242,7 @@ class Tier:
     st.sampled_from([0.5, 6.0, 70.0]),
     st.integers(0, 5),
 )
-def test_it_stays_within_the_limits_never_flaps_and_comes_to_rest(
+def test_the_policy_stays_within_the_limits_never_flaps_and_settles(
     how: Autoscaling,
     phases: list[tuple[float, int]],
     startup_s: float,
@@ -246,10 +253,10 @@ def test_it_stays_within_the_limits_never_flaps_and_comes_to_rest(
     tier = Tier(policy, startup_s, stream_s)
     for number, (seconds, users) in enumerate(phases):
         if number == restarted_in:
-            policy.evidence = None
+            policy.history = None
         tier.run(seconds, users)
     last_users = phases[-1][1] if phases else 0
-    # NOTE: streams outlive the phase that began them; until they end they are load, and rightly scaled for.
+    # NOTE: streams outlive the phase that started them; until they end they count as load.
     tier.run(math.ceil(stream_s), last_users)
     begin = policy.now
     tier.run(300, last_users)

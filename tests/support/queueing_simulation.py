@@ -1,4 +1,4 @@
-"""Sequences that share a drafter and a target on a virtual clock; each takes in one forward all that wait."""
+"""Simulated clients of one drafter and one target on a virtual clock; a forward takes all queued requests."""
 
 import heapq
 import itertools
@@ -10,23 +10,23 @@ from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, Load, StepTimes, Verification
 
 _RESPONSE_ROUNDS = 50
-"""A response ends after so many rounds on average, and the next one of its client follows."""
+"""Average number of rounds per response; each client then starts its next response."""
 _PAUSE_S = 0.03
 _CATCH_UP_S = 0.00005
-"""Of the drafter, per token that it has missed."""
+"""Time of the drafter per token that it has not processed yet."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a target's forward by its rows, of a drafter's by its sequences, and of a message."""
+    """Seconds of a target's forward by rows, of a drafter's by sequences, and of a message."""
 
     target_s: Callable[[int], float]
     drafter_s: Callable[[int], float]
     wire_s: float = 0.0003
 
 
-class StationClock:
-    """Stands at the time of the event that is played."""
+class SimulationClock:
+    """A clock at the time of the current event."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
@@ -40,7 +40,7 @@ class StationClock:
 
 @dataclass(slots=True)
 class Caller:
-    """One client, whose responses follow each other."""
+    """One client, which sends one request after the other."""
 
     policy: DraftLength
     position: int = 0
@@ -60,13 +60,13 @@ class Caller:
 
 
 @dataclass
-class Played:
+class RoundLog:
     """Rounds in the order of their end.
 
     Attributes:
-        ends_s: When.
-        lengths: With how many drafts.
-        callers: By whom.
+        ends_s: End of each round.
+        lengths: Draft length of each round.
+        callers: Id of the client of each round.
     """
 
     ends_s: list[float]
@@ -74,12 +74,12 @@ class Played:
     callers: list[int]
 
     def goodput(self, agreement: float, first: int, last: int) -> float:
-        """Expected tokens per second of these rounds: nothing in it is drawn but the choice of lengths."""
+        """Return the expected tokens per second of these rounds; only the lengths are random."""
         tokens = sum(expected_tokens(agreement, length) for length in self.lengths[first:last])
         return tokens / (self.ends_s[last - 1] - self.ends_s[first - 1])
 
     def changes(self, first: int, last: int) -> float:
-        """Share of these rounds that had another length than the one before of the same client."""
+        """Return the share of these rounds whose length differs from the same client's previous round."""
         before: dict[int, int] = {}
         changes = 0
         for caller, length in zip(self.callers[first:last], self.lengths[first:last], strict=True):
@@ -89,28 +89,28 @@ class Played:
 
 
 def expected_tokens(agreement: float, length: int) -> float:
-    """Tokens of a round in which each draft is kept with this probability where all before it are."""
+    """Return the expected tokens of a round whose drafts are each accepted with probability `agreement`."""
     return sum(agreement**power for power in range(length + 1))
 
 
-class Stations:
-    """Plays rounds.
+class RoundSimulation:
+    """Simulates rounds.
 
     Attributes:
-        agreement: Of drafter and target; may be changed in between.
-        played: What happened so far.
+        agreement: Probability that the target accepts a draft token; may be changed between calls of `run`.
+        log: The rounds so far.
     """
 
     def __init__(
         self,
         costs: Costs,
-        clock: StationClock,
+        clock: SimulationClock,
         callers: int,
         make_policy: Callable[[], DraftLength],
         seed: int = 0,
     ) -> None:
         self.agreement = 0.8
-        self.played = Played([], [], [])
+        self.log = RoundLog([], [], [])
         self._costs = costs
         self._clock = clock
         self._make_policy = make_policy
@@ -124,9 +124,9 @@ class Stations:
         for caller in self._callers:
             self._open(caller)
 
-    def play(self, num_rounds: int) -> None:
-        """Goes on until so many rounds have been played in all."""
-        while len(self.played.lengths) < num_rounds:
+    def run(self, num_rounds: int) -> None:
+        """Run until the log has `num_rounds` rounds."""
+        while len(self.log.lengths) < num_rounds:
             time_s = self._clock.time_s = self._events[0][0]
             while self._events and self._events[0][0] == time_s:
                 heapq.heappop(self._events)[2]()
@@ -211,6 +211,6 @@ class Stations:
         caller.position += kept + 1
         caller.behind += 0 if caller.length else 1
         caller.policy.record_round(start, caller.length, caller.position, is_open=False)
-        self.played.ends_s.append(self._clock.time_s)
-        self.played.lengths.append(caller.length)
-        self.played.callers.append(id(caller))
+        self.log.ends_s.append(self._clock.time_s)
+        self.log.lengths.append(caller.length)
+        self.log.callers.append(id(caller))

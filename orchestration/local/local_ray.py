@@ -1,4 +1,4 @@
-"""A Ray of this process's own: started with token authentication, ended without a trace."""
+"""A local Ray cluster of this process, with token authentication, removed without a trace at its end."""
 
 import logging
 import os
@@ -22,21 +22,22 @@ _EXIT_TIMEOUT_S = 5.0
 
 
 def prepare_environment() -> None:
-    """Sets what Ray reads from the environment, for this process and its children.
+    """Set the environment variables that Ray reads in this process and its children.
 
-    NOTE: Ray reads the token once per process, when it is first imported: hence no import of Ray above,
-    and no second token for a second deployment of the same process.
+    NOTE: Ray reads the token once per process, at its first import: hence Ray is not imported at the top of
+        this
+    module, and a second deployment of the same process has the same token.
     """
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ.setdefault(TOKEN, secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # NOTE: by default Ray has its workers give way, by 15 steps of niceness, to whatever else a node runs.
+    # NOTE: by default Ray lowers the priority of its workers by 15 steps of niceness.
     os.environ.setdefault("RAY_worker_niceness", "0")
     set_import_path()
 
 
 def set_import_path() -> None:
-    """Has the processes that this one starts find the application's code."""
+    """Add the application's code to the import path of the processes that this one starts."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(APPLICATION_ROOT) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(APPLICATION_ROOT), *filter(None, paths)])
@@ -44,7 +45,7 @@ def set_import_path() -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for sockets and logs that goes when the block ends."""
+    """Create a folder for sockets and logs, and delete it at the end of the block."""
     # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
@@ -55,13 +56,13 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
-    """A Ray on this machine for the time of the block; the address of its GCS.
+    """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
     Args:
-        num_cpus: Logical CPUs that actors may ask for; more than the machine has is fine.
-        marks: Resources that mark nodes: this machine is one for all of them.
-        folder: For its sockets and logs.
-        verbose: Print what the services log.
+        num_cpus: Logical CPUs that actors may request in all; may exceed the machine's.
+        marks: Resources that mark nodes; this machine offers all of them.
+        folder: Folder for sockets and logs.
+        verbose: Print the services' logs.
     """
     import ray
 
@@ -78,19 +79,19 @@ def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) 
             _temp_dir=str(folder),
         )
     except SystemExit:
-        # NOTE: while it starts, Ray has a handler of its own for SIGTERM.
+        # NOTE: during its start, Ray installs its own handler of SIGTERM.
         raise KeyboardInterrupt from None
     else:
         yield str(ray.get_runtime_context().gcs_address)
     finally:
-        # NOTE: counted before Ray lets go of them: later they are nobody's children.
+        # NOTE: listed before the shutdown: after it they are no longer children of this process.
         started = [process for child in _children() - before for process in _with_descendants(child)]
         ray.shutdown()
-        _end(started)
+        _end_remaining(started)
 
 
 def _children() -> "set[psutil.Process]":
-    # Ray brings psutil along, for who has imported Ray.
+    # Importing Ray makes its bundled psutil importable.
     import psutil
 
     return set(psutil.Process().children())
@@ -105,8 +106,8 @@ def _with_descendants(process: "psutil.Process") -> "list[psutil.Process]":
         return []
 
 
-def _end(processes: "list[psutil.Process]") -> None:
-    """Ends what Ray has left: after an orderly stop nothing, after an interrupted start some."""
+def _end_remaining(processes: "list[psutil.Process]") -> None:
+    """End the processes that Ray has left running, such as after an interrupted start."""
     import psutil
 
     for end in (psutil.Process.terminate, psutil.Process.kill):

@@ -1,4 +1,4 @@
-"""A manager over a fake fleet: it adopts, replaces, drains, rejects, and writes down first."""
+"""A deployment manager over a fake fleet: it adopts, replaces, drains, rejects, and persists first."""
 
 import asyncio
 import json
@@ -9,56 +9,56 @@ import pytest
 
 from fly.errors import ConfigError, NotReady
 from fly.messages import Role
-from orchestration.control.status import State
-from orchestration.control.supervision import ReplicaDown, ReplicaRefused
+from orchestration.control.status import ReplicaState
+from orchestration.control.supervisor import InstanceRejected, InstanceUnavailable
 from orchestration.deployment.file import Deployment
-from tests.unit.orchestration.manager_rig import FILE, FakeReplica, Scene, deployment
+from tests.unit.orchestration.manager_rig import FILE, FakeInstance, Scene, deployment
 
 
-async def test_replicas_are_spread_listed_and_told_of(scene: Scene) -> None:
+async def test_replicas_are_spread_over_nodes_and_listed(scene: Scene) -> None:
     report = await scene.manager.apply(deployment(), FILE)
     rows = await scene.until_ready("target-0.1", "target-1.1")
     assert report.is_new
     assert {row.node for row in rows.values()} == {"node a", "node b"}
-    assert scene.told() == {row.address for row in rows.values()}
+    assert scene.listed() == {row.address for row in rows.values()}
     (tier,) = (await scene.manager.status()).tiers
     assert (tier.role, tier.desired, tier.ready, tier.outdated) == (Role.TARGET, 2, 2, 0)
 
 
-async def test_a_restarted_manager_adopts_what_runs_and_routers_notice_nothing(scene: Scene) -> None:
+async def test_a_restarted_manager_adopts_running_replicas_without_a_change_for_routers(scene: Scene) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")
-    told = scene.manager.registry.snapshot
+    before = scene.manager.registry.snapshot
     await scene.restart()
-    assert scene.manager.registry.snapshot.endpoints == told.endpoints
+    assert scene.manager.registry.snapshot.endpoints == before.endpoints
     await scene.until_ready("target-0.1", "target-1.1")
     assert scene.fleet.alive() == {"target-0.1", "target-1.1"}
     assert (await scene.manager.status()).controller_starts == 2
     assert not (await scene.manager.apply(deployment(), FILE)).changes
 
 
-async def test_what_ended_while_the_manager_was_away_is_started_anew_and_strangers_are_ended(
+async def test_a_restarted_manager_restarts_what_has_ended_and_stops_orphans(
     scene: Scene,
 ) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")
     await scene.manager.stop()
-    await scene.fleet.replicas["target-0.1"].end()
-    stranger = scene.fleet.replicas["target-9.1"] = FakeReplica("a")
+    await scene.fleet.replicas["target-0.1"].stop()
+    orphan = scene.fleet.replicas["target-9.1"] = FakeInstance("a")
     await scene.restart()
     await scene.until_ready("target-0.2", "target-1.1")
-    assert stranger.is_ended
+    assert orphan.is_stopped
 
 
-async def test_a_crashed_replica_comes_back_under_the_next_generation(scene: Scene) -> None:
+async def test_a_crashed_replica_is_restarted_with_the_next_generation(scene: Scene) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")
     await scene.fleet.replicas["target-1.1"].crash()
     await scene.until_ready("target-0.1", "target-1.2")
-    assert scene.fleet.replicas["target-1.1"].is_ended
+    assert scene.fleet.replicas["target-1.1"].is_stopped
 
 
-async def test_other_weights_replace_every_target_and_scaling_none(scene: Scene) -> None:
+async def test_other_weights_replace_every_target_but_scaling_replaces_none(scene: Scene) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")
     changed = deployment(target={"model": "/m/other", "replicas": 2})
@@ -82,34 +82,38 @@ async def test_a_drained_replica_is_replaced_elsewhere(scene: Scene) -> None:
     assert before["target-0.1"].node != after["target-0.2"].node
 
 
-async def test_a_model_that_cannot_be_served_is_told_with_the_remedy(scene: Scene) -> None:
-    scene.fleet.faults["target-0"] = ReplicaRefused("/m/big: no weights in the folder")
+async def test_a_model_that_cannot_be_served_is_reported_with_the_remedy(scene: Scene) -> None:
+    scene.fleet.faults["target-0"] = InstanceRejected("/m/big: no weights in the folder")
     await scene.manager.apply(deployment(), FILE)
-    rows = await scene.until(lambda rows: any(row.state is State.FAILED for row in rows.values()))
-    (failed,) = [row for row in rows.values() if row.state is State.FAILED]
+    rows = await scene.until(lambda rows: any(row.state is ReplicaState.FAILED for row in rows.values()))
+    (failed,) = [row for row in rows.values() if row.state is ReplicaState.FAILED]
     assert failed.detail.startswith("/m/big: no weights in the folder")
     assert "every node" in failed.remedy
     del scene.fleet.faults["target-0"]
-    await scene.until(lambda rows: all(row.state is State.READY and not row.detail for row in rows.values()))
+    await scene.until(
+        lambda rows: all(row.state is ReplicaState.READY and not row.detail for row in rows.values())
+    )
 
 
-async def test_what_waits_for_room_is_told_with_the_remedy(scene: Scene) -> None:
-    scene.fleet.faults["target-1"] = ReplicaDown("no node is large enough for 9 CPUs: the largest has 8")
+async def test_a_replica_that_waits_for_room_is_reported_with_the_remedy(scene: Scene) -> None:
+    scene.fleet.faults["target-1"] = InstanceUnavailable(
+        "no node is large enough for 9 CPUs: the largest has 8"
+    )
     await scene.manager.apply(deployment(), FILE)
-    rows = await scene.until(lambda rows: any(row.state is State.PENDING for row in rows.values()))
-    (pending,) = [row for row in rows.values() if row.state is State.PENDING]
+    rows = await scene.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows.values()))
+    (pending,) = [row for row in rows.values() if row.state is ReplicaState.PENDING]
     assert (pending.replica, pending.detail[:23]) == ("target-1", "no node is large enough")
     assert "target.threads" in pending.remedy
 
 
-async def test_nothing_is_started_before_it_could_be_written_down(scene: Scene) -> None:
-    scene.store.is_away = True
+async def test_no_replica_is_started_before_the_state_is_persisted(scene: Scene) -> None:
+    scene.storage.is_unavailable = True
     await scene.manager.apply(deployment(), FILE)
     async with asyncio.timeout(10):
         while not any("no answer" in note for note in (await scene.manager.status()).notes):
             await asyncio.sleep(0.01)
     assert not scene.fleet.replicas
-    scene.store.is_away = False
+    scene.storage.is_unavailable = False
     await scene.until_ready("target-0.1", "target-1.1")
     assert not (await scene.manager.status()).notes
 
@@ -117,12 +121,12 @@ async def test_nothing_is_started_before_it_could_be_written_down(scene: Scene) 
 @pytest.mark.parametrize(
     ("more", "source", "message"),
     [
-        ({}, "/etc/two.yaml", "name: test runs already, as /etc/one.yaml says"),
+        ({}, "/etc/two.yaml", "name: test already runs from /etc/one.yaml"),
         ({"controller": {"port": 5}}, FILE, "controller.port: 0 -> 5 .cannot be changed while"),
         ({"name": "other"}, FILE, "name: default -> other .cannot be changed while"),
     ],
 )
-async def test_what_cannot_be_applied_in_place_is_rejected(
+async def test_a_change_that_cannot_be_applied_in_place_is_rejected(
     scene: Scene, more: dict[str, Any], source: str, message: str
 ) -> None:
     await scene.manager.apply(deployment(), FILE)
@@ -130,7 +134,7 @@ async def test_what_cannot_be_applied_in_place_is_rejected(
         await scene.manager.apply(deployment(**more), source)
 
 
-async def test_a_target_of_other_tokens_is_rejected(scene: Scene, tmp_path: Path) -> None:
+async def test_a_target_with_other_token_ids_is_rejected(scene: Scene, tmp_path: Path) -> None:
     for name, vocab in (("one", {"a": 0}), ("two", {"a": 1}), ("same", {"a": 0})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
@@ -151,7 +155,7 @@ async def test_an_unknown_replica_is_rejected(scene: Scene) -> None:
         await scene.manager.drain("target-7", at_once=False)
 
 
-async def test_down_drains_ends_and_leaves_no_trace(scene: Scene) -> None:
+async def test_down_drains_stops_and_leaves_no_trace(scene: Scene) -> None:
     await scene.manager.apply(deployment(), FILE)
     await scene.until_ready("target-0.1", "target-1.1")
     down = asyncio.create_task(scene.manager.down(0.0))
@@ -162,4 +166,4 @@ async def test_down_drains_ends_and_leaves_no_trace(scene: Scene) -> None:
         await down
     assert not scene.fleet.alive()
     assert all(replica.drained_within_s == 0.0 for replica in scene.fleet.replicas.values())
-    assert scene.store.document is None
+    assert scene.storage.document is None

@@ -1,4 +1,4 @@
-"""Sources of endpoints: lists, names that are looked up, and the registry, which may be away for a while."""
+"""Endpoint sources: a list of addresses, DNS names that are resolved repeatedly, or the registry."""
 
 import asyncio
 import logging
@@ -21,56 +21,57 @@ from services.common.security.identity import CONTROLLER, Identity
 logger = logging.getLogger(__name__)
 
 DNS = "dns:"
-"""Begins an entry of a list that is a name of many addresses."""
-LOOK_UP_S = 5.0
-"""How often names are looked up."""
+"""Prefix of an entry that is a DNS name with many addresses."""
+RESOLVE_INTERVAL_S = 5.0
+"""Interval at which DNS names are resolved."""
 
-
-LookUp = Callable[[str], Awaitable[Iterable[str]]]
+Resolve = Callable[[str], Awaitable[Iterable[str]]]
 
 
 class EndpointSource(Protocol):
-    """Tells where the replicas are.
+    """A stream of snapshots of the replicas' endpoints.
 
     Attributes:
-        is_static: It tells once, and whoever wrote the list answers for it.
+        is_static: There is exactly one snapshot, taken from the configuration as it is.
     """
 
     is_static: bool
 
     def watch(self) -> AsyncGenerator[Snapshot, None]:
-        """The present snapshot, then every later one; closing it frees what it holds."""
+        """Yield the current snapshot, then every later one; closing the generator frees its resources."""
 
 
-class StaticEndpoints:
-    """Endpoints from a configuration."""
+class StaticEndpointSource:
+    """Endpoints from a list of addresses."""
 
     is_static = True
 
     def __init__(self, addresses: Mapping[Role, Sequence[str]]) -> None:
-        endpoints = (Endpoint(role, place, place) for role, places in addresses.items() for place in places)
+        endpoints = (
+            Endpoint(role, address, address) for role, listed in addresses.items() for address in listed
+        )
         self._snapshot = Snapshot(1, tuple(endpoints))
 
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
         yield self._snapshot
 
 
-class NamedEndpoints:
-    """Endpoints from names that stand for every replica of a tier, looked up again and again.
+class DnsEndpointSource:
+    """Endpoints from DNS names, each with the addresses of many replicas, resolved every 5 s.
 
-    An entry `dns:host:port` is a name of many addresses, such as a headless service of Kubernetes has; any
-    other is an address. While a name cannot be looked up, what it last stood for holds.
+    An entry `dns:host:port` is such a name, for example of a headless service of Kubernetes; any other entry
+    is an address. While a name cannot be resolved, its last addresses stay in use.
     """
 
     is_static = False
 
     def __init__(
-        self, addresses: Mapping[Role, Sequence[str]], clock: Clock, look_up: LookUp | None = None
+        self, addresses: Mapping[Role, Sequence[str]], clock: Clock, resolve: Resolve | None = None
     ) -> None:
-        """Looks nothing up yet; `look_up` gives a name's addresses, by default those of the system."""
+        """Resolve nothing yet; `resolve` returns the addresses of a name, by default from the system."""
         self._addresses = addresses
         self._clock = clock
-        self._look_up = look_up or addresses_of
+        self._resolve = resolve or resolve_addresses
         self._known: dict[str, tuple[str, ...]] = {}
 
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
@@ -80,48 +81,48 @@ class NamedEndpoints:
             if endpoints != snapshot.endpoints:
                 snapshot = Snapshot(snapshot.generation + 1, endpoints)
                 yield snapshot
-            await self._clock.sleep(LOOK_UP_S)
+            await self._clock.sleep(RESOLVE_INTERVAL_S)
 
     async def _endpoints(self) -> AsyncGenerator[Endpoint, None]:
         for role, entries in self._addresses.items():
             for entry in entries:
-                for place in await self._places(entry):
-                    yield Endpoint(role, place, place)
+                for address in await self._addresses_of(entry):
+                    yield Endpoint(role, address, address)
 
-    async def _places(self, entry: str) -> tuple[str, ...]:
-        """Every host:port that an entry stands for, in order."""
+    async def _addresses_of(self, entry: str) -> tuple[str, ...]:
+        """Return every host:port of an entry, in order."""
         if not entry.startswith(DNS):
             return (entry,)
         name, _, port = entry.removeprefix(DNS).rpartition(":")
         try:
-            hosts = await self._look_up(name)
+            hosts = await self._resolve(name)
         except OSError as error:
-            logger.warning("%s cannot be looked up (%s): its last addresses hold", name, error.strerror)
+            logger.warning("%s cannot be resolved (%s): its last addresses stay in use", name, error.strerror)
         else:
             self._known[entry] = tuple(sorted(f"{host}:{port}" for host in hosts))
         return self._known.get(entry, ())
 
 
-async def addresses_of(name: str) -> set[str]:
-    """Every address of a name, as they stand before a port; raises OSError where it has none."""
+async def resolve_addresses(name: str) -> set[str]:
+    """Return every address of a name, ready to be followed by a port; raise OSError if there is none."""
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     hosts = {str(place[0]) for *_, place in found}
     return {f"[{host}]" if ":" in host else host for host in hosts}
 
 
-def listed_endpoints(addresses: Mapping[Role, Sequence[str]], clock: Clock) -> EndpointSource:
-    """The endpoints of a list of `host:port` and `dns:host:port`."""
+def configured_endpoints(addresses: Mapping[Role, Sequence[str]], clock: Clock) -> EndpointSource:
+    """Return the source for a list of `host:port` and `dns:host:port`."""
     has_names = any(entry.startswith(DNS) for entries in addresses.values() for entry in entries)
-    return NamedEndpoints(addresses, clock) if has_names else StaticEndpoints(addresses)
+    return DnsEndpointSource(addresses, clock) if has_names else StaticEndpointSource(addresses)
 
 
-class WatchedRegistry:
-    """Endpoints from the registry; while it is away, its last word holds."""
+class RegistryEndpointSource:
+    """Endpoints from the registry; while it is unavailable, its last snapshot stays in use."""
 
     is_static = False
 
     def __init__(self, address: str, clock: Clock, identity: Identity | None = None) -> None:
-        """Is at host:port `address`; called with an `identity`, or in plaintext."""
+        """Watch the registry at host:port `address`, with a TLS `identity` or in plaintext."""
         self._address = address
         self._clock = clock
         self._identity = identity
@@ -129,7 +130,7 @@ class WatchedRegistry:
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
         backoff = Backoff()
         while True:
-            tls = self._identity.toward(CONTROLLER) if self._identity else None
+            tls = self._identity.peer_tls(CONTROLLER) if self._identity else None
             async with (
                 open_channel(self._address, tls) as channel,
                 aclosing(self._connection(channel)) as snapshots,
@@ -140,12 +141,16 @@ class WatchedRegistry:
             await self._clock.sleep(backoff.next_s())
 
     async def _connection(self, channel: grpc.aio.Channel) -> AsyncGenerator[Snapshot, None]:
-        """The snapshots of one connection; ends with it."""
+        """Yield the snapshots of one connection until it ends."""
         call = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
         try:
             async for response in call:
                 yield snapshot_from_wire(response.snapshot)
         except grpc.aio.AioRpcError as error:
-            logger.warning("registry %s is away (%s): its last word holds", self._address, error.code().name)
+            logger.warning(
+                "registry %s is unavailable (%s): its last snapshot stays in use",
+                self._address,
+                error.code().name,
+            )
         finally:
             call.cancel()

@@ -1,63 +1,63 @@
-"""A timeout for one step after the other, where `asyncio.timeout` would cost as much as half a step."""
+"""A reusable timeout for many short steps, for which `asyncio.timeout` would be too slow."""
 
 import asyncio
 from types import TracebackType
 from typing import Self
 
 
-class Alarm:
+class StepTimeout:
     """Interrupts a task whose step takes too long; entered for each step, by one task at a time.
 
-    Setting it is an assignment: its one timer is left to ring and to see for itself how much time there is
-    left. So it may ring for nobody, once; `close` ends that.
+    A step only assigns its deadline: the single timer is not rescheduled, but checks at its expiry whether
+    the deadline has passed. So it may expire once without any step; `close` cancels it.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        """Every step may take so long."""
+        """Allow `timeout_s` for each step."""
         self._timeout_s = timeout_s
         self._due_s = 0.0
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
-        self._rang = False
+        self._has_expired = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
-        """A step begins; leaving the block raises TimeoutError where it took too long."""
+        """Start a step; leaving the block raises TimeoutError if it took too long."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         self._task = task = asyncio.current_task(self._loop)
-        assert task is not None, "an alarm interrupts a task"
-        self._cancelling, self._rang = task.cancelling(), False
+        assert task is not None, "a step timeout must be entered in a task"
+        self._cancelling, self._has_expired = task.cancelling(), False
         self._due_s = self._loop.time() + self._timeout_s
         if self._timer is None:
-            self._timer = self._loop.call_at(self._due_s, self._ring)
+            self._timer = self._loop.call_at(self._due_s, self._expire)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        if not self._rang:
+        if not self._has_expired:
             return
         assert task is not None
-        # NOTE: as `asyncio.timeout` does: whoever else cancelled the task meanwhile still wants it to end.
+        # NOTE: as in `asyncio.timeout`: a cancellation of the task from elsewhere stays in force.
         if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def close(self) -> None:
-        """No step follows."""
+        """Cancel the timer; no step follows."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _ring(self) -> None:
+    def _expire(self) -> None:
         assert self._loop is not None
         self._timer = None
         if self._task is None:
             return
         if self._loop.time() < self._due_s:
-            self._timer = self._loop.call_at(self._due_s, self._ring)
+            self._timer = self._loop.call_at(self._due_s, self._expire)
             return
-        self._rang = True
+        self._has_expired = True
         self._task.cancel()
