@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
+from fly.messages import Role
 from router.admission.admission import Admission
 from router.deployment_info import describe
 from router.generation.choices import EmitOfChoice, generate_choices, patient
@@ -30,7 +32,9 @@ class GenerationService:
         self._means = means
         self._quotas = Quotas(means.clock)
         self._admission = Admission(means.config.max_concurrent, means.config.max_queued, means.clock)
-        means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
+        means.metrics.requests_queued.set_function(lambda: self._admission.queued)
+        for role in means.fleet.num_ready():
+            means.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
     async def describe(self) -> DeploymentInfo:
         """What is served, and its limits.
@@ -69,7 +73,7 @@ class GenerationService:
         caller = current_caller()
         tenant = caller.name or request.cache_salt
         with (
-            ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed,
+            ObservedRequest(means.metrics, means.tracer, clock, traceparent) as observed,
             self._quotas.counted(caller),
         ):
             self._admission.check(tenant, deadline)
@@ -124,6 +128,9 @@ class GenerationService:
     async def close(self) -> None:
         """Lets go of every replica."""
         await self._means.fleet.close()
+
+    def _num_ready(self, role: Role) -> int:
+        return self._means.fleet.num_ready()[role]
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         weights = request.resume.weight_fingerprint if request.resume else ""

@@ -18,13 +18,13 @@ from router.generation.logprobs import LogprobLedger
 from router.generation.response import Ending, Piece, ResponseToken
 from router.generation.round import Response, play_round
 from router.generation.target_session import TargetSide
+from router.metrics import RouterMetrics
 from router.replicas.discovery import Fleet
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.text.chat_template import ChatTemplate
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
-from services.common.telemetry.observers import RouterObserver
 from services.common.telemetry.tracing import Tracer, current_span
 
 _MANY_RECEIVED = 256
@@ -46,7 +46,7 @@ class Means:
     clock: Clock
     draft_lengths: DraftLengths
     tracer: Tracer
-    observer: RouterObserver
+    metrics: RouterMetrics
 
 
 async def generate(
@@ -107,7 +107,7 @@ async def open_response(
             means.clock,
             deadline,
             started,
-            means.observer.response(request.plan.mode),
+            means.metrics.by_mode[request.plan.mode],
             current_span(),
         )
         if drafter is not None:
@@ -167,7 +167,7 @@ def close(response: Response) -> Ending:
         statistics.replays += links.replays
     statistics.seed = response.request.sampling.seed
     statistics.total_s = response.clock.now() - response.started
-    response.observer.finished(finish_reason, statistics)
+    response.metrics.record_response(finish_reason, statistics)
     return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
 
 

@@ -13,10 +13,10 @@ from router.generation.drafter_session import DrafterSide
 from router.generation.logprobs import LogprobLedger
 from router.generation.response import Round
 from router.generation.target_session import TargetSide
+from router.metrics import ModeMetrics
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.text.output import ResponseText
-from services.common.telemetry.observers import ResponseObserver
 from services.common.telemetry.tracing import Span
 
 NO_DRAFT = Draft(step_id=0, tokens=())
@@ -31,7 +31,7 @@ class Response:
         drafter: None where none takes part.
         draft_length: Chooses it, round by round.
         started: Clock reading when the request came.
-        observer: Told of its rounds.
+        metrics: Where its rounds are counted.
         span: That its rounds are parts of.
         rounds_without: Rounds that wanted a draft and had none.
         untold: Rounds that no piece has told yet.
@@ -47,7 +47,7 @@ class Response:
     clock: Clock
     deadline: Deadline
     started: float
-    observer: ResponseObserver
+    metrics: ModeMetrics
     span: Span
     rounds_without: int = 0
     untold: list[Round] = field(default_factory=list)
@@ -92,7 +92,7 @@ async def propose(response: Response, span: Span) -> Draft:
         )
     if draft is None:
         response.rounds_without += 1
-        response.observer.missed_draft()
+        response.metrics.rounds_missed.inc()
         return NO_DRAFT
     _count_draft(response, draft, response.clock.now() - asked_at)
     return draft
@@ -110,7 +110,7 @@ async def verify(response: Response, draft: Draft, span: Span) -> Verification:
     spent_s = response.clock.now() - asked_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
     response.draft_length.verified(verification, spent_s)
-    response.observer.verified(verification, spent_s)
+    response.metrics.verify_seconds.observe(spent_s)
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
     return verification
@@ -124,11 +124,11 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
         is_open = bool(decision.provisional)
         response.draft_length.decided(start, len(draft.tokens), speculation.decided_length, is_open)
     num_kept = count_kept(len(draft.tokens), len(speculation.sequence) - start, decision)
-    response.observer.decided(len(draft.tokens), num_kept, decision)
+    response.metrics.record_round(len(draft.tokens), num_kept, decision)
     statistics = speculation.statistics
     if not statistics.time_to_first_token_s and decision.decided:
         statistics.time_to_first_token_s = response.clock.now() - response.started
-        response.observer.first_token(statistics.time_to_first_token_s)
+        response.metrics.first_token.observe(statistics.time_to_first_token_s)
     return decision
 
 
@@ -159,7 +159,7 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
 def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
     response.draft_length.drafted(draft, spent_s)
-    response.observer.drafted(draft, spent_s)
+    response.metrics.draft_seconds.observe(spent_s)
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.sub_drafter_tokens
     statistics.proposals_requested += draft.proposals.requested

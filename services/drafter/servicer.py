@@ -17,11 +17,11 @@ from services.common.registry import EndpointSource, WatchedRegistry, listed_end
 from services.common.security.guard import Guard, service_guard
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
-from services.common.telemetry.metrics.engine import drafter_observer
+from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.sessions import DraftSteps, StreamTelemetry
 from services.common.telemetry.tracing import StreamTrace
 from services.drafter.config import DrafterConfig
+from services.drafter.metrics import DrafterMetrics
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
@@ -68,7 +68,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
             async with self._sub_drafters.help(opening, self._engine.info.vocab_size) as help:
                 session = DraftSession(self._engine, sequence, help, self._limits)
                 try:
-                    yield self._telemetry.observed(session, opening, trace)
+                    yield self._telemetry.instrument(session, opening, trace)
                 finally:
                     await session.close()
         finally:
@@ -103,9 +103,9 @@ def host_engine(
 ) -> Host:
     """A host that serves a running engine, not yet started; it stops both when it is drained."""
     telemetry, role = telemetry or silent_telemetry(), engine.info.role
-    observer = drafter_observer(telemetry.registry, role, engine.load)
-    told = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, observer)
-    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits(), told)
+    metrics = DrafterMetrics(telemetry.registry, role, engine.load)
+    streams = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, metrics)
+    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits(), streams)
 
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)

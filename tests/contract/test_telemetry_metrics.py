@@ -95,7 +95,7 @@ async def test_acceptance_by_position_falls_and_begins_with_every_draft(model: P
     def at(position: int, outcome: str) -> float:
         return router("flyserve_draft_positions_total", position=str(position), outcome=outcome)
 
-    kept, drafted = [[at(p, outcome) for p in range(15)] for outcome in ("kept", "drafted")]
+    kept, drafted = [[at(p, outcome) for p in range(15)] for outcome in ("accepted", "drafted")]
     assert drafted[0] == router("flyserve_rounds_total", drafted="true")
     assert sum(drafted) == total(answers, "drafted")
     # In exact mode nothing is kept for a while only.
@@ -124,6 +124,7 @@ async def test_what_goes_wrong_is_told_by_its_kind(model: Path) -> None:
         for outcome in {s.labels["outcome"] for s in router.samples if s.name == "flyserve_requests_total"}
         if outcome != "invalid_request"
     }
+    assert ended.pop("ok") == 0
     assert sum(ended.values()) == 2 and ended.keys() <= {"cancelled", "deadline_exceeded"}
 
 
