@@ -12,7 +12,7 @@ from router.admission.admission import Admission
 from router.deployment_info import describe
 from router.generation.choices import EmitOfChoice, generate_choices, patient
 from router.generation.generation import Means
-from router.generation.observation import ObservedRequest
+from router.generation.observation import observed_request
 from router.generation.response import DeploymentInfo, Header, Origin
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.deadline import Deadline
@@ -73,7 +73,7 @@ class GenerationService:
         caller = current_caller()
         tenant = caller.name or request.cache_salt
         with (
-            ObservedRequest(means.metrics, means.tracer, clock, traceparent) as observed,
+            observed_request(means.metrics, means.tracer, clock, traceparent) as observed,
             self._quotas.counted(caller),
         ):
             self._admission.check(tenant, deadline)

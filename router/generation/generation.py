@@ -15,6 +15,7 @@ from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSide
 from router.generation.logprobs import LogprobLedger
+from router.generation.observation import trace_response
 from router.generation.response import Ending, Piece, ResponseToken
 from router.generation.round import Response, play_round
 from router.generation.target_session import TargetSide
@@ -45,7 +46,7 @@ class Means:
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
-    tracer: Tracer
+    tracer: Tracer | None
     metrics: RouterMetrics
 
 
@@ -168,6 +169,8 @@ def close(response: Response) -> Ending:
     statistics.seed = response.request.sampling.seed
     statistics.total_s = response.clock.now() - response.started
     response.metrics.record_response(finish_reason, statistics)
+    if response.span is not None:
+        trace_response(response.span, response.request, finish_reason, statistics)
     return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
 
 

@@ -11,6 +11,7 @@ from fly.statistics import Statistics
 from fly.types import Decision, Evidence, Position, Verdict
 from router.generation.drafter_session import DrafterSide
 from router.generation.logprobs import LogprobLedger
+from router.generation.observation import trace_round
 from router.generation.response import Round
 from router.generation.target_session import TargetSide
 from router.metrics import ModeMetrics
@@ -32,7 +33,7 @@ class Response:
         draft_length: Chooses it, round by round.
         started: Clock reading when the request came.
         metrics: Where its rounds are counted.
-        span: That its rounds are parts of.
+        span: The request's, which has an event per round; None where nothing is traced.
         rounds_without: Rounds that wanted a draft and had none.
         untold: Rounds that no piece has told yet.
     """
@@ -48,7 +49,7 @@ class Response:
     deadline: Deadline
     started: float
     metrics: ModeMetrics
-    span: Span
+    span: Span | None
     rounds_without: int = 0
     untold: list[Round] = field(default_factory=list)
 
@@ -67,29 +68,29 @@ async def play_round(response: Response) -> Decision:
     """
     response.deadline.remaining_ms()
     before, started = _Totals.of(response.speculation.statistics), response.clock.now()
-    with response.span.child("round") as span:
-        draft = await propose(response, span)
-        verification = await verify(response, draft, span)
-        decision = decide(response, draft, verification)
-        span.note(drafted=len(draft.tokens), decided=len(decision.decided))
-    response.untold.append(_told(response, before, started))
+    draft = await propose(response)
+    verification = await verify(response, draft)
+    decision = decide(response, draft, verification)
+    played = _told(response, before, started)
+    response.untold.append(played)
+    if response.span is not None:
+        trace_round(response.span, response.request, played)
     return decision
 
 
-async def propose(response: Response, span: Span) -> Draft:
+async def propose(response: Response) -> Draft:
     """A draft after the sequence; an empty one where none is wanted or to be had."""
     max_tokens = min(response.draft_length.choose(), response.speculation.max_drafts)
     if response.drafter is None or max_tokens <= 0:
         return NO_DRAFT
     asked_at = response.clock.now()
-    with span.call("draft"):
-        draft = await response.drafter.draft(
-            response.target.replica,
-            response.speculation.sequence,
-            response.speculation.decided_length,
-            max_tokens,
-            response.request.plan.end_at_stop,
-        )
+    draft = await response.drafter.draft(
+        response.target.replica,
+        response.speculation.sequence,
+        response.speculation.decided_length,
+        max_tokens,
+        response.request.plan.end_at_stop,
+    )
     if draft is None:
         response.rounds_without += 1
         response.metrics.rounds_missed.inc()
@@ -98,14 +99,13 @@ async def propose(response: Response, span: Span) -> Draft:
     return draft
 
 
-async def verify(response: Response, draft: Draft, span: Span) -> Verification:
+async def verify(response: Response, draft: Draft) -> Verification:
     """The target's word on the draft."""
     speculation, asked_at = response.speculation, response.clock.now()
     distributions = draft.distributions if response.request.needs_distributions else ()
-    with span.call("verify"):
-        verification = await response.target.verify(
-            speculation.sequence, draft.tokens, speculation.decided_length, distributions
-        )
+    verification = await response.target.verify(
+        speculation.sequence, draft.tokens, speculation.decided_length, distributions
+    )
     response.logprobs.note(len(speculation.sequence), verification)
     spent_s = response.clock.now() - asked_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -79,15 +80,16 @@ class ProposalLink:
         question = self._latest()
         if question is None:
             return
+        started = time.perf_counter()
         try:
-            with current_span().call("proposal"):
-                async with asyncio.timeout(_SILENCE_S):
-                    draft = await stream.draft(
-                        self._mirror, question.decided, question.max_tokens, snippet_tokens=PASSAGE_TOKENS
-                    )
+            async with asyncio.timeout(_SILENCE_S):
+                draft = await stream.draft(
+                    self._mirror, question.decided, question.max_tokens, snippet_tokens=PASSAGE_TOKENS
+                )
         except TimeoutError:
             raise NotReady(f"no answer within {_SILENCE_S:g} s") from None
         self._backoff = Backoff()
+        _trace_proposal(len(draft.tokens), time.perf_counter() - started)
         self.proposer.answered(question, draft)
 
     def _latest(self) -> Question | None:
@@ -98,3 +100,10 @@ class ProposalLink:
             self._mirror.truncate(question.base)
             self._mirror.extend(question.tail)
         return question
+
+
+def _trace_proposal(num_tokens: int, seconds: float) -> None:
+    span = current_span()
+    # The answer may arrive after the end of the drafter's stream.
+    if span is not None and span.is_recording():
+        span.add_event("proposal", {"seconds": seconds, "tokens": num_tokens})

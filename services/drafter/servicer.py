@@ -19,7 +19,7 @@ from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
 from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.drafter.config import DrafterConfig
 from services.drafter.metrics import DrafterMetrics
 from services.drafter.session import DraftingLimits, DraftSession
@@ -53,8 +53,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         async def send(answer: Any) -> None:
             await context.write(draft_response_to_wire(answer))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
         """Stops the engine and lets go of the sub-drafters."""
@@ -62,13 +62,13 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
         sequence = await self._engine.open(opening)
         try:
             async with self._sub_drafters.help(opening, self._engine.info.vocab_size) as help:
                 session = DraftSession(self._engine, sequence, help, self._limits)
                 try:
-                    yield self._telemetry.instrument(session, opening, trace)
+                    yield self._telemetry.instrument(session, opening, span)
                 finally:
                     await session.close()
         finally:

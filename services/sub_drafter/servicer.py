@@ -18,7 +18,7 @@ from services.common.security.identity import Identity, certificate_name
 from services.common.stream_server import serve_stream
 from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
 from services.sub_drafter.metrics import SubDrafterMetrics
@@ -58,8 +58,8 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         async def send(answer: Any) -> None:
             await context.write(draft_response_to_wire(answer))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
         """Its memory goes with it."""
@@ -73,12 +73,12 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         return Load(self._num_open, kv_used=self._engine.response_cache_tokens, kv_capacity=self._capacity)
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
         lookup = self._engine.open(opening)
         session = LookupSession(lookup, opening.prompt_length, self._config.max_tokens)
         self._num_open += 1
         try:
-            yield self._telemetry.instrument(session, opening, trace)
+            yield self._telemetry.instrument(session, opening, span)
         finally:
             session.close()
             self._num_open -= 1

@@ -17,7 +17,7 @@ from services.common.security.identity import ROUTER, Identity
 from services.common.stream_server import serve_stream
 from services.common.telemetry.instrumented_stream import StreamTelemetry, VerifySteps
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
@@ -44,18 +44,18 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         async def send(answer: Any) -> None:
             await context.write(verify_response_to_wire(answer))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
         """Stops the engine."""
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[VerifySteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[VerifySteps]:
         sequence = await self._engine.open(opening)
         try:
-            yield self._telemetry.instrument(VerifySession(self._engine, sequence), opening, trace)
+            yield self._telemetry.instrument(VerifySession(self._engine, sequence), opening, span)
         finally:
             self._engine.close(sequence)
 

@@ -1,6 +1,7 @@
-"""Streams with telemetry: every step is counted and traced, and log lines carry the request's id."""
+"""Streams with telemetry: count every step, record a traced stream as a span, name the request in the log."""
 
 import time
+from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -10,7 +11,7 @@ from fly.sequence import SequenceUpdate, StaleReason, StaleState
 from services.common.stream_server import Session
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.logs import name_request
-from services.common.telemetry.tracing import Note, StreamTrace, Tracer
+from services.common.telemetry.tracing import Span, Tracer, record_span, traceparent_in
 
 Step = TypeVar("Step", bound=VerifyStep | DraftStep)
 Answer = TypeVar("Answer", bound=Verification | Draft)
@@ -53,65 +54,69 @@ class CallContext(Protocol):
 class StreamTelemetry(Generic[Answer]):
     """Telemetry of one servicer's streams."""
 
-    def __init__(self, name: str, tracer: Tracer, metrics: StepMetrics[Answer]) -> None:
-        """Record steps in `metrics`, and spans called `name`."""
+    def __init__(self, name: str, tracer: Tracer | None, metrics: StepMetrics[Answer]) -> None:
+        """Record steps in `metrics`, and one span called `name` per stream."""
         self._name = name
         self._tracer = tracer
         self._metrics = metrics
 
-    def trace(self, context: CallContext) -> StreamTrace:
-        """Return the trace of a call's stream; enter it for as long as the stream lasts."""
-        return self._tracer.stream(context.invocation_metadata())
+    def trace(self, context: CallContext) -> AbstractContextManager[Span | None]:
+        """Return the span of a call's stream; enter it for as long as the stream lasts."""
+        return record_span(self._tracer, self._name, traceparent_in(context.invocation_metadata()))
 
     def instrument(
-        self, session: Session[Step, Answer], opening: Open, trace: StreamTrace
+        self, session: Session[Step, Answer], opening: Open, span: Span | None
     ) -> "InstrumentedSession[Step, Answer]":
         """Return the same session with telemetry."""
         name_request(opening.request_id)
-        return InstrumentedSession(session, self._name, trace, self._metrics)
+        if span is not None:
+            span.set_attribute("request_id", opening.request_id)
+        return InstrumentedSession(session, span, self._metrics)
 
 
 class InstrumentedSession(Generic[Step, Answer]):
     """A session that records its steps."""
 
     def __init__(
-        self, session: Session[Step, Answer], name: str, trace: StreamTrace, metrics: StepMetrics[Answer]
+        self, session: Session[Step, Answer], span: Span | None, metrics: StepMetrics[Answer]
     ) -> None:
         self._session = session
-        self._name = name
-        self._trace = trace
+        self._span = span
         self._metrics = metrics
 
     async def step(self, step: Step) -> Answer:
         started = time.perf_counter()
-        with self._trace.step(self._name, step.span_id) as span:
-            try:
-                answer = await self._session.step(step)
-            except StaleState as stale:
-                self._metrics.stale[stale.reason].inc()
-                raise
-            if span.span_id:
-                span.note(**_figures(answer))
-        self._metrics.record_step(answer, time.perf_counter() - started)
+        try:
+            answer = await self._session.step(step)
+        except StaleState as stale:
+            self._metrics.stale[stale.reason].inc()
+            if self._span is not None:
+                self._span.add_event("stale", {"reason": stale.reason.value})
+            raise
+        seconds = time.perf_counter() - started
+        self._metrics.record_step(answer, seconds)
+        if self._span is not None:
+            self._span.add_event("step", _figures(answer, seconds))
         return answer
 
     async def finish(self, last: SequenceUpdate) -> None:
         await self._session.finish(last)
 
 
-def _figures(answer: Verification | Draft) -> dict[str, Note]:
+def _figures(answer: Verification | Draft, seconds: float) -> dict[str, int | float]:
     """Return how an answer was computed."""
     times = answer.times
-    made: dict[str, Note] = {
-        "queue_ns": times.queue_ns,
-        "forward_ns": times.forward_ns,
+    figures = {
+        "seconds": seconds,
+        "queue_s": times.queue_ns * 1e-9,
+        "forward_s": times.forward_ns * 1e-9,
         "batch_size": times.batch_size,
     }
     if isinstance(answer, Draft):
         return {
-            **made,
+            **figures,
             "tokens": len(answer.tokens),
             "forwards": answer.forwards,
             "sub_drafter_tokens": answer.sub_drafter_tokens,
         }
-    return {**made, "positions": len(answer.choices), "prefill_tokens": times.prefill_tokens}
+    return {**figures, "positions": len(answer.choices), "prefill_tokens": times.prefill_tokens}

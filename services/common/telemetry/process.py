@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, disable_created_metrics
 
@@ -10,7 +11,9 @@ from fly.errors import ConfigError
 from fly.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.exposition import MetricsServer
-from services.common.telemetry.tracing import NoTracer, Tracer
+
+if TYPE_CHECKING:
+    from services.common.telemetry.otlp import SpanExport
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +25,7 @@ class Telemetry:
 
     Attributes:
         registry: Metrics; always recorded, and served only if a port is configured.
-        tracer: Starts the spans of this process.
+        tracer: Starts the spans of this process; None without a collector.
         metrics_address: host:port of the metrics; "" before `start`, and without a port.
     """
 
@@ -32,7 +35,8 @@ class Telemetry:
         self._server: MetricsServer | None = None
         self._waiting: asyncio.Task[None] | None = None
         self.registry, self._num_tasks = process_metrics(role, config.replica)
-        self.tracer = create_tracer(config, role)
+        self._spans = _export_spans(config, role)
+        self.tracer = None if self._spans is None else self._spans.tracer
         self.metrics_address = ""
 
     def start(self, interface: str) -> None:
@@ -58,8 +62,8 @@ class Telemetry:
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(server.close)
-        if self._config.otlp_endpoint is not None:
-            await asyncio.to_thread(self.tracer.close)
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     def _serve(self, interface: str) -> None:
         if self._config.metrics_port is not None:
@@ -97,10 +101,10 @@ def process_metrics(role: str, replica: str) -> tuple[CollectorRegistry, Gauge]:
     return registry, tasks
 
 
-def create_tracer(config: TelemetryConfig, role: str) -> Tracer:
-    """Return the tracer of this process; OpenTelemetry is loaded only where there is a collector."""
+def _export_spans(config: TelemetryConfig, role: str) -> "SpanExport | None":
     if config.otlp_endpoint is None:
-        return NoTracer()
-    from services.common.telemetry.otlp import exporting_tracer
+        return None
+    # OpenTelemetry is loaded only where there is a collector.
+    from services.common.telemetry.otlp import export_spans
 
-    return exporting_tracer(config.otlp_endpoint, config, role)
+    return export_spans(config.otlp_endpoint, config, role)

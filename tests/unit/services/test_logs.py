@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.common.telemetry.config import TelemetryConfig
-from services.common.telemetry.logs import FIGURES, formatter, name_request
+from services.common.telemetry.logs import FIGURES, RateLimit, formatter, name_request
 
 ROOT = Path(__file__).parents[3]
 SAID = {
@@ -71,6 +71,21 @@ def test_an_error_is_told_with_its_traceback(log_format: str) -> None:
         raise RuntimeError("broken")
     except RuntimeError:
         assert "RuntimeError: broken" in line(log_format, exc_info=sys.exc_info())
+
+
+def test_an_exporter_that_fails_is_logged_once_in_a_while() -> None:
+    limit = RateLimit("opentelemetry", 60.0)
+
+    def passes(name: str, at_s: float) -> bool:
+        record = logging.LogRecord(name, logging.ERROR, __file__, 1, "failed", (), None)
+        record.created = at_s
+        return bool(limit.filter(record))
+
+    assert [passes("opentelemetry.sdk", at_s) for at_s in (0.0, 1.0, 59.0, 60.0, 61.0)] == [
+        *(True, False, False, True, False)
+    ]
+    assert not passes("opentelemetry.exporter", 62.0)
+    assert all(passes("router.service", 62.0) for _ in range(3))
 
 
 def test_no_call_of_a_logger_is_given_what_was_said() -> None:
