@@ -1,4 +1,4 @@
-"""A request's trace over router, drafter, sub-drafter and target, as a collector on a real socket gets it."""
+"""A request's trace over all processes, as a collector on a real socket receives it."""
 
 import time
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, make_request
-from tests.contract.telemetry_rig import telling
+from tests.contract.telemetry_rig import running_with_telemetry
 from tests.support.collector import Collected, Collector, collector
 
 CLIENT_TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -44,7 +44,7 @@ def parent_of(span: Collected, spans: list[Collected]) -> Collected:
 
 async def test_the_spans_of_a_request_are_one_tree_over_all_processes(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver)) as rig:
+        async with running_with_telemetry(model, tracing(receiver)) as rig:
             answer = await rig.generate(EXACT, 100, request_id="traced")
     spans = receiver.spans
     (root,) = [span for span in spans if not span.parent]
@@ -64,7 +64,7 @@ async def test_the_spans_of_a_request_are_one_tree_over_all_processes(model: Pat
 
 async def test_rounds_and_steps_are_events(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver)) as rig:
+        async with running_with_telemetry(model, tracing(receiver)) as rig:
             answer = await rig.generate(EXACT, 100)
     statistics, span = answer.statistics, {span.name: span for span in receiver.spans}
     rounds, steps = span["generate"].events_named("round"), span["target.verify"].events_named("step")
@@ -87,7 +87,7 @@ async def test_rounds_and_steps_are_events(model: Path) -> None:
 
 async def test_a_long_response_keeps_its_last_rounds_and_its_totals(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver)) as rig:
+        async with running_with_telemetry(model, tracing(receiver)) as rig:
             answer = await rig.generate(PLAIN, 200)
     (root,) = [span for span in receiver.spans if span.name == "generate"]
     assert answer.statistics.rounds == 200
@@ -97,7 +97,7 @@ async def test_a_long_response_keeps_its_last_rounds_and_its_totals(model: Path)
 
 async def test_two_choices_are_parts_of_one_request(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver)) as rig:
+        async with running_with_telemetry(model, tracing(receiver)) as rig:
             choices, _ = await rig.choices(EXACT, 20, n=2, request_id="both")
     (root,) = [span for span in receiver.spans if span.name == "generate"]
     rounds = Counter(round["choice"] for round in root.events_named("round"))
@@ -114,10 +114,10 @@ async def test_two_choices_are_parts_of_one_request(model: Path) -> None:
 async def test_a_client_with_a_trace_decides_for_its_requests(
     model: Path, flags: str, is_traced: bool
 ) -> None:
-    told = (("traceparent", f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-{flags}"),)
+    metadata = (("traceparent", f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-{flags}"),)
     with collector() as receiver:
-        async with telling(model, tracing(receiver, ratio=float(not is_traced))) as rig:
-            await rig.stub.Generate(make_request(PLAIN, 4), metadata=told)
+        async with running_with_telemetry(model, tracing(receiver, ratio=float(not is_traced))) as rig:
+            await rig.stub.Generate(make_request(PLAIN, 4), metadata=metadata)
     roots = [span for span in receiver.spans if span.name == "generate"]
     assert [(span.trace.hex(), span.parent.hex()) for span in roots] == [
         (CLIENT_TRACE, CLIENT_SPAN)
@@ -125,25 +125,25 @@ async def test_a_client_with_a_trace_decides_for_its_requests(
     assert is_traced or not receiver.spans
 
 
-@pytest.mark.parametrize("told", ["", "nonsense", f"00-{'0' * 32}-{CLIENT_SPAN}-01"])
-async def test_at_ratio_0_nothing_is_traced_whatever_nonsense_a_client_tells(model: Path, told: str) -> None:
+@pytest.mark.parametrize("traceparent", ["", "nonsense", f"00-{'0' * 32}-{CLIENT_SPAN}-01"])
+async def test_at_ratio_0_an_invalid_traceparent_traces_nothing(model: Path, traceparent: str) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver, ratio=0.0)) as rig:
-            await rig.stub.Generate(make_request(EXACT, 8), metadata=(("traceparent", told),))
+        async with running_with_telemetry(model, tracing(receiver, ratio=0.0)) as rig:
+            await rig.stub.Generate(make_request(EXACT, 8), metadata=(("traceparent", traceparent),))
     assert not receiver.spans
 
 
-async def test_a_process_that_traces_nothing_leaves_a_gap_and_no_more(model: Path) -> None:
+async def test_a_process_without_tracing_leaves_a_gap_only(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver), silent=("drafter",)) as rig:
+        async with running_with_telemetry(model, tracing(receiver), silent=("drafter",)) as rig:
             await rig.generate(EXACT, 40)
     names = {span.name for span in receiver.spans}
     assert names == {"generate", "target.verify"}
 
 
-async def test_a_failed_request_is_an_error_in_its_trace_without_words(model: Path) -> None:
+async def test_a_failed_request_is_an_error_without_a_message(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver)) as rig:
+        async with running_with_telemetry(model, tracing(receiver)) as rig:
             with pytest.raises(grpc.aio.AioRpcError):
                 await rig.stub.Generate(
                     make_request(PLAIN, 4, prompt_token_ids=None, prompt=PROMPT, n=10_000)
@@ -153,9 +153,9 @@ async def test_a_failed_request_is_an_error_in_its_trace_without_words(model: Pa
     assert root.attributes == {"outcome": "invalid_request", "error.type": "InvalidRequest"}
 
 
-async def test_what_was_said_is_in_no_span(model: Path) -> None:
+async def test_no_span_contains_prompt_or_response(model: Path) -> None:
     with collector() as receiver:
-        async with telling(model, tracing(receiver)) as rig:
+        async with running_with_telemetry(model, tracing(receiver)) as rig:
             fields = {"prompt_token_ids": None, "prompt": PROMPT, "stop": ["never said"]}
             answer = await rig.generate(EXACT, 40, **fields)
     assert receiver.raw and answer.text
@@ -163,21 +163,22 @@ async def test_what_was_said_is_in_no_span(model: Path) -> None:
         assert not any(said.encode() in sent for sent in receiver.raw)
 
 
-async def test_a_collector_that_is_away_disturbs_nobody(model: Path) -> None:
-    async with telling(model, {"otlp_endpoint": "http://127.0.0.1:1", "trace_ratio": 1.0}) as rig:
+async def test_an_absent_collector_disturbs_no_request(model: Path) -> None:
+    telemetry = {"otlp_endpoint": "http://127.0.0.1:1", "trace_ratio": 1.0}
+    async with running_with_telemetry(model, telemetry) as rig:
         answers = [await rig.generate(EXACT, 40) for _ in range(3)]
         ended_at = time.monotonic()
     assert len({tuple(token.id for token in answer.tokens) for answer in answers}) == 1
     assert time.monotonic() - ended_at < 8
 
 
-async def test_a_client_over_http_may_bring_its_trace(model: Path) -> None:
-    told = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
+async def test_a_client_over_http_may_send_its_trace(model: Path) -> None:
+    headers = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
     with collector() as receiver:
-        async with telling(model, tracing(receiver, ratio=0.0), http_port=0) as rig:
+        async with running_with_telemetry(model, tracing(receiver, ratio=0.0), http_port=0) as rig:
             url = rig.hosts["router"].addresses[1]
             body = {"model": model.name, "prompt": [40, 41], "max_tokens": 4, "temperature": 0}
-            async with httpx2.AsyncClient(base_url=url, timeout=20, headers=told) as http:
+            async with httpx2.AsyncClient(base_url=url, timeout=20, headers=headers) as http:
                 assert (await http.post("/v1/completions", json=body)).status_code == 200
     (root,) = [span for span in receiver.spans if span.name == "generate"]
     assert (root.trace.hex(), root.parent.hex()) == (CLIENT_TRACE, CLIENT_SPAN)
