@@ -14,6 +14,7 @@ from router.generation.draft_lengths import DraftLengths
 from router.generation.generation import RouterContext
 from router.http.app import create_app
 from router.http.server import HttpServer
+from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import ProbeConfig
 from router.requests.sampling_defaults import sampling_defaults
@@ -27,7 +28,6 @@ from services.common.endpoint_sources import EndpointSource, RegistryEndpointSou
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
 from services.common.security.identity import Identity
-from services.common.telemetry.metrics.router import router_observer
 from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
 
@@ -59,8 +59,8 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         await replicas.close()
         raise
     telemetry = Telemetry(config.telemetry, "router")
-    observer, lengths = router_observer(telemetry.registry), DraftLengths(clock)
-    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, observer)
+    metrics, lengths = RouterMetrics(telemetry.registry), DraftLengths(clock)
+    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, metrics)
     generation = GenerationService(context)
 
     def register(server: grpc.aio.Server) -> None:

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
+from fly.messages import Role
 from router.admission.admission import Admission
 from router.deployment_info import describe
 from router.generation.choices import EmitOfChoice, generate_choices, with_write_timeout
 from router.generation.generation import RouterContext
-from router.generation.observation import ObservedRequest
+from router.generation.observation import observed_request
 from router.generation.response import DeploymentInfo, Header, Origin
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.deadline import Deadline
@@ -30,7 +32,9 @@ class GenerationService:
         self._context = context
         self._quotas = Quotas(context.clock)
         self._admission = Admission(context.config.max_concurrent, context.config.max_queued, context.clock)
-        context.observer.watch(lambda: self._admission.queued, context.replicas.num_ready)
+        context.metrics.requests_queued.set_function(lambda: self._admission.queued)
+        for role in context.replicas.num_ready():
+            context.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
     async def describe(self) -> DeploymentInfo:
         """Return the models, defaults and limits of this deployment.
@@ -70,7 +74,7 @@ class GenerationService:
         caller = current_caller()
         tenant = caller.name or request.cache_salt
         with (
-            ObservedRequest(context.observer, context.tracer, clock, traceparent) as observed,
+            observed_request(context.metrics, context.tracer, clock, traceparent) as observed,
             self._quotas.counted(caller),
         ):
             self._admission.check(tenant, deadline)
@@ -131,6 +135,9 @@ class GenerationService:
     async def close(self) -> None:
         """Close the connections to all replicas."""
         await self._context.replicas.close()
+
+    def _num_ready(self, role: Role) -> int:
+        return self._context.replicas.num_ready()[role]
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         weights = request.resume.weight_fingerprint if request.resume else ""

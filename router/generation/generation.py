@@ -15,16 +15,17 @@ from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
 from router.generation.logprobs import LogprobBuffer
+from router.generation.observation import trace_response
 from router.generation.response import Ending, Piece, ResponseToken
 from router.generation.round import Response, run_round
 from router.generation.target_session import TargetSession
+from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.text.chat_template import ChatTemplate
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
-from services.common.telemetry.observers import RouterObserver
 from services.common.telemetry.tracing import Tracer, current_span
 
 _MAX_INLINE_RECEIVED = 256
@@ -45,8 +46,8 @@ class RouterContext:
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
-    tracer: Tracer
-    observer: RouterObserver
+    tracer: Tracer | None
+    metrics: RouterMetrics
 
 
 async def generate(
@@ -107,7 +108,7 @@ async def open_response(
             context.clock,
             deadline,
             started,
-            context.observer.response(request.plan.mode),
+            context.metrics.by_mode[request.plan.mode],
             current_span(),
         )
         if drafter is not None:
@@ -167,7 +168,9 @@ def close(response: Response) -> Ending:
         statistics.replays += connections.replays
     statistics.seed = response.request.sampling.seed
     statistics.total_s = response.clock.now() - response.started
-    response.observer.finished(finish_reason, statistics)
+    response.metrics.record_response(finish_reason, statistics)
+    if response.span is not None:
+        trace_response(response.span, response.request, finish_reason, statistics)
     return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
 
 

@@ -11,12 +11,13 @@ from fly.statistics import Statistics
 from fly.types import Decision, Evidence, Position, Verdict
 from router.generation.drafter_session import DrafterSession
 from router.generation.logprobs import LogprobBuffer
+from router.generation.observation import trace_round
 from router.generation.response import Round
 from router.generation.target_session import TargetSession
+from router.metrics import ModeMetrics
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.text.output import ResponseText
-from services.common.telemetry.observers import ResponseObserver
 from services.common.telemetry.tracing import Span
 
 NO_DRAFT = Draft(step_id=0, tokens=())
@@ -31,8 +32,8 @@ class Response:
         drafter: None if the response is decoded without drafts.
         draft_length: Chooses the draft length of each round.
         started: Clock reading at the arrival of the request.
-        observer: Metrics of its rounds.
-        span: Parent span of its rounds.
+        metrics: Metrics of its rounds.
+        span: Span of the request, with an event per round; None if the request is not traced.
         rounds_without_draft: Rounds that requested a draft and got none.
         pending_rounds: Rounds that have not been sent to the client yet.
     """
@@ -47,8 +48,8 @@ class Response:
     clock: Clock
     deadline: Deadline
     started: float
-    observer: ResponseObserver
-    span: Span
+    metrics: ModeMetrics
+    span: Span | None
     rounds_without_draft: int = 0
     pending_rounds: list[Round] = field(default_factory=list)
 
@@ -67,50 +68,49 @@ async def run_round(response: Response) -> Decision:
     """
     response.deadline.remaining_ms()
     before, started = _Totals.of(response.speculation.statistics), response.clock.now()
-    with response.span.child("round") as span:
-        draft = await propose(response, span)
-        verification = await verify(response, draft, span)
-        decision = decide(response, draft, verification)
-        span.note(drafted=len(draft.tokens), decided=len(decision.decided))
-    response.pending_rounds.append(_round_record(response, before, started))
+    draft = await propose(response)
+    verification = await verify(response, draft)
+    decision = decide(response, draft, verification)
+    record = _round_record(response, before, started)
+    response.pending_rounds.append(record)
+    if response.span is not None:
+        trace_round(response.span, response.request, record)
     return decision
 
 
-async def propose(response: Response, span: Span) -> Draft:
+async def propose(response: Response) -> Draft:
     """Return a draft after the sequence; an empty one if none is wanted or available."""
     max_tokens = min(response.draft_length.choose(), response.speculation.max_drafts)
     if response.drafter is None or max_tokens <= 0:
         return NO_DRAFT
     requested_at = response.clock.now()
-    with span.call("draft"):
-        draft = await response.drafter.draft(
-            response.target.replica,
-            response.speculation.sequence,
-            response.speculation.decided_length,
-            max_tokens,
-            response.request.plan.end_at_stop,
-        )
+    draft = await response.drafter.draft(
+        response.target.replica,
+        response.speculation.sequence,
+        response.speculation.decided_length,
+        max_tokens,
+        response.request.plan.end_at_stop,
+    )
     if draft is None:
         response.rounds_without_draft += 1
-        response.observer.missed_draft()
+        response.metrics.rounds_missed.inc()
         return NO_DRAFT
     _count_draft(response, draft, response.clock.now() - requested_at)
     return draft
 
 
-async def verify(response: Response, draft: Draft, span: Span) -> Verification:
+async def verify(response: Response, draft: Draft) -> Verification:
     """Return the target's scores of the draft."""
     speculation, requested_at = response.speculation, response.clock.now()
     distributions = draft.distributions if response.request.needs_distributions else ()
-    with span.call("verify"):
-        verification = await response.target.verify(
-            speculation.sequence, draft.tokens, speculation.decided_length, distributions
-        )
+    verification = await response.target.verify(
+        speculation.sequence, draft.tokens, speculation.decided_length, distributions
+    )
     response.logprobs.note(len(speculation.sequence), verification)
     spent_s = response.clock.now() - requested_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
     response.draft_length.record_verification(verification, spent_s)
-    response.observer.verified(verification, spent_s)
+    response.metrics.verify_seconds.observe(spent_s)
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
     return verification
@@ -124,11 +124,11 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
         is_open = bool(decision.provisional)
         response.draft_length.record_round(start, len(draft.tokens), speculation.decided_length, is_open)
     num_accepted = count_accepted(len(draft.tokens), len(speculation.sequence) - start, decision)
-    response.observer.decided(len(draft.tokens), num_accepted, decision)
+    response.metrics.record_round(len(draft.tokens), num_accepted, decision)
     statistics = speculation.statistics
     if not statistics.time_to_first_token_s and decision.decided:
         statistics.time_to_first_token_s = response.clock.now() - response.started
-        response.observer.first_token(statistics.time_to_first_token_s)
+        response.metrics.first_token.observe(statistics.time_to_first_token_s)
     return decision
 
 
@@ -159,7 +159,7 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
 def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
     response.draft_length.record_draft(draft, spent_s)
-    response.observer.drafted(draft, spent_s)
+    response.metrics.draft_seconds.observe(spent_s)
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.sub_drafter_tokens
     statistics.proposals_requested += draft.proposals.requested

@@ -16,7 +16,7 @@ from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.codec.drafter import draft_request_to_wire, draft_response_from_wire
 from services.common.codec.target import verify_request_to_wire, verify_response_from_wire
 from services.common.status import from_rpc_error
-from services.common.telemetry.tracing import current_span
+from services.common.telemetry.tracing import outgoing_metadata
 
 Step = TypeVar("Step")
 Answer = TypeVar("Answer", bound=Verification | Draft)
@@ -147,7 +147,7 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
     """One sequence at one target replica."""
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
-        call = TargetStub(channel).Verify(metadata=current_span().metadata)
+        call = TargetStub(channel).Verify(metadata=outgoing_metadata())
         super().__init__(call, opening, verify_request_to_wire, verify_response_from_wire)
 
     async def verify(
@@ -167,7 +167,7 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
         """
 
         def make_step(update: SequenceUpdate) -> VerifyStep:
-            return VerifyStep(update, len(drafts), tuple(distributions), current_span().span_id)
+            return VerifyStep(update, len(drafts), tuple(distributions))
 
         return await self._step(make_step, sequence, drafts, decided)
 
@@ -176,7 +176,7 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
     """One sequence at one drafter or sub-drafter."""
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
-        call = DrafterStub(channel).Draft(metadata=current_span().metadata)
+        call = DrafterStub(channel).Draft(metadata=outgoing_metadata())
         super().__init__(call, opening, draft_request_to_wire, draft_response_from_wire)
 
     async def draft(
@@ -190,7 +190,7 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
         """Request at most `max_tokens` tokens after `sequence`, and at most `snippet_tokens` of snippets."""
 
         def make_step(update: SequenceUpdate) -> DraftStep:
-            return DraftStep(update, max_tokens, end_at_stop, snippet_tokens, current_span().span_id)
+            return DraftStep(update, max_tokens, end_at_stop, snippet_tokens)
 
         draft = await self._step(make_step, sequence, (), decided)
         self._view.append(draft.tokens)

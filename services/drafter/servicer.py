@@ -17,11 +17,11 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
-from services.common.telemetry.metrics.engine import drafter_observer
+from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.sessions import DraftSteps, StreamTelemetry
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.drafter.config import DrafterConfig
+from services.drafter.metrics import DrafterMetrics
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
@@ -53,8 +53,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         async def send(response: Any) -> None:
             await context.write(draft_response_to_wire(response))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
         """Close the sub-drafters' channels and stop the engine."""
@@ -62,7 +62,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
         sequence = await self._engine.open(opening)
         try:
             async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
@@ -70,7 +70,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     engine=self._engine, sequence=sequence, sub_drafter=sub_drafter, limits=self._limits
                 )
                 try:
-                    yield self._telemetry.observed(session, opening, trace)
+                    yield self._telemetry.instrument(session, opening, span)
                 finally:
                     await session.close()
         finally:
@@ -112,8 +112,8 @@ def host_engine(
 ) -> Host:
     """Return a host that serves a running engine, not yet started; draining it stops both."""
     telemetry, role = telemetry or silent_telemetry(), engine.info.role
-    observer = drafter_observer(telemetry.registry, role, engine.load)
-    streams = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, observer)
+    metrics = DrafterMetrics(telemetry.registry, role, engine.load)
+    streams = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, metrics)
     servicer = DrafterServicer(
         engine=engine, sub_drafters=sub_drafters, limits=limits or DraftingLimits(), telemetry=streams
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -88,15 +89,16 @@ class SubDrafterClient:
         request = self._latest()
         if request is None:
             return
+        started = time.perf_counter()
         try:
-            with current_span().call("proposal"):
-                async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
-                    draft = await stream.draft(
-                        self._sequence, request.decided, request.max_tokens, snippet_tokens=SNIPPET_TOKENS
-                    )
+            async with asyncio.timeout(_RESPONSE_TIMEOUT_S):
+                draft = await stream.draft(
+                    self._sequence, request.decided, request.max_tokens, snippet_tokens=SNIPPET_TOKENS
+                )
         except TimeoutError:
             raise NotReady(f"no response within {_RESPONSE_TIMEOUT_S:g} s") from None
         self._backoff = Backoff()
+        _trace_proposal(len(draft.tokens), time.perf_counter() - started)
         self.proposer.receive(request, draft)
 
     def _latest(self) -> ProposalRequest | None:
@@ -107,3 +109,10 @@ class SubDrafterClient:
             self._sequence.truncate(request.base)
             self._sequence.extend(request.tail)
         return request
+
+
+def _trace_proposal(num_tokens: int, seconds: float) -> None:
+    span = current_span()
+    # The answer may arrive after the end of the drafter's stream.
+    if span is not None and span.is_recording():
+        span.add_event("proposal", {"seconds": seconds, "tokens": num_tokens})

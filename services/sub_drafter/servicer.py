@@ -16,12 +16,12 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import Identity, certificate_name
 from services.common.stream_server import serve_stream
-from services.common.telemetry.metrics.sub_drafter import sub_drafter_observer
+from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.common.telemetry.sessions import DraftSteps, StreamTelemetry
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
+from services.sub_drafter.metrics import SubDrafterMetrics
 from services.sub_drafter.session import LookupSession
 
 SERVICE_NAME = "flyserve.v1.Drafter"
@@ -34,8 +34,8 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         self._config = config
         self._engine = build_engine(config)
         self._num_open = 0
-        observer = sub_drafter_observer(telemetry.registry, self._load)
-        self._telemetry = StreamTelemetry(f"{Role.SUB_DRAFTER.value}.draft", telemetry.tracer, observer)
+        metrics = SubDrafterMetrics(telemetry.registry, self._load)
+        self._telemetry = StreamTelemetry(f"{Role.SUB_DRAFTER.value}.draft", telemetry.tracer, metrics)
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         info = ModelInfo(
@@ -58,8 +58,8 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         async def send(response: Any) -> None:
             await context.write(draft_response_to_wire(response))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
         """Do nothing: the cache is freed with the process."""
@@ -72,14 +72,14 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
         lookup = self._engine.open(opening)
         session = LookupSession(
             lookup=lookup, prompt_length=opening.prompt_length, max_tokens=self._config.max_tokens
         )
         self._num_open += 1
         try:
-            yield self._telemetry.observed(session, opening, trace)
+            yield self._telemetry.instrument(session, opening, span)
         finally:
             session.close()
             self._num_open -= 1

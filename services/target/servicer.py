@@ -15,15 +15,15 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
 from services.common.stream_server import serve_stream
-from services.common.telemetry.metrics.engine import target_observer
+from services.common.telemetry.instrumented_stream import StreamTelemetry, VerifySteps
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.sessions import StreamTelemetry, VerifySteps
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.sharding.follower import spawn_followers
 from services.target.config import TargetConfig
+from services.target.metrics import TargetMetrics
 from services.target.session import VerifySession
 
 SERVICE_NAME = "flyserve.v1.Target"
@@ -44,18 +44,18 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         async def send(response: Any) -> None:
             await context.write(verify_response_to_wire(response))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
         """Stop the engine."""
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[VerifySteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[VerifySteps]:
         sequence = await self._engine.open(opening)
         try:
-            yield self._telemetry.observed(VerifySession(self._engine, sequence), opening, trace)
+            yield self._telemetry.instrument(VerifySession(self._engine, sequence), opening, span)
         finally:
             self._engine.close(sequence)
 
@@ -87,8 +87,8 @@ def host_engine(
 ) -> Host:
     """Return a host for a running engine, not yet started; it stops the engine once it is drained."""
     telemetry = telemetry or silent_telemetry()
-    observer = target_observer(telemetry.registry, engine.load)
-    servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, observer))
+    metrics = TargetMetrics(telemetry.registry, engine.load)
+    servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, metrics))
 
     def register(server: grpc.aio.Server) -> None:
         target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
