@@ -72,7 +72,14 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     app = None if config.http_port is None else create_app(generation, config, defaults, keys)
     sidecars = () if app is None else (_http_server(app, config, identity),)
     access_policy = public_access_policy(config.security, identity, keys)
-    return Host(service, config.address, access_policy, options, sidecars, telemetry)
+    return Host(
+        service,
+        config.address,
+        access_policy=access_policy,
+        options=options,
+        sidecars=sidecars,
+        telemetry=telemetry,
+    )
 
 
 def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:

@@ -114,7 +114,8 @@ class Controller:
                 f"controller.port: {self._host}:{port} is in use: choose another port, 0 takes a free one"
             )
         service = registry_service(self._manager.registry)
-        return Host(service, f"{self._host}:{port}", registry_access_policy(self._identity))
+        policy = registry_access_policy(self._identity)
+        return Host(service, f"{self._host}:{port}", access_policy=policy)
 
     async def _wait_for_port(self, port: int) -> int:
         """Return the port that routers and drafters use, once the earlier controller has closed it.

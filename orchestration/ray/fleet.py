@@ -75,7 +75,7 @@ class RayFleet:
         ]
         leader = self._options(instance, placement, service, 0)
         handle = leader.remote({**spec.config, **spec.hints}, registry, followers)
-        return RayInstance(spec, placement, handle, followers)
+        return RayInstance(spec=spec, placement=placement, leader=handle, followers=followers)
 
     def _adopt(self, instance: Instance) -> InstanceHandle | None:
         name, shards = str(instance.key), instance.spec.shards
@@ -86,7 +86,14 @@ class RayFleet:
             # NOTE: the remaining actors would block the next start under this name.
             self._clear(name, shards)
             return None
-        return RayInstance(instance.spec, placement, handles[0], handles[1:], instance.node)
+        leader, *followers = handles
+        return RayInstance(
+            spec=instance.spec,
+            placement=placement,
+            leader=leader,
+            followers=followers,
+            node=instance.node,
+        )
 
     def _stop_orphans(self, known: Collection[str]) -> None:
         for found in list_named_actors(all_namespaces=True):

@@ -8,9 +8,9 @@ from functools import partial
 from fly.errors import DeadlineExceeded
 from router.generation.generation import RouterContext, generate
 from router.generation.response import Piece
+from router.generation.step_timeout import StepTimeout
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
-from services.common.step_timeout import StepTimeout
 
 EmitOfChoice = Callable[[int, Piece], Awaitable[None]]
 """Send a piece of the choice with this index; pieces of several choices are sent one at a time."""

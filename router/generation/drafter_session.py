@@ -10,12 +10,12 @@ from fly.errors import FlyServeError, NotReady
 from fly.messages import Draft, Open
 from fly.sequence import TokenSequence
 from router.generation.response_checks import check_draft
+from router.generation.step_timeout import StepTimeout
 from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Replica
 from services.common.backoff import Backoff
-from services.common.step_timeout import StepTimeout
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from fly.messages import Open, Verification
 from fly.sequence import TokenSequence
 from fly.types import SparseDistribution
 from router.generation.response_checks import check_verification
+from router.generation.step_timeout import StepTimeout
 from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Accepts, Replica, with_weights
-from services.common.step_timeout import StepTimeout
 from services.common.streams import TargetStream
 
 logger = logging.getLogger(__name__)

@@ -82,6 +82,7 @@ class Host:
         self,
         service: Service,
         address: str = "127.0.0.1:0",
+        *,
         access_policy: AccessPolicy | None = None,
         options: Sequence[tuple[str, Any]] = (),
         sidecars: Sequence[SidecarServer] = (),

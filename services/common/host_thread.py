@@ -1,11 +1,15 @@
-"""A host on its own thread, for processes without an event loop."""
+"""The host of a Ray actor: on its own thread, at the interface that reaches the registry."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fly.errors import ConfigError
 from services.common.host import FAILED_GRACE_S, Host
+
+_ANY_PORT = 1
 
 
 class HostThread:
@@ -76,3 +80,20 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     import uvloop
 
     return uvloop.new_event_loop()
+
+
+def interface_towards(address: str) -> str:
+    """Return this machine's address on the route to `host:port`; nothing is sent.
+
+    Raises:
+        ConfigError: There is no route.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, _, _, socket_address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(socket_address)
+            found = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(f"registry: {address} cannot be reached from here: {error.strerror}") from None
+    return f"[{found}]" if ":" in found else found

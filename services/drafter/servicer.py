@@ -122,7 +122,7 @@ def host_engine(
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
-    return Host(service, address, access_policy, telemetry=telemetry)
+    return Host(service, address, access_policy=access_policy, telemetry=telemetry)
 
 
 def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource | None:

@@ -101,4 +101,4 @@ async def create_host(config: SubDrafterConfig) -> Host:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close)
-    return Host(service, config.address, access_policy, telemetry=telemetry)
+    return Host(service, config.address, access_policy=access_policy, telemetry=telemetry)

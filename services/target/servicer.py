@@ -94,4 +94,4 @@ def host_engine(
         target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
-    return Host(service, address, access_policy, telemetry=telemetry)
+    return Host(service, address, access_policy=access_policy, telemetry=telemetry)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from services.common.step_timeout import StepTimeout
+from router.generation.step_timeout import StepTimeout
 
 
 async def test_a_step_that_takes_too_long_is_interrupted() -> None:
