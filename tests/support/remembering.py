@@ -16,7 +16,7 @@ NUM_LAYERS = 2
 
 
 class RememberingRunner:
-    """Answers like the simulated model, but only if memory holds exactly the sequence's own tokens.
+    """Answers as the simulated model does, but only where memory holds exactly the sequence's own past.
 
     Attributes:
         arena: Its memory.
@@ -28,7 +28,7 @@ class RememberingRunner:
         self.arena = arena
         self.num_rows = 0
         self.copies: list[tuple[Slot, Slot, int]] = []
-        # The simulated memory is never too small: only the arena's size counts.
+        # Its memory is never too small: what counts is the arena's.
         self._model = SimulatedRunner(config, Role.TARGET, 1, 1 << 20)
         self._slot = self._model.allocate(1 << 20)
         self.info = self._model.info
@@ -46,7 +46,7 @@ class RememberingRunner:
         return [self._score(work) for work in batch]
 
     def answer(self, work: Work) -> Scores:
-        """Return the model's answer without a check of memory."""
+        """What the model answers, memory apart."""
         whole = Work(
             self._slot or 0,
             0,
@@ -72,7 +72,7 @@ class RememberingRunner:
         return self.answer(work) if work.num_outputs else Scores((), (), ())
 
     def held(self, slots: Iterable[Slot]) -> int:
-        """Return the number of token positions that the slots hold in all."""
+        """Token positions that the slots hold together."""
         if isinstance(self.arena, ContiguousArena):
             return sum(self.arena._ledger.reserved(slot) for slot in slots)
         assert isinstance(self.arena, PagedArena)
