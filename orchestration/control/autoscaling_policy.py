@@ -14,7 +14,7 @@ _ROUNDING = 1e-9
 
 
 class Autoscaling(Config):
-    """How the number of a tier's replicas follows its load.
+    """Limits and delays with which the number of a tier's replicas follows its load.
 
     The load of a replica is the share of its `max_sequences` that are open or queued, or the share of its KV
     cache that these take, whichever is higher.

@@ -13,8 +13,8 @@ from orchestration.control import status
 from orchestration.control.autoscaler import Autoscaler
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.executor import Executor, Fleet
-from orchestration.control.instances import Instance, Node, Phase
-from orchestration.control.placement import choose_node
+from orchestration.control.instances import Instance, Phase
+from orchestration.control.placement import NodeList, choose_node
 from orchestration.control.reconciler import Start, apply, decide
 from orchestration.control.registry import Registry
 from orchestration.control.state_store import DocumentStorage, PersistedState, StateStore
@@ -28,9 +28,6 @@ from services.common.security.identity import Identity
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_NODES_INTERVAL_S = 2.0
-"""Interval at which the nodes are listed while nothing is started."""
-_NODES_TIMEOUT_S = 2.0
 _GCS_UNAVAILABLE = "Ray's GCS does not answer: replicas keep running, none is started or stopped"
 
 
@@ -67,9 +64,7 @@ class DeploymentManager:
         self._state = PersistedState()
         self._cluster = ClusterState()
         self._autoscaler = Autoscaler()
-        self._nodes: tuple[Node, ...] = ()
-        self._nodes_listed_at = -_NODES_INTERVAL_S
-        self._nodes_task: asyncio.Task[tuple[Node, ...]] | None = None
+        self._nodes = NodeList(fleet.nodes, clock)
         self._notes: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -185,7 +180,7 @@ class DeploymentManager:
 
     async def status(self) -> status.DeploymentStatus:
         """Return the status of the deployment, its tiers and its replicas."""
-        desired, names = self._desired(), {node.id: node.name for node in self._nodes}
+        desired, names = self._desired(), {node.id: node.name for node in self._nodes.nodes}
         deployment = self._state.deployment
         scaled = {} if deployment is None else self._autoscaler.status(deployment)
         return status.DeploymentStatus(
@@ -218,17 +213,15 @@ class DeploymentManager:
         self._autoscale(now)
         desired = self._desired()
         self._cluster.clear_faults(spec.replica for spec in desired)
-        actions = decide(desired, self._cluster, now, self._rollout)
-        starts = any(isinstance(action, Start) for action in actions)
-        if starts or now - self._nodes_listed_at >= _NODES_INTERVAL_S:
-            await self._list_nodes()
+        actions = decide(desired, self._cluster, now, self._state.rollout)
+        await self._nodes.refresh(at_once=any(isinstance(action, Start) for action in actions))
         for action in actions:
             instance = apply(action, self._cluster, now)
             if isinstance(action, Start) and instance is not None:
                 self._place(instance)
         self.registry.publish(self._cluster.endpoints())
         if await self._is_persisted():
-            self._executor.follow(self._rollout.drain_s)
+            self._executor.follow(self._state.rollout.drain_s)
             if self._state.is_ending and not self._cluster.instances and self._executor.is_idle:
                 self._has_ended.set()
 
@@ -242,17 +235,8 @@ class DeploymentManager:
     def _place(self, instance: Instance) -> None:
         others = [other for other in self._cluster.instances.values() if other.key != instance.key]
         avoid = self._cluster.history(instance.spec.replica).avoid
-        if (node := choose_node(instance.spec, self._nodes, others, avoid)) is not None:
+        if (node := choose_node(instance.spec, self._nodes.nodes, others, avoid)) is not None:
             self._cluster.record_node(instance.key, node.id)
-
-    async def _list_nodes(self) -> None:
-        self._nodes_listed_at = self._clock.now()
-        if self._nodes_task is None:
-            self._nodes_task = asyncio.create_task(self._fleet.nodes(), name="list nodes")
-        await asyncio.wait({self._nodes_task}, timeout=_NODES_TIMEOUT_S)
-        if self._nodes_task.done():
-            task, self._nodes_task = self._nodes_task, None
-            self._nodes = task.result()
 
     async def _is_persisted(self) -> bool:
         state = self._state.observing(self._cluster, self.registry.snapshot.generation)
@@ -272,11 +256,6 @@ class DeploymentManager:
         if deployment is None or self._state.is_ending:
             return ()
         return plan(deployment, self._state.registry, self._actors, self._state.members)
-
-    @property
-    def _rollout(self) -> RolloutConfig:
-        deployment = self._state.deployment
-        return RolloutConfig() if deployment is None else deployment.rollout
 
     def _require_not_ending(self) -> Deployment:
         deployment = self._state.deployment

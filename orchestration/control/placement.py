@@ -1,9 +1,40 @@
-"""Placement: choose the node of the next instance. Pure."""
+"""Placement: list the nodes, and choose the node of the next instance."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from fly.clock import Clock
 from orchestration.control.instances import Instance, Node
 from orchestration.deployment.plan import ReplicaSpec
+
+_LIST_INTERVAL_S = 2.0
+_LIST_TIMEOUT_S = 2.0
+
+
+class NodeList:
+    """The nodes that are up, as listed last; for one event loop.
+
+    Attributes:
+        nodes: The latest list.
+    """
+
+    def __init__(self, list_nodes: Callable[[], Awaitable[tuple[Node, ...]]], clock: Clock) -> None:
+        self.nodes: tuple[Node, ...] = ()
+        self._list_nodes, self._clock = list_nodes, clock
+        self._listed_at = -_LIST_INTERVAL_S
+        self._task: asyncio.Future[tuple[Node, ...]] | None = None
+
+    async def refresh(self, at_once: bool) -> None:
+        """List the nodes, `at_once` or every 2 s; keep the latest list if there is no answer within 2 s."""
+        if not at_once and self._clock.now() - self._listed_at < _LIST_INTERVAL_S:
+            return
+        self._listed_at = self._clock.now()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._list_nodes())
+        await asyncio.wait({self._task}, timeout=_LIST_TIMEOUT_S)
+        if self._task.done():
+            task, self._task = self._task, None
+            self.nodes = task.result()
 
 
 def choose_node(

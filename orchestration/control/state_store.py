@@ -11,7 +11,7 @@ from fly.errors import ConfigError
 from fly.messages import Load
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, ReplicaHistory
-from orchestration.deployment.file import Deployment
+from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import Members
 
 _WRITE_TIMEOUT_S = 2.0
@@ -45,6 +45,10 @@ class PersistedState:
     starts: int = 0
     instances: tuple[Instance, ...] = ()
     histories: Mapping[str, ReplicaHistory] = field(default_factory=dict)
+
+    @property
+    def rollout(self) -> RolloutConfig:
+        return RolloutConfig() if self.deployment is None else self.deployment.rollout
 
     def observing(self, cluster: ClusterState, snapshot: int) -> "PersistedState":
         """Return this state with the cluster's, without times and loads: no other process can use them."""

@@ -25,8 +25,7 @@ def prepare_environment() -> None:
     """Set the environment variables that Ray reads in this process and its children.
 
     NOTE: Ray reads the token once per process, at its first import: hence Ray is not imported at the top of
-        this
-    module, and a second deployment of the same process has the same token.
+    this module, and a second deployment of the same process has the same token.
     """
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ.setdefault(TOKEN, secrets.token_hex(32))

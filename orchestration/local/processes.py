@@ -44,8 +44,7 @@ class StopSignals:
         """Raise KeyboardInterrupt if a signal was received.
 
         NOTE: an exception that a handler raises within a library's callback may be lost there: waiting code
-            also
-        calls this.
+        also calls this.
         """
         if self._received:
             raise KeyboardInterrupt

@@ -53,9 +53,8 @@ class GcsStorage:
     fault-tolerant GCS longer than the head.
 
     NOTE: `_internal_kv` is private, but Ray 2.60 has no public alternative: a detached actor loses its memory
-        when its
-    process or node ends, and Ray restarts it with its first constructor arguments; the object store loses
-    what has no owner. Ray's own libraries (Serve, Tune, Jobs) keep their state here as well.
+    when its process or node ends, and Ray restarts it with its first constructor arguments; the object store
+    loses what has no owner. Ray's own libraries (Serve, Tune, Jobs) keep their state here as well.
     """
 
     _NAMESPACE = b"flyserve"

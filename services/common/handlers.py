@@ -30,8 +30,7 @@ def with_late_decoding(handler: Any) -> Any:
     """Return a handler whose method decodes the request, so that undecodable bytes become InvalidRequest.
 
     NOTE: gRPC decodes a unary request before it calls the method, and sends the text of a decoding error to
-        the
-    client. The messages of a stream are decoded where they are read.
+    the client. The messages of a stream are decoded where they are read.
     """
     if handler.request_streaming:
         return handler._replace(request_deserializer=_decoder(handler.request_deserializer))

@@ -106,7 +106,7 @@ class Host:
         interceptors = (StatusInterceptor(), *self._access_policy.interceptors)
         self._server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
         self._health_server: grpc.aio.Server | None = None
-        self._companions = sidecars
+        self._sidecars = sidecars
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
         self.health_port = 0
@@ -120,7 +120,7 @@ class Host:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Return the server's host:port and the URLs of the sidecars; known after `start`."""
-        return (self.address, *(sidecar.url for sidecar in self._companions))
+        return (self.address, *(sidecar.url for sidecar in self._sidecars))
 
     async def start(self) -> None:
         """Bind and serve, with the sidecars; if one of them fails, stop everything.
@@ -144,7 +144,7 @@ class Host:
         self.telemetry.start(self._address.rpartition(":")[0])
         await self._server.start()
         await self._serve_plaintext_health()
-        for sidecar in self._companions:
+        for sidecar in self._sidecars:
             await sidecar.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._service.failure is not None:
@@ -157,7 +157,7 @@ class Host:
             self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         asyncio.get_running_loop().call_later(_HEALTH_NOTICE_S, self._health.end_watches)
-        drains = (sidecar.drain(grace_s) for sidecar in self._companions)
+        drains = (sidecar.drain(grace_s) for sidecar in self._sidecars)
         await asyncio.gather(self._server.stop(grace_s), *drains)
         if self._health_server is not None:
             await self._health_server.stop(0.0)

@@ -18,8 +18,7 @@ class WatchedFiles(Generic[T]):
     """The parsed content of some files, together.
 
     NOTE: two files are never replaced at the same moment: a new certificate without its new key is invalid,
-        and the
-    next check finds both.
+    and the next check finds both.
 
     Attributes:
         version: Number of valid contents so far.
