@@ -19,8 +19,8 @@ TailLength = Callable[[int], int]
 """Return how many of the last tokens of a draft of the given length the rule cannot rescue."""
 
 
-class SurvivalPool:
-    """Rejection rates by draft position, over the recent rounds of all sequences of one kind.
+class AcceptancePool:
+    """Rejection rates by draft position, pooled over the recent rounds of all sequences of one kind.
 
     A rejection of a position counts only if every token before it in the draft was accepted (the
     product-limit estimator), so drafts of different lengths add up to one curve. Positions in the tail, where
@@ -82,7 +82,7 @@ class Acceptance:
     rates.
     """
 
-    def __init__(self, pool: SurvivalPool) -> None:
+    def __init__(self, pool: AcceptancePool) -> None:
         self._pool = pool
         self._rejected = 0.0
         self._expected = 0.0

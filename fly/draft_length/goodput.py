@@ -1,7 +1,7 @@
 """Goodput control: choose the draft length with the most expected tokens per second."""
 
 from fly.clock import Clock
-from fly.draft_length.acceptance import Acceptance, PendingAcceptance, SurvivalPool
+from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
 from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
@@ -25,7 +25,7 @@ class GoodputLength:
     """
 
     def __init__(
-        self, pool: SurvivalPool, round_times: RoundTimes, exploration: ExplorationBudget, clock: Clock
+        self, pool: AcceptancePool, round_times: RoundTimes, exploration: ExplorationBudget, clock: Clock
     ) -> None:
         """Control the drafts of one sequence.
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from fly.clock import Clock
-from fly.draft_length.acceptance import SurvivalPool
+from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.policy import DraftLength, FixedLength
@@ -31,7 +31,7 @@ class DraftLengths:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pools: _LruCache[SurvivalPool] = _LruCache()
+        self._pools: _LruCache[AcceptancePool] = _LruCache()
         self._round_times: _LruCache[RoundTimes] = _LruCache()
         self._exploration: _LruCache[ExplorationBudget] = _LruCache()
 
@@ -43,7 +43,7 @@ class DraftLengths:
         return GoodputLength(
             pool=self._pools.get(
                 (weights, plan.rule, plan.draft_length),
-                lambda: SurvivalPool(plan.draft_length, partial(tail_length, plan.rule)),
+                lambda: AcceptancePool(plan.draft_length, partial(tail_length, plan.rule)),
             ),
             round_times=self._round_times.get(target.address, lambda: RoundTimes(self._clock)),
             exploration=self._exploration.get((target.address, plan.rule), ExplorationBudget),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
 from fly.costs import CostCurve
-from fly.draft_length.acceptance import Acceptance, PendingAcceptance, SurvivalPool
+from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
 from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.policy import FixedLength
@@ -26,7 +26,7 @@ SECONDS = st.floats(0, 1e3) | st.sampled_from([math.inf, math.nan, -1.0])
 def test_a_longer_draft_never_has_fewer_expected_tokens_without_a_tail(
     rounds: list[tuple[int, int]], factor_rounds: int
 ) -> None:
-    pool = SurvivalPool(15)
+    pool = AcceptancePool(15)
     own = Acceptance(pool)
     for index, (length, accepted) in enumerate(rounds):
         (own if index % 7 < factor_rounds else Acceptance(pool)).observe(length, min(length, accepted))
@@ -37,14 +37,14 @@ def test_a_longer_draft_never_has_fewer_expected_tokens_without_a_tail(
 
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_expected_tokens_converge_to_the_accepted_tokens(accepted: int) -> None:
-    own = Acceptance(SurvivalPool(8))
+    own = Acceptance(AcceptancePool(8))
     for _ in range(400):
         own.observe(6, accepted)
     assert own.expected_tokens()[6] == pytest.approx(1 + accepted, abs=0.25)
 
 
 def test_a_new_sequence_starts_with_the_pools_rates_and_then_learns_its_own() -> None:
-    pool = SurvivalPool(8)
+    pool = AcceptancePool(8)
     for _ in range(200):
         Acceptance(pool).observe(8, 1, num_sequences=8)
     unlike, like = Acceptance(pool), Acceptance(pool)
@@ -56,7 +56,7 @@ def test_a_new_sequence_starts_with_the_pools_rates_and_then_learns_its_own() ->
 
 def test_a_short_draft_is_not_credited_with_tokens_that_only_a_long_one_can_rescue() -> None:
     """Under a rule with a window of 6, every mismatch before the tail is rescued and none in the tail."""
-    pool = SurvivalPool(15, lambda length: tail_length(PRESETS["paper"], length))
+    pool = AcceptancePool(15, lambda length: tail_length(PRESETS["paper"], length))
     own = Acceptance(pool)
     for _ in range(300):
         own.observe(15, 9)
@@ -193,7 +193,7 @@ ROUNDS = st.lists(
 @given(st.integers(0, 20), ROUNDS)
 def test_the_length_stays_in_its_range_for_any_observation(max_length: int, rounds: list[tuple]) -> None:
     clock = VirtualClock()
-    pool = SurvivalPool(max_length, lambda length: min(6, length))
+    pool = AcceptancePool(max_length, lambda length: min(6, length))
     policy = GoodputLength(
         pool=pool, round_times=RoundTimes(clock), exploration=ExplorationBudget(), clock=clock
     )

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from fly.draft_length.acceptance import SurvivalPool
+from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.policy import FixedLength
@@ -47,7 +47,7 @@ def fixed(curve: str, callers: int) -> list[RoundLog]:
 def controlled(curve: str, callers: int, seed: int) -> RoundLog:
     """Run the control through all agreements, one after the other."""
     clock = SimulationClock()
-    pool, round_times, exploration = SurvivalPool(MAX_LENGTH), RoundTimes(clock), ExplorationBudget()
+    pool, round_times, exploration = AcceptancePool(MAX_LENGTH), RoundTimes(clock), ExplorationBudget()
 
     def make_policy() -> GoodputLength:
         return GoodputLength(pool=pool, round_times=round_times, exploration=exploration, clock=clock)
