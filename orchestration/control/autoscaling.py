@@ -18,23 +18,26 @@ class Autoscaling(Config):
 
     The load of a replica is the share of its `max_sequences` that are open or wait, or the share of its KV
     cache that these take, whichever is more.
-
-    Attributes:
-        min: Fewest replicas: those that stay when there is nothing to do.
-        max: Most replicas.
-        target_load: Load of a replica that is aimed at; the rest takes what comes while others start.
-        tolerance: Share of the target by which the load may differ from it without any change.
-        upscale_delay_s: Replicas are added for a load that has lasted for so many seconds.
-        downscale_delay_s: Replicas are drained that nothing in so many seconds would have needed; longer than
-            the pauses of the traffic.
     """
 
     min: int = Field(1, ge=1, le=1024)
+    """Fewest replicas, which stay when there is no load."""
+
     max: int = Field(ge=1, le=1024)
+    """Most replicas."""
+
     target_load: float = Field(0.7, ge=0.01, le=1)
+    """Load at which a replica is kept; the remaining capacity serves new requests while others start."""
+
     tolerance: float = Field(0.1, ge=0, le=0.5)
+    """Share of the target by which the load may differ from it without any change."""
+
     upscale_delay_s: float = Field(5.0, ge=0, le=3600)
+    """Replicas are added for a load that has lasted this long."""
+
     downscale_delay_s: float = Field(300.0, ge=1, le=86_400)
+    """Replicas are drained that no load within this time would have needed; longer than the pauses of the
+    traffic."""
 
     @field_validator("max")
     @classmethod

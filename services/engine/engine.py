@@ -18,6 +18,7 @@ from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.background import BackgroundJob
 from services.engine.base import Job, Runner, RunnerLost, Upkeep
+from services.engine.config import ModelSection
 from services.engine.core import EngineCore
 from services.engine.opening import check_opening
 from services.engine.promise import Promise, deliver_all
@@ -43,8 +44,8 @@ class Engine(ABC):
         info: What it serves; its context is no longer than memory can hold.
     """
 
-    def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
-        self._core = EngineCore(runner, max_batch_tokens, max_queued, clock)
+    def __init__(self, runner: Runner, config: ModelSection, clock: Clock) -> None:
+        self._core = EngineCore(runner, config.max_batch_tokens, config.max_queued, clock)
         self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
         self._holder = "the context" if self.info == runner.info else "KV memory"
         self._is_running = False
@@ -158,21 +159,16 @@ class ThreadEngine(Engine):
     """An engine for real models: one thread owns the runner and everything that belongs to it."""
 
     def __init__(
-        self,
-        runner: Runner,
-        max_batch_tokens: int = 512,
-        max_queued: int = 64,
-        upkeep: Upkeep | None = None,
+        self, runner: Runner, config: ModelSection | None = None, upkeep: Upkeep | None = None
     ) -> None:
         """Takes the runner over.
 
         Args:
             runner: Computes.
-            max_batch_tokens: Token rows per forward.
-            max_queued: Sequences that may wait for a place.
+            config: Limits of a forward and of the queue.
             upkeep: What the runner needs besides, until the engine ends.
         """
-        super().__init__(runner, max_batch_tokens, max_queued, SystemClock())
+        super().__init__(runner, config or ModelSection(), SystemClock())
         self._runner = runner
         self._upkeep = upkeep
         self._upkeep_due_s = 0.0

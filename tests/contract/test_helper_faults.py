@@ -36,7 +36,7 @@ class Services:
         self.router = self._start("router", "--model", str(tokenizer), *places, "--grpc-port", "0")
 
     def start_sub_drafter(self, address: str = "127.0.0.1:0") -> ServiceProcess:
-        memory = ("--engine", "suffix", "--memory-tokens", "100000")
+        memory = ("--engine", "suffix", "--response-cache-tokens", "100000")
         return self._start("services.sub_drafter", *memory, "--address", address)
 
     def start_drafter(self, address: str = "127.0.0.1:0") -> ServiceProcess:

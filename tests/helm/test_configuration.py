@@ -11,8 +11,7 @@ import yaml
 from fly.messages import Role
 from flyserve.cli import app
 from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
-from orchestration.deployment.plan import metrics_port, plan
-from orchestration.local.runner import LocalOptions, router_config
+from orchestration.deployment.plan import metrics_port, plan, router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
@@ -36,7 +35,7 @@ def container(manifests: list[Manifest], role: str) -> Any:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_rendered_files_are_deployments_that_routers_understand(example: Path, tmp_path: Path) -> None:
     for made in deployments(objects((RENDERED / example.name).read_text()), tmp_path):
-        config = parse(RouterConfig, router_config(made, "registry:1", LocalOptions()), "router")
+        config = parse(RouterConfig, router_config(made, "registry:1", 60.0, 5.0), "router")
         assert config.host == "0.0.0.0"
         assert plan(made, "registry:1")
 

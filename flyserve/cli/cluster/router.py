@@ -27,17 +27,17 @@ def router(
     """
     with reported_errors():
         from orchestration.deployment.file import load_deployment
-        from orchestration.local.runner import LocalOptions, router_config
+        from orchestration.deployment.plan import router_config
         from router.config import RouterConfig
         from router.server import create_host
         from services.common.config import parse
         from services.common.launch import run_service
 
         made = load_deployment(deployment)
-        options = LocalOptions(startup_timeout_s=start_timeout_s)
-        config = router_config(made, registry or _registry_of(made.name, ray_address), options)
-        parsed = parse(RouterConfig, {**config, "grace_s": made.rollout.drain_s}, str(deployment))
-        run_service(lambda: create_host(parsed), parsed.grace_s, "router", parsed.telemetry)
+        registry = registry or _registry_of(made.name, ray_address)
+        content = router_config(made, registry, start_timeout_s, grace_s=made.rollout.drain_s)
+        config = parse(RouterConfig, content, str(deployment))
+        run_service(lambda: create_host(config), config, "router")
 
 
 def _registry_of(name: str, ray_address: str | None) -> str:

@@ -3,16 +3,17 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fly.errors import ModelError
-from fly.messages import ModelInfo, Role
+from fly.messages import ModelInfo
 from fly.version import VERSION
+from services.common.model_source import model_folder
 from services.engine.base import Scores, Slot, Work
+from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.linears import PlainLinear
@@ -92,54 +93,39 @@ class TorchRunner(MemoryFigures):
 
 
 def load_runner(
-    folder: Path,
-    *,
-    role: Role,
-    model_id: str = "",
-    dtype: str = "bfloat16",
-    max_sequences: int = 64,
-    kv_tokens: int = 65536,
-    threads: int = 1,
-    device: str = "cpu",
-    shards: int = 1,
-    when_loaded: Callable[[], None] = lambda: None,
+    config: ModelConfig, shards: int = 1, when_loaded: Callable[[], None] = lambda: None
 ) -> TorchRunner:
-    """A runner for a model folder, proven against plain transformers.
+    """Return the runner of a real model, or of this process's part of it, checked against plain transformers.
 
     Args:
-        folder: Of the model.
-        role: Tier that it serves in.
-        model_id: What `Info` calls it; the folder by default.
-        dtype: Compute type.
-        max_sequences: Sequences open at once.
-        kv_tokens: KV positions in all.
-        threads: CPU threads of a forward.
-        device: Where torch computes.
-        shards: Ranks of the process group that share the model; all of them call this, this one among them.
+        config: Model, memory and device.
+        shards: Ranks of the process group that share the model; each of them calls this.
         when_loaded: Called between the loading of the weights and the first forward.
 
     Raises:
         ModelError: The folder or its architecture cannot be served, or there is no such device.
     """
+    assert config.model is not None
+    device, dtype = config.device, config.dtype
     _require(device)
-    torch.set_num_threads(threads)
-    loaded = load_model(folder, dtype, device, shards)
+    torch.set_num_threads(config.threads)
+    loaded = load_model(model_folder(config.model), dtype, device, shards)
     when_loaded()
     # NOTE: measured, so that every rank would find its own.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
-    arena = make_arena(kv_tokens, max_sequences, wider, device)
+    arena = make_arena(config.kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, arena, device)
-    logger.info("%s: %s", folder, description)
+    logger.info("%s: %s", config.model, description)
     info = ModelInfo(
-        role=role,
-        model_id=model_id or str(folder),
+        role=config.role,
+        model_id=str(config.model),
         weight_fingerprint=loaded.weight_fingerprint,
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,
         vocab_size=loaded.vocab_size,
         context_length=loaded.context_length,
-        dtype=dtype,
+        dtype=dtype.value,
         shards=shards,
         kv_capacity=arena.kv_capacity,
         version=VERSION,

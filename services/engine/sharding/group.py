@@ -13,8 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from fly.errors import ModelError
 from services.engine.base import RunnerLost
-from services.engine.config import StartFollowers
-from services.engine.sharding.settings import Sharding
+from services.engine.config import Sharding, StartFollowers
 
 LEADER = 0
 _HOST = "127.0.0.1"
@@ -38,7 +37,7 @@ class ShardGroup:
         self.rank = rank
         self.sharding = sharding
         os.environ["GLOO_SOCKET_IFNAME"] = _loopback()
-        timeout = timedelta(seconds=sharding.timeout_s)
+        timeout = timedelta(seconds=sharding.group_timeout_s)
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         _meet(store, rank, sharding)
         dist.init_process_group(backend, store=store, rank=rank, world_size=sharding.shards, timeout=timeout)
@@ -66,7 +65,7 @@ class ShardGroup:
             ModelError: One has not in time.
         """
         try:
-            dist.monitored_barrier(self._plans, timedelta(seconds=self.sharding.start_timeout_s))
+            dist.monitored_barrier(self._plans, timedelta(seconds=self.sharding.group_start_timeout_s))
         except RuntimeError as error:
             raise ModelError(_absent(self.sharding, "loaded", error)) from error
 
@@ -126,7 +125,7 @@ class ShardGroup:
 
 
 def _store(sharding: Sharding, port: int, is_master: bool, **more: Any) -> TCPStore:
-    timeout = timedelta(seconds=sharding.start_timeout_s)
+    timeout = timedelta(seconds=sharding.group_start_timeout_s)
     try:
         return TCPStore(_HOST, port, sharding.shards, is_master, timeout, wait_for_workers=False, **more)
     except RuntimeError as error:
@@ -138,7 +137,7 @@ def _meet(store: Store, rank: int, sharding: Sharding) -> None:
     try:
         store.set(f"rank-{rank}", "here")
         everyone = [f"rank-{other}" for other in range(sharding.shards)]
-        store.wait(everyone, timedelta(seconds=sharding.start_timeout_s))
+        store.wait(everyone, timedelta(seconds=sharding.group_start_timeout_s))
     except RuntimeError as error:
         raise ModelError(_absent(sharding, "met", error)) from error
 
@@ -150,7 +149,7 @@ def _loopback() -> str:
 
 def _absent(sharding: Sharding, act: str, error: Exception) -> str:
     return (
-        f"shards: {sharding.shards} ranks have not {act} within {sharding.start_timeout_s:g} s:"
+        f"shards: {sharding.shards} ranks have not {act} within {sharding.group_start_timeout_s:g} s:"
         f" {_first_line(error)}"
     )
 

@@ -2,16 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import Tensor
 
 from services.common.model_source import model_folder
 from services.engine.base import RunnerLost, Scores, Work
-from services.engine.config import EngineConfig, StartFollowers
-from services.engine.forward.torch_runner import TorchRunner
+from services.engine.config import ModelConfig, StartFollowers
+from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.architecture import read_config
-from services.engine.runners import load
 from services.engine.sharding.checks import check_shards
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import RecordingMemory
@@ -83,7 +81,7 @@ class LeaderRunner(RecordingMemory):
             raise RunnerLost(f"a shared forward failed: {type(error).__name__}") from error
 
 
-def lead(config: EngineConfig, start_followers: StartFollowers) -> LeaderRunner:
+def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
     """Forms the group, loads this rank's part, and proves with the others that they compute the model.
 
     Raises:
@@ -91,8 +89,8 @@ def lead(config: EngineConfig, start_followers: StartFollowers) -> LeaderRunner:
         RunnerLost: A follower was lost meanwhile.
     """
     sharding = config.sharding
-    assert isinstance(config.model, Path) and sharding is not None
+    assert config.model is not None and sharding is not None
     check_shards(read_config(model_folder(config.model)).get_text_config(), sharding.shards)
     group = ShardGroup.lead(sharding, start_followers, config.device)
     with group.left_on_error():
-        return LeaderRunner(load(config, sharding.shards, group.wait_for_all), group)
+        return LeaderRunner(load_runner(config, sharding.shards, group.wait_for_all), group)

@@ -8,9 +8,8 @@ import pytest
 from fly.errors import ConfigError
 from orchestration.deployment.diff import changes, require_possible
 from orchestration.deployment.file import Deployment, load_deployment
-from orchestration.deployment.plan import plan
+from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.security import controller_security
-from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
@@ -53,7 +52,7 @@ def test_every_replica_has_a_certificate_of_its_role_and_nothing_else(
 
 
 def test_only_the_router_is_told_of_keys_clients_and_probes(deployment: Deployment, tmp_path: Path) -> None:
-    config = parse(RouterConfig, router_config(deployment, "here:1", LocalOptions()), "router").security
+    config = parse(RouterConfig, router_config(deployment, "here:1", 60.0, 5.0), "router").security
     assert config.auth_tokens_file == tmp_path / "keys.yaml"
     assert config.tls is not None and config.tls.client_certificates and config.health_port == 0
     assert config.tls.certificate == tmp_path / "certs/router.pem"
@@ -63,7 +62,7 @@ def test_only_the_router_is_told_of_keys_clients_and_probes(deployment: Deployme
 def test_without_a_section_nobody_is_told_anything() -> None:
     plain = parse(Deployment, {"target": {"model": "/m/big"}}, "test")
     assert all("security" not in spec.config for spec in plan(plain, "here:1"))
-    assert router_config(plain, "here:1", LocalOptions())["security"] == {}
+    assert router_config(plain, "here:1", 60.0, 5.0)["security"] == {}
 
 
 @pytest.mark.parametrize(

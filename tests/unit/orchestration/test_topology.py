@@ -10,6 +10,7 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
+from services.sub_drafter.config import SubDrafterConfig
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -85,20 +86,18 @@ def test_ports_that_are_no_range_are_rejected(ports: str) -> None:
 
 
 def test_actors_are_configured_with_plain_values() -> None:
-    target = plan(deployment(), "here:1")[0]
-    assert target.config == {
-        "model": str(Path("/m/big")),
-        "dtype": "bfloat16",
-        "max_sequences": 64,
-        "kv_tokens": 65_536,
-        "threads": 3,
-    }
+    tier = {"model": "/m/big", "dtype": "float32", "max_sequences": 8, "kv_tokens": 1024, "threads": 3}
+    target = plan(deployment(target=tier), "here:1")[0]
+    assert target.config == {**tier, "model": str(Path("/m/big"))}
     assert all(type(value) in (str, int) for value in target.config.values())
+    # A key at its default is the service's own business.
+    assert plan(deployment(target={"model": "/m/big"}), "here:1")[0].config == {"model": str(Path("/m/big"))}
 
 
 def test_a_suffix_sub_drafter_is_told_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    assert helper.config == {"engine": "suffix", "response_cache_tokens": 10_000_000}
+    config = parse(SubDrafterConfig, dict(helper.config), "sub_drafter")
+    assert (config.engine, config.response_cache_tokens) == ("suffix", 10_000_000)
 
 
 def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
