@@ -10,7 +10,7 @@
 {{- $tiers := list "target" -}}
 {{- if .Values.drafter -}}
 {{- $tiers = append $tiers "drafter" -}}
-{{- if and .Values.sub_drafter (ne (.Values.sub_drafter.engine | default "ngram") "none") -}}
+{{- if and .Values.sub_drafter (ne (.Values.sub_drafter.engine | default (include "flyserve.defaults" . | fromJson).engine) "none") -}}
 {{- $tiers = append $tiers "sub_drafter" -}}
 {{- end -}}
 {{- end -}}

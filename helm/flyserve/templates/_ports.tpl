@@ -10,7 +10,7 @@ from which every replica takes the first that is free in its pod. Arguments: roo
 {{- $ports := list -}}
 {{- with include "flyserve.metricsPort" $root -}}
 {{- $base := int . -}}
-{{- $offsets := dict "target" 100 "drafter" 200 "sub_drafter" 300 -}}
+{{- $offsets := include "flyserve.metricsOffsets" $ | fromJson -}}
 {{- range $role := include "flyserve.inhabitants" $ | fromJsonArray -}}
 {{- range $index := until (get $root.Values.pods $role | dig "replicasPerPod" 1 | int) -}}
 {{- $name := printf "m-%s-%d" ($role | replace "_drafter" "") $index -}}

@@ -1,11 +1,13 @@
 """Configuration of a process's metrics, traces and logs."""
 
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from services.common.config import Config
+
+_Url = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^https?://[^/]+"})]
 
 
 class TelemetrySection(Config):
@@ -16,7 +18,7 @@ class TelemetrySection(Config):
     logs it; null serves no metrics. In a deployment it is the router's port, and the tiers' ports follow at
     +100 (target), +200 (drafter) and +300 (sub-drafter)."""
 
-    otlp_endpoint: str | None = None
+    otlp_endpoint: _Url | None = None
     """Collector that receives traces by OTLP over gRPC, such as `http://127.0.0.1:4317`; null sends no
     traces."""
 
