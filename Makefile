@@ -12,7 +12,7 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chromium lint verify generate protos goldens train quality clean
+.PHONY: help demo test test-fast chromium lint verify generate protos goldens configuration train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,9 +37,9 @@ lint: $(READY) ## Check format, lint, types and the direction of imports.
 	$(BIN)/lint-imports
 
 verify: lint generate ## Lint, and prove that generated files are up to date.
-	git diff --exit-code -- protos docs/protocol.md helm
+	git diff --exit-code -- protos docs/protocol.md docs/configuration.md helm
 
-generate: protos goldens ## Generate stubs and docs/protocol.md, the chart's schema and what its examples render to.
+generate: protos goldens configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.
 
 protos: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
@@ -48,6 +48,9 @@ protos: $(READY)
 
 goldens: $(READY)
 	$(BIN)/python -m tools.chart_goldens
+
+configuration: $(READY)
+	$(BIN)/python -m tools.configuration_reference
 
 train: $(READY) ## Train the demo pair again (about two hours on two cores).
 	$(BIN)/python -m demo.train

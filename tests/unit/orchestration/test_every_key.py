@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fly.errors import ConfigError
 from fly.messages import Role
@@ -25,6 +26,8 @@ from services.drafter.config import DrafterConfig, DraftingSection
 from services.sub_drafter.config import SubDrafterConfig
 from services.target.config import TargetConfig
 from tests.support.config_values import at, nested, other_values
+from tools.configuration_reference import OUTPUT
+from tools.configuration_reference import rendered as page
 
 KEYS = dict(other_values(Deployment))
 BASE = {
@@ -60,8 +63,6 @@ def companions(key: str) -> dict[str, Any]:
 
 
 def written(folder: Path, values: dict[str, Any]) -> Deployment:
-    import yaml
-
     (file := folder / "deployment.yaml").write_text(yaml.safe_dump(nested(values)), encoding="utf-8")
     return load_yaml(Deployment, file)
 
@@ -169,6 +170,10 @@ def test_tiers_get_telemetry_and_security_too(tmp_path: Path) -> None:
         arrived = {process["telemetry"][name] for process in made.values()}
         assert arrived == {KEYS[f"telemetry.{name}"]}
     assert {process["security"]["tls"]["ca"] for process in made.values()} == {"/c/ca.pem"}
+
+
+def test_the_page_of_all_keys_is_up_to_date() -> None:
+    assert OUTPUT.read_text(encoding="utf-8") == page(), "run `make generate`"
 
 
 def test_drafts_by_default_keep_the_router_s_limit() -> None:
