@@ -158,9 +158,9 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"security": {"auth_tokens_file": "keys.yaml"}},
         ("secrets.authTokens: is empty", "name the Secret"),
     ),
-    "a Secret of API keys that nobody asks for": (
+    "a Secret of API keys that no key names": (
         {"secrets": {"authTokens": "keys"}},
-        ("security.auth_tokens_file: is null", "lets everybody in"),
+        ("security.auth_tokens_file: is null", "accepts every client"),
     ),
     "API keys by a path": (
         {"security": {"auth_tokens_file": "/etc/keys.yaml"}, "secrets": {"authTokens": "keys"}},

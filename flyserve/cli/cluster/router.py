@@ -1,4 +1,4 @@
-"""`flyserve router`: a router of a deployment, in this process."""
+"""`flyserve router`: run a router of a deployment in this process."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +16,16 @@ flyserve router deployment.yaml --registry head:50052"""
 def router(
     deployment: Annotated[Path, typer.Argument(help="The file that was applied.")],
     registry: Annotated[
-        str | None, typer.Option(help="host:port of the registry; when absent the controller is asked.")
+        str | None, typer.Option(help="host:port of the registry; default: ask the controller.")
     ] = None,
-    start_timeout_s: Annotated[float, typer.Option(min=1, help="For the first target to be there.")] = 120.0,
+    start_timeout_s: Annotated[
+        float, typer.Option(min=1, help="Time limit for the first target, in seconds.")
+    ] = 120.0,
     ray_address: RayAddress = None,
 ) -> None:
-    """Serve a deployment's public API from this machine, as its file says; run as many as needed.
+    """Serve a deployment's public API from this machine; run as many routers as you need.
 
-    With the registry's address it needs no Ray on this machine.
+    With --registry, this machine needs no Ray.
     """
     with reported_errors():
         from orchestration.deployment.file import load_deployment

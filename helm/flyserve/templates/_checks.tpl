@@ -1,4 +1,4 @@
-{{/* What no schema can say: values that do not go together. Each check names the key and the remedy. */}}
+{{/* Checks across values, which a schema cannot express. Each names the key and the remedy. */}}
 
 {{- define "flyserve.checks" -}}
 {{- include "flyserve.checkApi" . -}}
@@ -112,7 +112,7 @@
 {{- end -}}
 {{- $surge := dig "rollout" "surge" (include "flyserve.defaults" $ | fromJson).surge $.Values.AsMap | int -}}
 {{- if and $surge (not .autoscaling.enabled) -}}
-{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod comes for it: set rollout.surge to 0" $surge) -}}
+{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod is added for it: set rollout.surge to 0" $surge) -}}
 {{- end -}}
 {{- with .gcsFaultTolerance -}}
 {{- if and .redisAddress (not .passwordSecret.name) -}}
@@ -139,7 +139,7 @@
 {{- else -}}
 {{- range $role, $name := $secrets.tls -}}
 {{- if $name -}}
-{{- fail (printf "security.tls: is null, which encrypts nothing, but secrets.tls.%s is %s: set security.tls to {}, or leave the Secret away" $role $name) -}}
+{{- fail (printf "security.tls: is null, which encrypts nothing, but secrets.tls.%s is %s: set security.tls to {}, or remove the Secret" $role $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -147,7 +147,7 @@
 {{- fail "secrets.authTokens: is empty, but security.auth_tokens_file is set: name the Secret that holds this file" -}}
 {{- end -}}
 {{- if and $secrets.authTokens (not .Values.security.auth_tokens_file) -}}
-{{- fail (printf "security.auth_tokens_file: is null, which lets everybody in, but secrets.authTokens is %s: name the file in it, or leave the Secret away" $secrets.authTokens) -}}
+{{- fail (printf "security.auth_tokens_file: is null, which accepts every client, but secrets.authTokens is %s: name the file in it, or remove the Secret" $secrets.authTokens) -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,4 +1,4 @@
-{{/* Where metrics begin; empty where there are none. */}}
+{{/* First port of the metrics; empty if there are none. */}}
 {{- define "flyserve.metricsPort" -}}
 {{- with .Values.telemetry -}}{{- with .metrics_port -}}{{- int . -}}{{- end -}}{{- end -}}
 {{- end -}}
@@ -21,12 +21,12 @@ from which every replica takes the first that is free in its pod. Arguments: roo
 {{- toJson $ports -}}
 {{- end -}}
 
-{{/* Where a router tells its health in plaintext. */}}
+{{/* Port on which a router serves health in plaintext. */}}
 {{- define "flyserve.probedPort" -}}
 {{- ternary .Values.security.health_port .Values.router.grpc_port (eq (include "flyserve.hasTls" .) "yes") | int -}}
 {{- end -}}
 
-{{/* Ports of a router, as a JSON list: name, number, whether clients call it. */}}
+{{/* Ports of a router, as a JSON list: name, port, isPublic (clients call it), protocol. */}}
 {{- define "flyserve.routerPorts" -}}
 {{- $ports := list (dict "name" "grpc" "port" (int .Values.router.grpc_port) "isPublic" true "protocol" "grpc") -}}
 {{- with .Values.router.http_port -}}

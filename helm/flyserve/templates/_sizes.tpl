@@ -1,4 +1,4 @@
-{{/* How many pods each role has, and what Ray counts in one of them. */}}
+{{/* Number of pods of each role, and the resources that Ray counts in one of them. */}}
 
 {{/* Arguments: root, role. The numbers of a role, as JSON: replicas at first, at least and at most, as autoscaling
 has them; processes of one replica, CPUs and GPUs of one process. */}}
