@@ -102,7 +102,7 @@ class SpeculationConfig(Config):
     """Entropy of the target below which a mismatch is rejected, in the unit of `entropy`."""
 
     tail: Tail | None = None
-    """What becomes of a mismatch whose window reaches beyond the draft: `reject` or `carry`."""
+    """Treatment of a mismatch whose window reaches beyond the draft: `reject` or `carry`."""
 
     carry_after: int | None = Field(None, ge=0)
     """Number of matches that must follow a mismatch before its window is carried into the next draft; at

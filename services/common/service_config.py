@@ -8,7 +8,7 @@ from services.common.telemetry.config import TelemetryConfig
 
 
 class ProcessSection(Config):
-    """How a process stops, protects its sockets and reports on itself."""
+    """Keys of every process: its end, its sockets, its telemetry."""
 
     grace_s: float = Field(10.0, ge=0)
     """Time in seconds that running streams have to finish when the process is stopped."""
@@ -21,7 +21,7 @@ class ProcessSection(Config):
 
 
 class ServeSection(ProcessSection):
-    """Where a replica listens."""
+    """Keys of every replica."""
 
     address: str = "127.0.0.1:0"
     """host:port of the gRPC server; port 0 takes a free one."""

@@ -81,7 +81,7 @@ class ModelConfig(ModelSection):
     """Parameters of a simulated model, such as `{base_s: 0.02}`, instead of `model`."""
 
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where torch computes: `cpu` or `cuda`, the first GPU that the process may use."""
+    """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
 
     @property
     def sharding(self) -> Sharding | None:

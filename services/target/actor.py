@@ -18,7 +18,7 @@ _EXIT_DELAY_S = 1.0
 
 
 class TargetFollower:
-    """One rank of a shared replica other than its leader; its process ends with the group."""
+    """Rank of a shared replica other than its leader; its process ends with the group."""
 
     def __init__(self) -> None:
         self._end: Future[str] = Future()
@@ -34,7 +34,7 @@ class TargetFollower:
             self._end.set_result(f"rank {rank} has ended: {error}")
         else:
             self._end.set_result(f"rank {rank} has ended with its group")
-        # NOTE: it is useless without its group, even if nobody is left to end it.
+        # NOTE: it is useless without its group, even if no process is left to end it.
         Timer(_EXIT_DELAY_S, os._exit, (0,)).start()
 
     def end(self, timeout_s: float) -> str | None:

@@ -1,4 +1,4 @@
-"""What is rendered starts with mounted certificates and API keys, and follows them when they change."""
+"""The rendered processes start with mounted certificates and API keys, and read changed ones."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -79,7 +79,7 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
 
 
 def client(router: Host, root: Path, token: str) -> AsyncClient:
-    """Who has what the pod of `helm test` has."""
+    """Build a client with the credentials of the pod of `helm test`."""
     folder = root / SECRETS.removeprefix("/")
     own = folder / "tls" / "client"
     tls = Tls(folder / "ca" / "ca.crt", own / "tls.crt", own / "tls.key")
@@ -87,7 +87,7 @@ def client(router: Host, root: Path, token: str) -> AsyncClient:
 
 
 async def drafted(router: Host, root: Path, token: str) -> int:
-    """How many tokens were drafted for a response."""
+    """Return the number of tokens that were drafted for a response."""
     async with client(router, root, token) as asking:
         return (await asking.generate("Ada has", 24)).statistics.drafted
 

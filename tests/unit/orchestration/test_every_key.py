@@ -51,7 +51,7 @@ SECTIONS: dict[type[Config], tuple[type[Config], ...]] = {
 
 
 def companions(key: str) -> dict[str, Any]:
-    """What the file must say besides for a key to be valid, and to have an effect."""
+    """Return the other keys that a key needs to be valid and to have an effect."""
     section, _, name = key.partition(".")
     if section == "security":
         return TLS
