@@ -113,6 +113,8 @@ def _describe(model: type[BaseModel], fault: Any) -> str:
         return message
     if fault["type"] == "extra_forbidden":
         return f"{key}: {_explain_unknown(model, fault['loc'])}"
+    if fault["type"] == "missing":
+        return f"{key}: is required"
     if _keeps_secrets(model):
         return f"{key}: {message}"
     return f"{key}: is {fault['input']!r}: {message}"

@@ -141,7 +141,7 @@ def test_sequences_that_drain_away_ask_for_no_more_but_for_no_fewer_either() -> 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "max: is {}: Field required"),
+        ({}, "max: is required"),
         ({"max": 0}, "max: is 0"),
         ({"min": 3, "max": 2}, "max: is 2: must be at least min, which is 3"),
         ({"min": 0, "max": 2}, "min: is 0"),
