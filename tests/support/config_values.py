@@ -47,7 +47,9 @@ def other_value(schema: Mapping[str, Any]) -> Any:
 def _other_number(schema: Mapping[str, Any], default: float | None) -> float:
     least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
     value = (least if default is None else default) + 1
-    return value if value <= schema.get("maximum", value) else schema["maximum"] / 2
+    if value <= (most := schema.get("maximum", value)):
+        return value
+    return most if default != most else (least + most) / 2
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
