@@ -21,7 +21,7 @@ RUN useradd --create-home --uid 10001 flyserve
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY fly/__init__.py fly/version.py fly/
 RUN pip install --no-cache-dir --constraint constraints.txt \
-    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[engine,ray,cluster]'
+    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,ray,cluster]'
 
 COPY protos protos
 COPY fly fly

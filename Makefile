@@ -1,10 +1,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+EXTRAS := router,engine,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
 # Files of tests go to as many processes as there are CPUs. The slow ones start many processes themselves and wait for them
-# much of the time: two at once, those with Ray in one process and the rest in the other (tests/support/stations.py).
+# much of the time: two at once, those with Ray in one process and the rest in the other (tests/support/xdist_groups.py).
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 8 --dist loadfile
 IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
@@ -12,7 +13,7 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chromium lint verify generate protos goldens configuration train quality clean
+.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens metrics configuration train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +28,9 @@ test: $(READY) chromium ## Run all tests.
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
 	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
 
+test-pythons: $(READY)
+	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(SIDE_BY_SIDE)
+
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh
 
@@ -37,9 +41,9 @@ lint: $(READY) ## Check format, lint, types and the direction of imports.
 	$(BIN)/lint-imports
 
 verify: lint generate ## Lint, and prove that generated files are up to date.
-	git diff --exit-code -- protos docs/protocol.md docs/configuration.md helm
+	git diff --exit-code -- protos docs/protocol.md docs/telemetry.md docs/configuration.md helm
 
-generate: protos goldens configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.
+generate: protos goldens metrics configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.
 
 protos: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
@@ -48,6 +52,9 @@ protos: $(READY)
 
 goldens: $(READY)
 	$(BIN)/python -m tools.chart_goldens
+
+metrics: $(READY)
+	$(BIN)/python -m tools.metrics_reference
 
 configuration: $(READY)
 	$(BIN)/python -m tools.configuration_reference
@@ -63,5 +70,5 @@ clean: ## Remove the virtual environment and caches.
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[engine,ray,cluster,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(READY)

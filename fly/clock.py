@@ -1,4 +1,4 @@
-"""Time as a dependency: the system's clock, and a virtual one that tests and simulations move."""
+"""Clocks as a dependency: the system clock, and a virtual clock for tests and simulations."""
 
 import asyncio
 import heapq
@@ -11,14 +11,14 @@ class Clock(Protocol):
     """A monotonic clock on which a coroutine can wait."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary start."""
+        """Return seconds since an arbitrary start."""
 
     async def sleep(self, seconds: float) -> None:
-        """Returns when `seconds` have passed on this clock."""
+        """Wait until `seconds` have passed on this clock."""
 
 
 class SystemClock:
-    """The machine's monotonic clock; a dilation of 10 lets ten real seconds pass for each of its own."""
+    """The monotonic clock of the machine; with a dilation of 10, each of its seconds lasts ten real ones."""
 
     def __init__(self, dilation: float = 1.0) -> None:
         self._dilation = dilation
@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until `advance` moves it; for one event loop."""
+    """A clock that moves only by `advance`; for one event loop."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -47,7 +47,7 @@ class VirtualClock:
         await wake
 
     def advance(self, seconds: float) -> None:
-        """Moves time forward and wakes, in order, who slept until then."""
+        """Move time forward and wake, in order, the coroutines whose sleep has ended."""
         self._now += seconds
         while self._sleepers and self._sleepers[0][0] <= self._now:
             _, _, wake = heapq.heappop(self._sleepers)

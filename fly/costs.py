@@ -1,75 +1,55 @@
-"""What a forward costs by its size, learned from the times that a service reports."""
+"""The duration of a forward pass as a function of its size, learned from the times that services report."""
 
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
 from fly.clock import Clock
+from fly.ewma import RecentMean
 
 _BINS_PER_DOUBLING = 4
 _MEMORY_FORWARDS = 10.0
-_SURE_FORWARDS = 3.0
-_FORGET_AFTER_S = 60.0
+_CERTAIN_FORWARDS = 3.0
+_MAX_AGE_S = 60.0
 _OUTLIER = 2.0
-
-
-class Average:
-    """A mean over recent values: of the first ones all alike, of later ones with exponential forgetting.
-
-    Attributes:
-        value: The mean; as it was given at first, until a value comes.
-        weight: Of the values that it is made of, at most the memory.
-    """
-
-    __slots__ = ("_memory", "value", "weight")
-
-    def __init__(self, value: float, memory: float) -> None:
-        self.value = value
-        self.weight = 0.0
-        self._memory = memory
-
-    def add(self, value: float, weight: float = 1.0) -> None:
-        """Takes a finite value in."""
-        self.weight = min(self._memory, self.weight + weight)
-        self.value += (value - self.value) * min(1.0, weight / self.weight)
 
 
 @dataclass(slots=True)
 class _Point:
-    """Forwards of about one size."""
+    """Forwards of similar size."""
 
-    size: Average
-    seconds: Average
+    size: RecentMean
+    seconds: RecentMean
     seen_at: float
 
 
 class CostCurve:
-    """Seconds of a forward by its size: measured where it was seen, straight in between, never falling.
+    """Seconds of a forward by its size: measured at observed sizes, linear between them, never decreasing.
 
-    Beyond what was seen it goes on in a straight line, in doubt below the truth: what is wrongly taken for
-    cheap is tried and then known, what is wrongly taken for dear never is. What has not been seen for a
-    minute is forgotten: the machine may have become another.
+    Beyond the observed sizes the curve continues as a straight line, which in doubt is too low: a size that
+    is wrongly estimated as cheap is tried and then measured, one wrongly estimated as expensive never is.
+    Sizes that have not been observed for a minute are forgotten, since the machine may have changed.
     """
 
-    def __init__(self, clock: Clock, rises: bool = True) -> None:
-        """Knows nothing yet.
+    def __init__(self, clock: Clock, extrapolates: bool = True) -> None:
+        """Start without observations.
 
         Args:
-            clock: For what is forgotten.
-            rises: Beyond the largest size seen it goes on as steeply as up to there, else it is level.
+            clock: Clock for the age of observations.
+            extrapolates: Beyond the largest observed size the curve continues with its last slope, else flat.
         """
         self._clock = clock
-        self._rises = rises
+        self._extrapolates = extrapolates
         self._points: dict[int, _Point] = {}
         self._fit: tuple[list[float], list[float]] | None = ([], [])
 
     def observe(self, size: float, seconds: float, weight: float = 1.0) -> None:
-        """Adds a forward; nonsense is left out.
+        """Add a forward; ignore invalid values.
 
         Args:
-            size: At least 1.
-            seconds: What it took.
-            weight: One over the number of times that this forward is told.
+            size: Token rows or sequences, at least 1.
+            seconds: Its duration.
+            weight: One over the number of reports of this forward.
         """
         if not (1 <= size < math.inf and 0 < seconds < math.inf and 0 < weight <= 1):
             return
@@ -83,15 +63,15 @@ class CostCurve:
         self._fit = None
 
     def estimate(self, size: float) -> float:
-        """Seconds of a forward of this size; 0 where nothing was ever seen."""
+        """Return the seconds of a forward of this size; 0 before the first observation."""
         if self._fit is None:
-            self._forget()
-            self._fit = _rising(list(self._points.values()))
+            self._drop_old_points()
+            self._fit = _non_decreasing(list(self._points.values()))
         sizes, seconds = self._fit
         if not sizes:
             return 0.0
         if size > sizes[-1]:
-            return seconds[-1] + (size - sizes[-1]) * self._last_slope() * self._rises
+            return seconds[-1] + (size - sizes[-1]) * self._last_slope() * self._extrapolates
         if size <= sizes[0]:
             slope = seconds[0] / sizes[0]
             if len(sizes) > 1:
@@ -102,14 +82,16 @@ class CostCurve:
         return seconds[index - 1] + share * (seconds[index] - seconds[index - 1])
 
     def _new_point(self, size: float, seconds: float) -> _Point:
-        """Starts from what was expected, if that is less: the first forward of its size may be held up."""
-        point = _Point(Average(size, _MEMORY_FORWARDS), Average(seconds, _MEMORY_FORWARDS), self._clock.now())
+        """Start from the estimate if that is lower: the first forward of a size may have been delayed."""
+        point = _Point(
+            RecentMean(size, _MEMORY_FORWARDS), RecentMean(seconds, _MEMORY_FORWARDS), self._clock.now()
+        )
         if 0 < (expected := self.estimate(size)) < seconds:
             point.seconds.add(expected)
         return point
 
     def _last_slope(self) -> float:
-        """Seconds per size over the upper half of what was seen; a batch is never dearer than its parts."""
+        """Return seconds per size over the upper half; a batch never costs more than its parts."""
         assert self._fit is not None
         sizes, seconds = self._fit
         half = sizes[-1] / 2
@@ -117,33 +99,33 @@ class CostCurve:
             return 0.0
         return min((seconds[-1] - self.estimate(half)) / half, seconds[-1] / sizes[-1])
 
-    def _forget(self) -> None:
-        since = max(point.seen_at for point in self._points.values()) - _FORGET_AFTER_S
+    def _drop_old_points(self) -> None:
+        since = max(point.seen_at for point in self._points.values()) - _MAX_AGE_S
         self._points = {key: point for key, point in self._points.items() if point.seen_at >= since}
 
 
-def _rising(points: list[_Point]) -> tuple[list[float], list[float]]:
-    """Sizes and seconds, the latter made never to fall by pooling neighbours (isotonic regression)."""
+def _non_decreasing(points: list[_Point]) -> tuple[list[float], list[float]]:
+    """Return sizes and seconds; neighbours are pooled until seconds never decrease (isotonic regression)."""
     points.sort(key=lambda point: point.size.value)
-    points = _without_doubtful(points)
+    points = _without_uncertain(points)
     blocks: list[tuple[float, float, int]] = []
     for point in points:
         seconds, weight, count = point.seconds.value, point.seconds.weight, 1
         while blocks and blocks[-1][0] >= seconds:
-            before, weight_before, count_before = blocks.pop()
-            total = weight + weight_before
-            seconds = (seconds * weight + before * weight_before) / total
-            weight, count = total, count + count_before
+            previous, previous_weight, previous_count = blocks.pop()
+            total = weight + previous_weight
+            seconds = (seconds * weight + previous * previous_weight) / total
+            weight, count = total, count + previous_count
         blocks.append((seconds, weight, count))
     return [p.size.value for p in points], [s for s, _, count in blocks for _ in range(count)]
 
 
-def _without_doubtful(points: list[_Point]) -> list[_Point]:
-    """Leaves out what was hardly seen where both neighbours were seen well."""
-    is_sure = [point.size.weight >= _SURE_FORWARDS for point in points]
-    doubtful = {
+def _without_uncertain(points: list[_Point]) -> list[_Point]:
+    """Drop sizes with few observations between two neighbours with enough of them."""
+    is_certain = [point.size.weight >= _CERTAIN_FORWARDS for point in points]
+    uncertain = {
         index
         for index in range(1, len(points) - 1)
-        if is_sure[index - 1] and not is_sure[index] and is_sure[index + 1]
+        if is_certain[index - 1] and not is_certain[index] and is_certain[index + 1]
     }
-    return [point for index, point in enumerate(points) if index not in doubtful]
+    return [point for index, point in enumerate(points) if index not in uncertain]

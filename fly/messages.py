@@ -139,13 +139,11 @@ class VerifyStep:
 
     Attributes:
         distributions: What each draft was drawn from (coupling `rejection`); else empty.
-        span_id: Of this step in the stream's trace; 0 where it is not traced.
     """
 
     update: SequenceUpdate
     num_drafts: int
     distributions: tuple[SparseDistribution, ...] = ()
-    span_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +174,12 @@ class DraftStep:
         max_tokens: Longest draft; 0 only updates.
         end_at_stop: End the draft behind a stop token (only where no rule looks beyond it).
         snippet_tokens: How many tokens of snippets to tell besides; 0 for none.
-        span_id: Of this step in the stream's trace; 0 where it is not traced.
     """
 
     update: SequenceUpdate
     max_tokens: int
     end_at_stop: bool = False
     snippet_tokens: int = 0
-    span_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

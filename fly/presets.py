@@ -1,4 +1,4 @@
-"""The named rules and the parameters that they stand for."""
+"""The named rules (presets) and their parameters."""
 
 import math
 from collections.abc import Mapping
@@ -9,16 +9,17 @@ from fly.rule import tail_length
 from fly.types import EntropyEstimator, FlyRule, Tail
 
 DEFAULT_PRESET = "flyserve"
-"""What `fly` starts from where neither request nor configuration names a rule."""
+"""The preset of mode `fly` if neither the request nor the configuration names one."""
 
 EXACT = FlyRule(threshold=math.inf, window=1, min_following=1, guard_stops=True)
-"""Only the target's own tokens are kept."""
+"""The rule of mode `exact`: accept only the target's own tokens."""
 
 PRESETS = {
-    # AMD's code, token for token, at temperature 0 and a fixed draft length, up to the first end-of-sequence.
+    # Gives the same tokens as AMD's code at temperature 0 and a fixed draft length, up to the first
+    # end-of-sequence token.
     "official": FlyRule(threshold=0.3, window=5, min_following=6),
     "vllm": FlyRule(threshold=0.3, window=6, min_following=6, shrinks=True, guard_excluded=True),
-    # Nearly strict in practice: 0.3 of ln |V| is 3.5 nats at a vocabulary of 128k.
+    # The threshold in the paper's unit. Nearly exact in practice: 0.3 of ln |V| is 3.5 nats if |V| is 128k.
     "paper": FlyRule(threshold=0.3, window=6, min_following=6, entropy=EntropyEstimator.NORMALIZED),
     "flyserve": FlyRule(
         threshold=0.3,
@@ -34,23 +35,27 @@ PRESETS = {
 
 
 def tuned(rule: FlyRule, changes: Mapping[str, Any]) -> FlyRule:
-    """A rule with some of its fields changed.
+    """Return the rule with some fields changed.
 
-    What must follow a mismatch in its draft keeps its distance from the window. A window that is carried
-    needs neither: no draft has to be longer for it, and none makes it shrink.
+    `min_following` keeps its distance from `window`. If the tail is changed to `carry`, `min_following`
+    becomes the window and `shrinks` becomes false: the next draft fills the window, so no draft has to be
+    longer for it, and a short draft does not make it smaller.
 
     Args:
-        rule: What to start from.
-        changes: New values by the names of the rule's fields.
+        rule: The rule to start from.
+        changes: New values by field name of `FlyRule`.
+
+    Raises:
+        TypeError: `changes` has a name that is not a field of `FlyRule`.
     """
     changed = replace(rule, **changes)
-    beyond = rule.min_following - rule.window
-    changed = replace(changed, min_following=changed.window + beyond)
+    distance = rule.min_following - rule.window
+    changed = replace(changed, min_following=changed.window + distance)
     if changes.get("tail") is Tail.CARRY:
         changed = replace(changed, min_following=changed.window, shrinks=False)
     return changed
 
 
 def can_rescue(rule: FlyRule, draft_length: int) -> bool:
-    """Whether any mismatch can be kept with drafts of this length: whether its window can be filled."""
+    """Return True if the rule can rescue any mismatch in drafts of `draft_length` tokens."""
     return tail_length(rule, draft_length) < draft_length

@@ -1,4 +1,14 @@
-"""The decision of one round: which drafts are kept, which mismatch is rejected and why."""
+"""The acceptance rule (FLy, arXiv 2511.22972, section 3): decide which tokens of a draft are accepted.
+
+A draft token that equals the target's choice is accepted. One that differs, a mismatch, passes two tests:
+
+1. Entropy gate. The target was uncertain at that position: its entropy reaches `threshold`. A mismatch where
+   the target was sure is a real error and is rejected.
+2. Deferred window. The target agrees with each of the next `window` draft tokens, given the mismatch: it
+   continues in the same direction. If it disagrees within the window, the mismatch is rejected.
+
+The first rejected mismatch ends the round; the target's choice replaces it. All functions are pure.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,33 +30,38 @@ from fly.types import (
 def decide(
     rule: FlyRule, state: RuleState, evidence: Evidence, limits: ResponseLimits
 ) -> tuple[RuleState, Decision]:
-    """Decides one round: the longest acceptable prefix, then the target's own token (FLy, arXiv 2511.22972).
+    """Decide one round: accept the longest acceptable prefix of the draft, then add the target's own token.
 
     Args:
-        rule: Its parameters.
-        state: What an earlier round left open.
-        evidence: The target's word on the drafts that follow `state.provisional`.
-        limits: Where the response must end. Cutting the decided tokens there is the caller's part
-            (`fly.speculation`); the rule needs to know which windows can never be filled.
+        rule: The parameters of the rule.
+        state: The decided length, and the provisional tokens of a window that an earlier round carried.
+        evidence: The target's choices and entropies for the drafts that follow `state.provisional`.
+        limits: The token budget and the ending tokens. The caller cuts the decided tokens there
+            (`fly.speculation`); the rule needs the limits to know which windows can never be filled.
 
     Returns:
-        The next state, and what to emit and keep.
+        The next state, and the decision: the tokens to emit and the provisional tokens to keep.
     """
     positions = state.provisional + evidence.positions
     for index, position in enumerate(positions):
+        # Accept a draft token that equals the target's choice.
         if position.is_match:
             continue
         rejection = _rejection(rule, positions, index, state.num_decided, len(evidence.positions), limits)
+        # The draft ended before the window: the next draft may fill it.
         is_tail = rejection is RejectionReason.TAIL
         if is_tail and _can_carry(rule, positions[index:], evidence, limits, state, index):
             return _carried(state, positions, index, evidence)
+        # Reject: the target's choice replaces the mismatch, and all drafts after it are dropped.
         if rejection is not None:
             return _rejected(state, positions[:index], position, rejection)
+        # Rescue the mismatch: the target was uncertain here and agrees with what follows.
+    # The whole draft is accepted: the target's choice after the last draft token is the bonus.
     return _accepted(state, positions, evidence)
 
 
 def count_matches(drafts: Sequence[int], choices: Sequence[int]) -> int:
-    """Length of the longest prefix of `drafts` that equals the scorer's choices: exact acceptance."""
+    """Return the length of the longest prefix of `drafts` that equals `choices`: exact acceptance."""
     for length, (draft, choice) in enumerate(zip(drafts, choices, strict=False)):
         if draft != choice:
             return length
@@ -54,10 +69,15 @@ def count_matches(drafts: Sequence[int], choices: Sequence[int]) -> int:
 
 
 def tail_length(rule: FlyRule, num_drafts: int) -> int:
-    """Of so many drafts, the last ones where too few follow for a mismatch to be kept."""
+    """Return how many of the last tokens of a draft the rule cannot rescue, since too few tokens follow them.
+
+    Args:
+        rule: The parameters of the rule.
+        num_drafts: Tokens of the draft.
+    """
     if math.isinf(rule.threshold):
         return 0
-    _, needed = _spans(rule, num_drafts)
+    _, needed = _window_sizes(rule, num_drafts)
     if rule.tail is Tail.CARRY:
         needed = min(needed, rule.carry_after)
     return min(num_drafts, needed)
@@ -71,25 +91,30 @@ def _rejection(
     num_drafts: int,
     limits: ResponseLimits,
 ) -> RejectionReason | None:
-    """Why the mismatch at `index` is not kept; None keeps it."""
+    """Return the reason to reject the mismatch at `index`; None rescues it."""
     mismatch = positions[index]
+    # Exact mode accepts no mismatch.
     if math.isinf(rule.threshold):
         return RejectionReason.EXACT
-    if not mismatch.entropy >= rule.threshold:  # so that NaN is rejected
+    # Entropy gate: reject where the target was sure. The comparison is negated so that NaN is rejected.
+    if not mismatch.entropy >= rule.threshold:
         return RejectionReason.GATE
+    # Guards: the first tokens of the response, stop tokens, and tokens that the sampling filters exclude.
     if num_decided + index < rule.strict_prefix_tokens or _is_guarded(rule, mismatch, limits.ending_ids):
         return RejectionReason.GUARD
-    window, min_following = _spans(rule, num_drafts)
+    # Deferred window: the next `window` draft tokens must all be matches.
+    window, min_following = _window_sizes(rule, num_drafts)
     following, meets_end = _following(rule, positions[index + 1 :], limits.ending_ids)
     if not all(position.is_match for position in following[:window]):
         return RejectionReason.WINDOW
     if len(following) >= min_following:
         return None
+    # The window is not full: an ending token closes it for good, the end of the draft only for this round.
     return RejectionReason.GUARD if meets_end else RejectionReason.TAIL
 
 
-def _spans(rule: FlyRule, num_drafts: int) -> tuple[int, int]:
-    """`window` and `min_following` for a draft of this length."""
+def _window_sizes(rule: FlyRule, num_drafts: int) -> tuple[int, int]:
+    """Return `window` and `min_following` for a draft of this length."""
     if not rule.shrinks:
         return rule.window, rule.min_following
     longest = max(1, num_drafts - 1)
@@ -104,9 +129,10 @@ def _is_guarded(rule: FlyRule, mismatch: Position, ending_ids: frozenset[int]) -
 def _following(
     rule: FlyRule, positions: tuple[Position, ...], ending_ids: frozenset[int]
 ) -> tuple[list[Position], bool]:
-    """The draft positions that a window may count, and whether an ending token cuts them short."""
+    """Return the draft positions that a window may count, and whether an ending token cuts them short."""
     following: list[Position] = []
     for position in positions:
+        # A bonus is the target's own token: it says nothing about the draft.
         if not position.is_bonus:
             following.append(position)
         if rule.guard_stops and position.token in ending_ids:
@@ -122,11 +148,11 @@ def _can_carry(
     state: RuleState,
     index: int,
 ) -> bool:
-    """Whether an open mismatch, `tail[0]`, may wait for the next draft."""
+    """Return True if the open mismatch `tail[0]` may wait for the next draft to fill its window."""
     if rule.tail is not Tail.CARRY or not evidence.positions:
         return False
     matches = sum(not position.is_bonus for position in tail[1:])
-    # What would be decided with the window: all up to the bonus, the missing matches, and one choice more.
+    # Response length once the window is full: all tokens up to the bonus, the missing matches, one choice.
     length = state.num_decided + index + len(tail) + 1 + (rule.window - matches) + 1
     fits = length <= limits.max_new_tokens
     return matches >= rule.carry_after and fits and evidence.extra_choice not in limits.ending_ids
@@ -138,20 +164,20 @@ def _verdict(position: Position) -> Verdict:
     return Verdict.EXACT if position.is_match else Verdict.RESCUED
 
 
-def _kept(positions: Sequence[Position]) -> tuple[DecidedToken, ...]:
+def _decided(positions: Sequence[Position]) -> tuple[DecidedToken, ...]:
     return tuple([DecidedToken(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
 
 
-def _after(state: RuleState, decided: tuple[DecidedToken, ...]) -> RuleState:
+def _next_state(state: RuleState, decided: tuple[DecidedToken, ...]) -> RuleState:
     return RuleState(state.num_decided + len(decided))
 
 
 def _rejected(
-    state: RuleState, kept: Sequence[Position], mismatch: Position, rejection: RejectionReason
+    state: RuleState, accepted: Sequence[Position], mismatch: Position, rejection: RejectionReason
 ) -> tuple[RuleState, Decision]:
     correction = DecidedToken(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
-    decided = (*_kept(kept), correction)
-    return _after(state, decided), Decision(decided, rejection=rejection)
+    decided = (*_decided(accepted), correction)
+    return _next_state(state, decided), Decision(decided, rejection=rejection)
 
 
 def _carried(
@@ -160,7 +186,7 @@ def _carried(
     choice = evidence.extra_choice
     bonus = Position(choice, choice, evidence.extra_entropy, is_bonus=True)
     provisional = (*positions[index:], bonus)
-    decided = _kept(positions[:index])
+    decided = _decided(positions[:index])
     next_state = RuleState(state.num_decided + len(decided), provisional)
     return next_state, Decision(decided, tuple(position.token for position in provisional))
 
@@ -170,5 +196,5 @@ def _accepted(
 ) -> tuple[RuleState, Decision]:
     verdict = Verdict.BONUS if positions else Verdict.PLAIN
     extra = DecidedToken(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
-    decided = (*_kept(positions), extra)
-    return _after(state, decided), Decision(decided)
+    decided = (*_decided(positions), extra)
+    return _next_state(state, decided), Decision(decided)

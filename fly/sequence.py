@@ -1,4 +1,4 @@
-"""A sequence of token ids, kept equal at client and server by absolute position and a rolling hash."""
+"""Token sequences that client and server keep equal by absolute-position updates and a rolling hash."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ _BASE = 0x1F3A_9D2C_55E7_0B61 % _MODULUS
 
 
 def extend_hash(prefix_hash: int, token: int) -> int:
-    """The hash of a prefix with one more token: a polynomial modulo the Mersenne prime 2^61 - 1."""
+    """Return the hash of a prefix extended by one token: a polynomial modulo the Mersenne prime 2^61 - 1."""
     return (prefix_hash * _BASE + token + 1) % _MODULUS
 
 
 class TokenSequence:
-    """Token ids by position, with the rolling hash of every prefix; truncation is by length."""
+    """Token ids with the rolling hash of every prefix."""
 
     __slots__ = ("_hashes", "ids")
 
@@ -36,24 +36,24 @@ class TokenSequence:
             self._hashes.append(last)
 
     def truncate(self, length: int) -> None:
-        """Forgets all tokens from position `length` on."""
+        """Remove all tokens from position `length` on."""
         del self.ids[length:]
         del self._hashes[length + 1 :]
 
     def prefix_hash(self, length: int) -> int:
-        """Hash of the first `length` tokens; 0 for none."""
+        """Return the hash of the first `length` tokens; 0 for an empty prefix."""
         return self._hashes[length]
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
-    """What a sequence is from now on, told to a server that knows an earlier state (truth by position).
+    """An update by absolute position: keep the first tokens of the server's sequence, then append others.
 
     Attributes:
-        step_id: Increases by one per step of a stream.
-        keep: Tokens that the server retains.
+        step_id: Number of the step; increases by one per step of a stream.
+        keep: Number of tokens that the server keeps.
         tokens: Token ids to append after them.
-        decided: Tokens of the new sequence that will never be rolled back.
+        decided: Number of tokens of the new sequence that will never be rolled back.
         prefix_hash: Hash of the first `keep` tokens.
     """
 
@@ -65,49 +65,55 @@ class SequenceUpdate:
 
 
 class SequenceMirror:
-    """What a server knows of one sequence, as its client believes; makes the smallest update."""
+    """The client's copy of the sequence that a server holds; computes the smallest update."""
 
-    __slots__ = ("_decided", "_known", "_step_id")
+    __slots__ = ("_decided", "_step_id", "_tokens")
 
     def __init__(self) -> None:
-        self._known: list[int] = []
+        self._tokens: list[int] = []
         self._decided = 0
         self._step_id = 0
 
     def update(self, sequence: TokenSequence, drafts: Sequence[int], decided: int) -> SequenceUpdate:
-        """The step that turns what the server knows into `sequence + drafts`.
+        """Return the update that turns the server's sequence into `sequence + drafts`.
 
         Args:
             sequence: The sequence without drafts.
-            drafts: Tokens to judge after it.
+            drafts: Draft tokens after it.
             decided: Length of the prefix that will never be rolled back; never decreases.
         """
         keep = self._common_length(sequence.ids)
         tokens = (*sequence.ids[keep:], *drafts)
-        self._known[keep:] = tokens
+        self._tokens[keep:] = tokens
         self._decided = decided
         self._step_id += 1
-        return SequenceUpdate(self._step_id, keep, tokens, decided, sequence.prefix_hash(keep))
+        return SequenceUpdate(
+            step_id=self._step_id,
+            keep=keep,
+            tokens=tokens,
+            decided=decided,
+            prefix_hash=sequence.prefix_hash(keep),
+        )
 
     def append(self, tokens: Sequence[int]) -> None:
-        """The server added `tokens` of its own: a drafter knows its own draft."""
-        self._known.extend(tokens)
+        """Record `tokens` that the server appended itself: a drafter keeps its own draft."""
+        self._tokens.extend(tokens)
 
     def forget(self) -> None:
-        """The server lost the sequence: the next update replays it all."""
-        self._known.clear()
+        """Record that the server lost the sequence: the next update replays all of it."""
+        self._tokens.clear()
         self._decided = 0
 
     def _common_length(self, ids: list[int]) -> int:
-        limit = min(len(ids), len(self._known))
+        limit = min(len(ids), len(self._tokens))
         length = min(self._decided, limit)
-        while length < limit and ids[length] == self._known[length]:
+        while length < limit and ids[length] == self._tokens[length]:
             length += 1
         return length
 
 
 class StaleReason(Enum):
-    """Why a step could not be applied."""
+    """The reason why an update could not be applied."""
 
     BEYOND_STATE = "beyond_state"
     WRONG_HASH = "wrong_hash"
@@ -115,7 +121,7 @@ class StaleReason(Enum):
 
 
 class StaleState(Exception):
-    """A step builds on tokens that are not known here; the stream answers `Stale`."""
+    """The server does not hold the tokens that an update keeps; the stream answers `Stale`."""
 
     def __init__(self, reason: StaleReason) -> None:
         super().__init__(reason.value)
@@ -123,15 +129,15 @@ class StaleState(Exception):
 
 
 class ReplicatedSequence:
-    """The token ids that a server knows of one sequence.
+    """The server's copy of one sequence.
 
     Attributes:
-        tokens: The ids.
-        decided: How many of them will never be rolled back.
+        tokens: The token ids.
+        decided: Number of tokens that will never be rolled back.
     """
 
     def __init__(self, vocab_size: int, context_length: int = 0) -> None:
-        """Starts empty; ids lie below `vocab_size`, and a `context_length` of 0 is unlimited."""
+        """Create an empty sequence; ids lie below `vocab_size`, and a `context_length` of 0 is unlimited."""
         self.tokens = TokenSequence()
         self.decided = 0
         self._vocab_size = vocab_size
@@ -141,14 +147,14 @@ class ReplicatedSequence:
         return len(self.tokens)
 
     def apply(self, update: SequenceUpdate) -> int:
-        """Truncates to `update.keep` and appends `update.tokens`; from `keep = 0` it replays.
+        """Truncate to `update.keep` tokens and append `update.tokens`; `keep = 0` replays the sequence.
 
         Returns:
             Length of the prefix that has not changed.
 
         Raises:
-            StaleState: The kept tokens are not known here; the sequence is unchanged.
-            InvalidRequest: A field breaks a limit; the sequence is unchanged.
+            StaleState: The kept tokens are not those of this sequence; the sequence is unchanged.
+            InvalidRequest: A field violates a limit; the sequence is unchanged.
         """
         self._check_values(update)
         unchanged = update.keep
@@ -189,7 +195,7 @@ class ReplicatedSequence:
 
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
+    """Return the length of the longest common prefix."""
     for length, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return length

@@ -1,4 +1,4 @@
-"""The speculation loop of one response, without input or output: what to verify next, what was decided."""
+"""The speculation loop of one response, without I/O: track what to verify next and what was decided."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,15 +8,21 @@ from fly.statistics import Statistics
 from fly.types import DecidedToken, Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState
 
 StopFinder = Callable[[Sequence[int]], int | None]
-"""Told every decided token once and in order; answers how many of the given ones the response keeps when
-they complete a stop string, else None."""
+"""Search for a stop string. Called with every decided token once, in order. If the given tokens complete a
+stop string, return how many of them the response keeps, else None."""
 
 
 class Speculation:
-    """One response as it grows: prompt, decided tokens, and the provisional tail.
+    """A growing response: the prompt, the decided tokens and the provisional tokens after them.
 
-    Its caller repeats, until `finish_reason` is set: draft at most `max_drafts` tokens after `sequence`, have
-    the target verify them, `apply` the evidence, emit what was decided.
+    The caller repeats until `finish_reason` is set: draft at most `max_drafts` tokens after `sequence`, let
+    the target verify them, `apply` the evidence, emit the decided tokens.
+
+    Attributes:
+        sequence: The prompt, the decided tokens and the provisional tokens.
+        prompt_length: Tokens of the prompt.
+        statistics: Counts of rounds, drafts and verdicts.
+        finish_reason: The reason why the response ended; None while it continues.
     """
 
     def __init__(
@@ -27,7 +33,15 @@ class Speculation:
         find_stop: StopFinder = lambda ids: None,
         received: Sequence[int] = (),
     ) -> None:
-        """Begins a response, or goes on with one behind the decided tokens that it has `received`."""
+        """Start a response.
+
+        Args:
+            prompt: Token ids of the prompt.
+            rule: The acceptance rule.
+            limits: The token budget and the ending tokens.
+            find_stop: Search for stop strings in the decided tokens.
+            received: Decided tokens of a response that is resumed; they count towards `limits`.
+        """
         self.sequence = TokenSequence((*prompt, *received))
         self.prompt_length = len(prompt)
         self.statistics = Statistics()
@@ -39,19 +53,19 @@ class Speculation:
 
     @property
     def decided_length(self) -> int:
-        """Tokens of the sequence that will never be rolled back, the prompt included."""
+        """Tokens of the sequence that will never be rolled back, including the prompt."""
         return self.prompt_length + self._state.num_decided
 
     @property
     def max_drafts(self) -> int:
-        """Longest draft whose every token, and one choice more, can still be emitted."""
+        """Longest draft, in tokens, that fits the budget together with one choice of the target."""
         return self._limits.max_new_tokens - (len(self.sequence) - self.prompt_length) - 1
 
     def apply(self, evidence: Evidence) -> Decision:
-        """Decides the round and grows the sequence.
+        """Decide the round, and update the sequence, the statistics and `finish_reason`.
 
         Returns:
-            The decision, cut behind the first ending token and at the token budget.
+            The decision, cut after the first ending token and at the token budget.
         """
         self._state, decision = decide(self._rule, self._state, evidence, self._limits)
         decision = self._cut(decision)
@@ -62,7 +76,7 @@ class Speculation:
         return decision
 
     def _cut(self, decision: Decision) -> Decision:
-        """Ends the response where its limits say so; sets `finish_reason`."""
+        """Cut the decision at the end of the response, if it contains it; set `finish_reason`."""
         before = self._state.num_decided - len(decision.decided)
         length, self.finish_reason = self._ending(decision.decided, self._limits.max_new_tokens - before)
         if self.finish_reason is None:
@@ -72,7 +86,7 @@ class Speculation:
         return Decision(decision.decided[:length], rejection=rejection)
 
     def _ending(self, decided: Sequence[DecidedToken], budget: int) -> tuple[int, FinishReason | None]:
-        """How many of the tokens the response keeps, and why it ends there; None where it goes on."""
+        """Return how many of the tokens the response keeps, and its finish reason; None if it continues."""
         ids = [token.token for token in decided[:budget]]
         reason = FinishReason.LENGTH if len(ids) == budget else None
         for index, token in enumerate(ids):

@@ -1,4 +1,4 @@
-"""Puts a router together: tokenizer, fleet, servicer, host."""
+"""Build a router: tokenizer, replica directory, servicer, host."""
 
 from pathlib import Path
 
@@ -11,35 +11,35 @@ from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
-from router.generation.generation import Means
+from router.generation.generation import RouterContext
 from router.http.app import create_app
 from router.http.server import HttpServer
-from router.replicas.discovery import Fleet
-from router.replicas.pools import Probing
+from router.metrics import RouterMetrics
+from router.replicas.directory import ReplicaDirectory
+from router.replicas.pools import ProbeConfig
 from router.requests.sampling_defaults import sampling_defaults
-from router.security.callers import public_guard
+from router.security.callers import public_access_policy
 from router.security.keys import Keys
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
+from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
-from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
 from services.common.security.identity import Identity
-from services.common.telemetry.metrics.router import router_observer
 from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
 
 _SIMULATED = "simulated"
-"""Architecture whose token ids are numbers without text: any tokenizer will do."""
+"""Architecture of simulated models: their token ids have no text, so any tokenizer is accepted."""
 
 
 async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
-    """A host that serves this configuration, not yet started; a target is there.
+    """Return a host that serves this configuration, not started yet; a target is available.
 
     Raises:
-        ConfigError: Tokenizer, targets and drafters do not fit together; the certificate or the file of API
+        ConfigError: Tokenizer, targets and drafters do not match; the certificate or the file of API
             keys cannot be used.
         ModelError: The model cannot be found, or has no usable tokenizer.
         NotReady: No target answered in time.
@@ -50,18 +50,18 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
     template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
-    probing = Probing(config.probe_interval_s, config.probe_timeout_s)
-    fleet = Fleet(_source(config, clock, identity), config.balancing, clock, probing, identity)
+    probing = ProbeConfig(config.probe_interval_s, config.probe_timeout_s)
+    replicas = ReplicaDirectory(_source(config, clock, identity), config.balancing, clock, probing, identity)
     try:
-        await fleet.start(config.start_timeout_s)
-        _check_tokenizer(tokenizer, fleet, folder)
+        await replicas.start(config.start_timeout_s)
+        _check_tokenizer(tokenizer, replicas, folder)
     except BaseException:
-        await fleet.close()
+        await replicas.close()
         raise
     telemetry = Telemetry(config.telemetry, "router")
-    observer, lengths = router_observer(telemetry.registry), DraftLengths(clock)
-    means = Means(fleet, tokenizer, template, config, clock, lengths, telemetry.tracer, observer)
-    generation = GenerationService(means)
+    metrics, lengths = RouterMetrics(telemetry.registry), DraftLengths(clock)
+    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, metrics)
+    generation = GenerationService(context)
 
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(GenerationServicer(generation), server)
@@ -69,31 +69,38 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     service = Service(SERVICE_NAME, register, generation.close)
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
-    face = None if config.http_port is None else create_app(generation, config, defaults, keys)
-    companions = () if face is None else (_http_server(face, config, identity),)
-    guard = public_guard(config.security, identity, keys)
-    return Host(service, config.address, guard, options, companions, telemetry)
+    app = None if config.http_port is None else create_app(generation, config, defaults, keys)
+    sidecars = () if app is None else (_http_server(app, config, identity),)
+    access_policy = public_access_policy(config.security, identity, keys)
+    return Host(
+        service,
+        config.address,
+        access_policy=access_policy,
+        options=options,
+        sidecars=sidecars,
+        telemetry=telemetry,
+    )
 
 
-def _http_server(face: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
+def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
     assert config.http_port is not None
-    return HttpServer(face, config.host, config.http_port, identity.server_context() if identity else None)
+    return HttpServer(app, config.host, config.http_port, identity.server_context() if identity else None)
 
 
 def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:
     if config.registry is not None:
-        return WatchedRegistry(config.registry, clock, identity)
-    return listed_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
+        return RegistryEndpointSource(config.registry, clock, identity)
+    return configured_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
-def _check_tokenizer(tokenizer: Tokenizer, fleet: Fleet, folder: Path) -> None:
-    """Rejects a tokenizer whose ids mean something else to a target."""
+def _check_tokenizer(tokenizer: Tokenizer, replicas: ReplicaDirectory, folder: Path) -> None:
+    """Check that the tokenizer's ids mean the same to every target; raises ConfigError."""
     own_hash = token_map_hash(folder)
-    for target in fleet.targets.replicas:
+    for target in replicas.targets.replicas:
         info = target.info
         if tokenizer.vocab_size > info.vocab_size:
             found = f"{folder} has {tokenizer.vocab_size} tokens"
-            raise ConfigError(f"model: {found}, but {target.name} knows {info.vocab_size}")
-        means_nothing = info.architecture == _SIMULATED or not info.token_map_hash
-        if not means_nothing and info.token_map_hash != own_hash:
+            raise ConfigError(f"model: {found}, but {target.name} has {info.vocab_size}")
+        takes_any = info.architecture == _SIMULATED or not info.token_map_hash
+        if not takes_any and info.token_map_hash != own_hash:
             raise ConfigError(f"model: {folder} maps tokens to other ids than {target.name}")

@@ -1,16 +1,18 @@
-"""What every public face of the router shares: checks a request, admits it, generates its choices."""
+"""The generation service behind both public APIs: check a request, admit it, generate its choices."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
+from fly.messages import Role
 from router.admission.admission import Admission
 from router.deployment_info import describe
-from router.generation.choices import EmitOfChoice, generate_choices, patient
-from router.generation.generation import Means
-from router.generation.observation import ObservedRequest
+from router.generation.choices import EmitOfChoice, generate_choices, with_write_timeout
+from router.generation.generation import RouterContext
+from router.generation.observation import observed_request
 from router.generation.response import DeploymentInfo, Header, Origin
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.deadline import Deadline
@@ -24,27 +26,29 @@ T = TypeVar("T")
 
 
 class GenerationService:
-    """Serves requests for text, whatever protocol they came by."""
+    """Serve generation requests of any protocol."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._quotas = Quotas(means.clock)
-        self._admission = Admission(means.config.max_concurrent, means.config.max_queued, means.clock)
-        means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
+    def __init__(self, context: RouterContext) -> None:
+        self._context = context
+        self._quotas = Quotas(context.clock)
+        self._admission = Admission(context.config.max_concurrent, context.config.max_queued, context.clock)
+        context.metrics.requests_queued.set_function(lambda: self._admission.queued)
+        for role in context.replicas.num_ready():
+            context.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
     async def describe(self) -> DeploymentInfo:
-        """What is served, and its limits.
+        """Return the models, defaults and limits of this deployment.
 
         Raises:
-            NotReady: No target serves, nor came to in time.
+            NotReady: No target is available within `replica_wait_s`.
         """
         target, drafter = await self._paired()
-        return describe(target.info, drafter.info if drafter else None, self._means.config)
+        return describe(target.info, drafter.info if drafter else None, self._context.config)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a target can take a request at once."""
-        return bool(self._means.fleet.targets.ready(any_replica))
+        """True if a target is available now."""
+        return bool(self._context.replicas.targets.ready(any_replica))
 
     async def serve(
         self,
@@ -53,23 +57,24 @@ class GenerationService:
         make_emit: Callable[[Header], EmitOfChoice],
         traceparent: str = "",
     ) -> Header:
-        """Checks, admits and generates one request; all its work ends with this call, however it ends.
+        """Check, admit and generate one request. All its work ends with this call, also after an error.
 
         Args:
-            request: As the client gave it.
-            time_remaining_s: Until nobody wants the response any more; None is for ever.
-            make_emit: Told the header once the request is accepted; gives what takes each piece.
-            traceparent: Of the client's trace (W3C), where it has one.
+            request: The request as received.
+            time_remaining_s: Time until the deadline; None for no deadline.
+            make_emit: Called with the header once the request is accepted; returns the function that sends
+                pieces.
+            traceparent: W3C trace context of the client, if any.
 
         Raises:
-            FlyServeError: The request breaks a limit, finds no place, or cannot be finished.
+            FlyServeError: The request breaks a limit, is not admitted, or cannot be finished.
         """
-        means, clock = self._means, self._means.clock
+        context, clock = self._context, self._context.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
         caller = current_caller()
         tenant = caller.name or request.cache_salt
         with (
-            ObservedRequest(means.observer, means.tracer, clock, traceparent) as observed,
+            observed_request(context.metrics, context.tracer, clock, traceparent) as observed,
             self._quotas.counted(caller),
         ):
             self._admission.check(tenant, deadline)
@@ -77,69 +82,82 @@ class GenerationService:
             prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt))
             header = _header(prepared)
             observed.accepted(prepared)
-            async with self._admission.place(tenant, deadline):
+            async with self._admission.slot(tenant, deadline):
                 observed.admitted()
-                with patient(make_emit(header), means.config.write_timeout_s) as emit:
-                    await generate_choices(means, prepared, started, deadline, emit)
+                with with_write_timeout(make_emit(header), context.config.write_timeout_s) as emit:
+                    await generate_choices(context, prepared, started, deadline, emit)
         return header
 
     async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The token ids of a text, and each one's own text.
+        """Return the token ids of a text, and the text of each token.
 
         Raises:
             InvalidRequest: The text is too long.
         """
-        limit = self._means.config.limits.prompt_characters
+        limit = self._context.config.limits.prompt_characters
         if len(text) > limit:
-            raise InvalidRequest.of("text", f"has {len(text)} characters, at most {limit}")
-        tokenizer = self._means.tokenizer
+            raise InvalidRequest.of(
+                "text",
+                _too_long("has", len(text), limit),
+            )
+        tokenizer = self._context.tokenizer
         ids = tuple(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
         return ids, tuple(tokenizer.pieces(ids))
 
     async def render_chat(
         self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        """The token ids of a conversation, up to where the model answers.
+        """Return the token ids of a conversation, up to where the model answers.
 
         Args:
             messages: Each with its role and content.
-            variables: Further ones that the chat template may read.
+            variables: Further variables of the chat template.
 
         Raises:
-            InvalidRequest: The messages are too long, or the chat template rejects them or is missing.
+            InvalidRequest: The messages are too long, or there is no chat template, or it rejects them.
         """
-        limit, texts = self._means.config.limits.prompt_characters, [m["content"] for m in messages]
+        limit, texts = self._context.config.limits.prompt_characters, [m["content"] for m in messages]
         if (length := sum(map(len, texts))) > limit:
-            raise InvalidRequest.of("messages", f"have {length} characters, at most {limit}")
-        template = self._means.chat_template
+            raise InvalidRequest.of(
+                "messages",
+                _too_long("have", length, limit),
+            )
+        template = self._context.chat_template
         return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
 
     async def tokenize_chat(
         self, messages: Sequence[Mapping[str, str]]
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The token ids of a conversation, and each one's own text; raises what `render_chat` does."""
+        """Return the token ids of a conversation and the text of each token; raises as `render_chat`."""
         ids = await self.render_chat(messages, {})
-        return ids, tuple(self._means.tokenizer.pieces(ids))
+        return ids, tuple(self._context.tokenizer.pieces(ids))
 
     async def close(self) -> None:
-        """Lets go of every replica."""
-        await self._means.fleet.close()
+        """Close the connections to all replicas."""
+        await self._context.replicas.close()
+
+    def _num_ready(self, role: Role) -> int:
+        return self._context.replicas.num_ready()[role]
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         weights = request.resume.weight_fingerprint if request.resume else ""
-        means, (target, _) = self._means, await self._paired(with_weights(weights))
+        context, (target, _) = self._context, await self._paired(with_weights(weights))
 
         def prepared() -> PreparedRequest:
-            tokenizer = means.tokenizer
-            return prepare(request, tokenizer.encode, tokenizer.eos_ids, target.info, means.config)
+            tokenizer = context.tokenizer
+            return prepare(request, tokenizer.encode, tokenizer.eos_ids, target.info, context.config)
 
         return await _off_loop_if_long(request.prompt, prepared)
 
     async def _paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
-        """A target and a drafter for what they serve; waits for a target for a while."""
-        fleet = self._means.fleet
-        await fleet.targets.wait(accepts, self._means.config.replica_wait_s)
-        return fleet.paired(accepts)
+        """Return a target and a drafter to check the request against; wait at most `replica_wait_s`."""
+        replicas = self._context.replicas
+        await replicas.targets.wait(accepts, self._context.config.replica_wait_s)
+        return replicas.paired(accepts)
+
+
+def _too_long(verb: str, length: int, limit: int) -> str:
+    return f"{verb} {length} characters, at most {limit} are allowed (router.limits.prompt_characters)"
 
 
 def _header(request: PreparedRequest) -> Header:
@@ -150,7 +168,7 @@ def _header(request: PreparedRequest) -> Header:
 
 
 async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:
-    """Does the work in a thread where tokenizing would hold up other requests."""
+    """Run `work` in a thread if tokenizing the text would block the event loop."""
     if isinstance(text, str) and is_slow_to_encode(text):
         return await asyncio.to_thread(work)
     return work()

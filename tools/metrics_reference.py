@@ -1,30 +1,106 @@
-"""`python -m tools.metrics_reference`: writes the table of all metrics into the documentation."""
+"""`python -m tools.metrics_reference`: write the table of all metrics into docs/telemetry.md."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from services.common.telemetry.metrics.catalogue import Told, catalogue
+from prometheus_client import CollectorRegistry, Metric
+
+from fly.messages import Load, Role
+from router.metrics import RouterMetrics
+from services.common.telemetry.process import process_metrics
+from services.drafter.metrics import DrafterMetrics
+from services.sub_drafter.metrics import SubDrafterMetrics
+from services.target.metrics import TargetMetrics
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "telemetry.md"
 _BEGIN, _END = "<!-- metrics: generated, see the last section -->", "<!-- end of metrics -->"
 
 
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """One metric as the table shows it.
+
+    Attributes:
+        name: As it is exposed, without the suffixes of a histogram.
+        kind: counter, gauge, histogram or info.
+        labels: Names of its labels, without `le` of a histogram.
+        help: One sentence.
+        samples: Names of the exposed samples.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    samples: frozenset[str]
+
+
+def registries() -> Mapping[str, CollectorRegistry]:
+    """Return one registry per role, and that of every process, filled by their owners."""
+    every, _ = process_metrics("", "")
+    router, target, drafter, sub_drafter = (CollectorRegistry() for _ in range(4))
+    RouterMetrics(router)
+    TargetMetrics(target, Load)
+    DrafterMetrics(drafter, Role.DRAFTER, Load)
+    SubDrafterMetrics(sub_drafter, Load)
+    return {
+        "every process": every,
+        "router": router,
+        Role.TARGET.value: target,
+        Role.DRAFTER.value: drafter,
+        Role.SUB_DRAFTER.value: sub_drafter,
+    }
+
+
+def documented() -> dict[Documented, list[str]]:
+    """Return every metric of this project, once, with the roles that expose it."""
+    roles: dict[Documented, list[str]] = {}
+    for role, registry in registries().items():
+        for metric in _metrics(registry):
+            roles.setdefault(metric, []).append(role)
+    names = [metric.name for metric in roles]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"{', '.join(sorted(twice))}: two roles declare it differently")
+    return roles
+
+
+def _metrics(registry: CollectorRegistry) -> Iterator[Documented]:
+    for metric in registry.collect():
+        if metric.name.startswith("flyserve_"):
+            yield _documented(metric)
+
+
+def _documented(metric: Metric) -> Documented:
+    """Read a metric's labels from its samples: each owner exposes at least one from the start."""
+    if not metric.samples:
+        raise ValueError(f"{metric.name} has no sample before it is used, so its labels are unknown")
+    suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
+    return Documented(
+        name=metric.name + suffix,
+        kind=metric.type,
+        labels=tuple(label for label in metric.samples[0].labels if label != "le"),
+        help=metric.documentation,
+        samples=frozenset(sample.name for sample in metric.samples),
+    )
+
+
 def table() -> str:
-    """One line of Markdown per metric."""
-    head = "| metric | kind | labels | told by | what it is |\n|---|---|---|---|---|\n"
-    return head + "".join(f"{_row(told)}\n" for told in catalogue())
+    """Return one line of Markdown per metric."""
+    head = "| metric | kind | labels | exposed by | meaning |\n|---|---|---|---|---|\n"
+    return head + "".join(f"{_row(metric, roles)}\n" for metric, roles in documented().items())
 
 
 def with_table(page: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with the current table."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n{table()}{_END}{after}"
 
 
-def _row(told: Told) -> str:
-    family = told.family
-    labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
-    return f"| `{family.name}` | {family.kind} | {labels} | {', '.join(told.roles)} | {family.help} |"
+def _row(metric: Documented, roles: list[str]) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {', '.join(roles)} | {metric.help} |"
 
 
 if __name__ == "__main__":

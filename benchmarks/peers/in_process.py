@@ -14,8 +14,9 @@ from fly.speculation import Speculation
 from fly.types import FlyRule, Mode, ResponseLimits
 from router.generation.round import make_evidence
 from router.text.tokenizer import Tokenizer
-from services.drafter.drafting import NullProposer, draft
-from services.engine.base import Job, Runner, Slot
+from services.drafter.base import NullProposer
+from services.drafter.drafting import draft
+from services.engine.base import Job, KvSlot, Runner
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.sequence import EngineSequence
@@ -28,7 +29,7 @@ T = TypeVar("T")
 class Side:
     """One model's side of a response: what the sequence is, told by position as on the wire."""
 
-    def __init__(self, runner: Runner, slot: Slot, opening: Open) -> None:
+    def __init__(self, runner: Runner, slot: KvSlot, opening: Open) -> None:
         info = runner.info
         self.sequence = EngineSequence(opening, slot, info.vocab_size, runner.kv_capacity, _CHUNK_TOKENS)
         self._runner = runner

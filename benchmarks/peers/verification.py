@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from benchmarks.peers.transformers_peer import load_plain
 from fly.messages import Role
 from fly.types import SamplingParams
-from services.engine.base import Slot, Work
+from services.engine.base import ForwardInput, KvSlot
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import load_runner
 
@@ -72,16 +72,16 @@ class VerificationRig:
             self._model(rows, past_key_values=cache, use_cache=True).logits.argmax(-1).tolist()
             cache.crop(-num_rows)
 
-    def _work(self, index: int, num_rows: int) -> Work:
+    def _work(self, index: int, num_rows: int) -> ForwardInput:
         end = CONTEXT_TOKENS + num_rows
         tokens = self._ids[index, CONTEXT_TOKENS:end].tolist()
-        return Work(self._slots[index], CONTEXT_TOKENS, tokens, num_rows, SamplingParams(), 0, ())
+        return ForwardInput(self._slots[index], CONTEXT_TOKENS, tokens, num_rows, SamplingParams(), 0, ())
 
-    def _prefill(self, index: int) -> Slot:
+    def _prefill(self, index: int) -> KvSlot:
         slot = self._runner.allocate(CONTEXT_TOKENS + _MOST_ROWS)
-        assert slot is not None, "the arena holds every sequence"
+        assert slot is not None, "the KV cache has room for every sequence"
         tokens = self._ids[index, :CONTEXT_TOKENS].tolist()
-        self._runner.forward([Work(slot, 0, tokens, 0, SamplingParams(), 0, ())])
+        self._runner.forward([ForwardInput(slot, 0, tokens, 0, SamplingParams(), 0, ())])
         return slot
 
     @torch.inference_mode()

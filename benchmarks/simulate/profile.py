@@ -14,7 +14,7 @@ _PARTS: Mapping[str, str] = {
     "router.generation.round:decide": "decide: the rule, detokenizing, counting",
     "router.generation.generation:open_response": "open and close the streams",
     "router.service:GenerationService._prepare": "check a request",
-    "router.generation.round:play_round": "a round, what is left of it",
+    "router.generation.round:run_round": "a round, what is left of it",
     "router.": "a request, what is left of it",
 }
 """What a stack is part of: the first of these that begins any of its functions."""

@@ -43,7 +43,7 @@ class System:
         self._running: dict[str, ServiceProcess] = {}
         self._metrics: dict[str, str] = {}
         places = [self._target(name) for name in ("target-0", REPLACED)]
-        memory = ("--engine", "suffix", "--memory-tokens", _REMEMBERED)
+        memory = ("--engine", "suffix", "--response-cache-tokens", _REMEMBERED)
         helper = self._start("sub_drafter", "services.sub_drafter", *memory).address
         model = ("--simulated", f"{{{_LANGUAGE}, base_s: 0.004, agreement: 0.85}}", *_ROOM)
         drafter = self._start("drafter", "services.drafter", *model, "--sub-drafter", helper).address

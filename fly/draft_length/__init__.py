@@ -1,1 +1,1 @@
-"""How long the next draft is: always the same, or what gives the most tokens per second at present."""
+"""Draft length control: a fixed length, or the length with the most tokens per second at the present load."""

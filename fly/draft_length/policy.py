@@ -1,4 +1,4 @@
-"""Who chooses the length of a sequence's drafts: the interface, and the simplest policy."""
+"""The interface that chooses the length of a sequence's drafts, and the fixed length."""
 
 from typing import Protocol
 
@@ -6,33 +6,34 @@ from fly.messages import Draft, Verification
 
 
 class DraftLength(Protocol):
-    """Chooses the length of one sequence's drafts, round by round.
+    """The policy that chooses the length of one sequence's drafts, round by round.
 
-    A round is: `choose`, then `drafted` where a draft came, `verified`, and `decided` unless it was the last.
+    The calls of one round, in order: `choose`; `record_draft` if a draft arrived; `record_verification`;
+    `record_round` unless it was the last round.
     """
 
     def choose(self) -> int:
-        """Draft tokens to ask for now; 0 decodes this round plainly."""
+        """Return the number of draft tokens to request now; 0 decodes this round plainly."""
 
-    def drafted(self, draft: Draft, spent_s: float) -> None:
-        """A draft came, `spent_s` after it was asked for."""
+    def record_draft(self, draft: Draft, spent_s: float) -> None:
+        """Record a draft that arrived `spent_s` seconds after its request."""
 
-    def verified(self, verification: Verification, spent_s: float) -> None:
-        """The target answered, `spent_s` after it was asked."""
+    def record_verification(self, verification: Verification, spent_s: float) -> None:
+        """Record the target's verification, which arrived `spent_s` seconds after its request."""
 
-    def decided(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
-        """The round is over and the sequence goes on.
+    def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
+        """Record the end of a round after which the sequence continues.
 
         Args:
-            start: Length of the sequence, provisional tokens included, before the draft.
-            num_drafts: Drafts that were verified.
+            start: Length of the sequence before the draft, in tokens, including provisional tokens.
+            num_drafts: Draft tokens that were verified.
             decided_length: Tokens of the sequence that will never be rolled back.
-            is_open: Provisional tokens follow them, whose fate a later round decides.
+            is_open: Provisional tokens follow them; a later round decides these.
         """
 
 
 class FixedLength:
-    """Always the same."""
+    """A policy with the same length in every round."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -40,11 +41,11 @@ class FixedLength:
     def choose(self) -> int:
         return self._length
 
-    def drafted(self, draft: Draft, spent_s: float) -> None:
+    def record_draft(self, draft: Draft, spent_s: float) -> None:
         return None
 
-    def verified(self, verification: Verification, spent_s: float) -> None:
+    def record_verification(self, verification: Verification, spent_s: float) -> None:
         return None
 
-    def decided(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
+    def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         return None

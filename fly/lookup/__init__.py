@@ -1,1 +1,1 @@
-"""Look-up of earlier text: n-gram and suffix indexes, a cache of finished responses, snippets of them."""
+"""Look-up of earlier text: n-gram indexes, proposals from them, a cache of finished responses, snippets."""

@@ -1,11 +1,10 @@
-"""Prompt look-up: what followed the last time that the sequence ended like this (a hash index)."""
+"""The n-gram index of one growing sequence, and proposals by prompt look-up."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _RECENT = 8
-"""Earlier occurrences that the confidence is estimated from."""
+"""Earlier occurrences from which the confidence is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +13,7 @@ class Proposal:
 
     Attributes:
         tokens: The proposed ids; empty without a match.
-        match_length: Length of the matched suffix.
+        match_length: Length of the matched suffix, in tokens.
         confidence: Estimated probability that the first token is right.
     """
 
@@ -24,61 +23,102 @@ class Proposal:
 
 
 class NgramIndex:
-    """An index of one growing sequence by its n-grams, the longest suffix first.
+    """The n-grams of one growing sequence, each with a chain of positions from the latest to the first.
 
-    Appending, truncating and matching cost O(orders) per token. Suffixes of `max_ngram` down to `min_ngram`
-    tokens are tried; of several earlier occurrences the latest is continued.
+    The position of an n-gram is that of the token after it. Appending and truncating cost O(orders) per
+    token.
     """
 
-    def __init__(self, min_ngram: int = 2, max_ngram: int = 5) -> None:
-        self._orders = range(max_ngram, min_ngram - 1, -1)
+    def __init__(self, orders: Iterable[int]) -> None:
+        """Create an empty index of n-grams whose lengths are `orders`, each at least 1."""
         self._ids: list[int] = []
-        # Per n-gram the positions that followed it, ascending; truncation pops them in reverse order.
-        self._followers: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        # No n-gram has position 0, so 0 ends a chain.
+        self._latest: dict[tuple[int, ...], int] = {}
+        self._earlier: dict[int, list[int]] = {order: [] for order in orders}
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def extend(self, ids: Iterable[int]) -> None:
+        """Append tokens."""
+        indexed, latest = self._ids, self._latest
         for token in ids:
-            for ngram in self._suffixes():
-                self._followers[ngram].append(len(self._ids))
-            self._ids.append(token)
+            position = len(indexed)
+            for order, earlier in self._earlier.items():
+                if position < order:
+                    earlier.append(0)
+                    continue
+                ngram = tuple(indexed[position - order :])
+                earlier.append(latest.get(ngram, 0))
+                latest[ngram] = position
+            indexed.append(token)
 
     def truncate(self, length: int) -> None:
-        """Forgets all tokens from position `length` on."""
+        """Remove all tokens from position `length` on."""
         while len(self._ids) > length:
             self._ids.pop()
-            for ngram in self._suffixes():
-                positions = self._followers[ngram]
-                positions.pop()
-                if not positions:
-                    del self._followers[ngram]
+            for order, earlier in self._earlier.items():
+                ngram, position = self.suffix(order), earlier.pop()
+                if position:
+                    self._latest[ngram] = position
+                elif ngram:
+                    del self._latest[ngram]
+
+    def tokens(self, start: int, stop: int | None = None) -> list[int]:
+        """Return the tokens from position `start` to `stop`; a negative position counts from the end."""
+        return self._ids[start:stop]
+
+    def suffix(self, order: int) -> tuple[int, ...]:
+        """Return the last `order` tokens; empty if the sequence is shorter."""
+        return tuple(self._ids[-order:]) if len(self._ids) >= order else ()
+
+    def latest_position(self, ngram: tuple[int, ...]) -> int:
+        """Return the latest position of an n-gram; 0 if it has none."""
+        return self._latest.get(ngram, 0)
+
+    def followers(self, ngram: tuple[int, ...], limit: int) -> list[int]:
+        """Return the tokens that followed an n-gram, the latest first, at most `limit`."""
+        position = self._latest.get(ngram, 0)
+        found: list[int] = []
+        if not position:
+            return found
+        earlier = self._earlier[len(ngram)]
+        while position and len(found) < limit:
+            found.append(self._ids[position])
+            position = earlier[position]
+        return found
+
+
+class PromptLookup:
+    """Proposals for one sequence: continue the latest earlier occurrence of its longest matching suffix."""
+
+    def __init__(self, min_ngram: int = 2, max_ngram: int = 5) -> None:
+        """Match suffixes of `max_ngram` down to `min_ngram` tokens."""
+        self._orders = range(max_ngram, min_ngram - 1, -1)
+        self._index = NgramIndex(self._orders)
+
+    def update(self, ids: Sequence[int], unchanged: int) -> None:
+        """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
+        self._index.truncate(unchanged)
+        self._index.extend(ids[len(self._index) :])
 
     def propose(self, max_tokens: int) -> Proposal:
-        """The continuation of the longest suffix that occurred before, at most `max_tokens` long."""
+        """Return the continuation of the longest suffix that occurred before, at most `max_tokens` long."""
         if max_tokens < 1:
             return Proposal()
-        for ngram in self._suffixes():
-            if ngram in self._followers:
-                positions = self._followers[ngram]
-                return Proposal(
-                    self._continuation(positions[-1], max_tokens), len(ngram), self._confidence(positions)
-                )
+        for order in self._orders:
+            ngram = self._index.suffix(order)
+            if position := self._index.latest_position(ngram):
+                tokens = self._continuation(position, max_tokens)
+                return Proposal(tokens, match_length=order, confidence=self._confidence(ngram))
         return Proposal()
 
-    def _suffixes(self) -> Iterable[tuple[int, ...]]:
-        length = len(self._ids)
-        for order in self._orders:
-            if order <= length:
-                yield tuple(self._ids[length - order :])
-
     def _continuation(self, start: int, max_tokens: int) -> tuple[int, ...]:
-        """The tokens from `start` on; beyond the end the period that led there goes on."""
-        period = len(self._ids) - start
-        return tuple(self._ids[start + offset % period] for offset in range(max_tokens))
+        """Return the tokens from `start` on; beyond the end of the sequence they repeat."""
+        tokens = self._index.tokens(start, start + max_tokens)
+        return tuple(tokens[offset % len(tokens)] for offset in range(max_tokens))
 
-    def _confidence(self, positions: list[int]) -> float:
-        """How often the recent occurrences went on like the latest (with one doubt added)."""
-        recent = [self._ids[position] for position in positions[-_RECENT:]]
-        return recent.count(recent[-1]) / (len(recent) + 1)
+    def _confidence(self, ngram: tuple[int, ...]) -> float:
+        """Return the share of recent occurrences that continue like the latest (with one doubt added)."""
+        recent = self._index.followers(ngram, _RECENT)
+        return recent.count(recent[0]) / (len(recent) + 1)

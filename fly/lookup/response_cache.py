@@ -1,4 +1,4 @@
-"""A bounded memory of finished responses, found again by their n-grams; the oldest response goes first."""
+"""A bounded cache of finished responses, searched by their n-grams; the oldest response is evicted first."""
 
 import itertools
 from collections import Counter, deque
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 END = (1 << 32) - 1
-"""Stands behind every response; token ids lie below it."""
+"""Separator after every response; token ids lie below it."""
 
 ORDERS = (1, 2, 4, 8, 16)
-"""Lengths of the n-grams that responses are found by."""
+"""Lengths of the indexed n-grams."""
 
-_UNTRIED = 4
-"""Places of other n-grams with the same hash that a look-up passes over, per place that it wants."""
+_MAX_TRIES = 4
+"""Chain links that a look-up follows per position that it wants; n-grams with the same hash share a chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One response in the ring: its first cell, its tokens, the cells that it took, its salt."""
+    """A response in the ring: its first cell, its tokens, the cells that it occupies, its salt."""
 
     start: int
     num_tokens: int
@@ -28,20 +28,20 @@ class _Stored:
 
 
 class ResponseCache:
-    """Responses in a ring of token cells, with a chain of places per n-gram from the latest to the oldest.
+    """Responses in a ring of token cells, with a chain of positions per n-gram from the latest to the oldest.
 
-    A place is the cell of the token that follows an n-gram within its response. Chains are never cleaned:
-    a walk ends where a link leads to a younger cell, and every place is compared before it counts, so what
-    has been overwritten, or belongs to another salt, is never found. State per token: 8 bytes, and about 8
-    per order.
+    The position of an n-gram is the cell of the token after it within its response. Chains are never
+    cleaned: a walk ends where a link leads to a younger cell, and every position is compared before it
+    counts. A token that has been overwritten, or belongs to another salt, is therefore never found. Memory
+    per token: 8 bytes, and about 8 bytes per order.
 
     Attributes:
-        num_tokens: Of all responses held; never above `max_tokens`.
-        num_evicted: Responses that gave way to later ones.
+        num_tokens: Tokens of all cached responses; at most `max_tokens`.
+        num_evicted: Responses that have been evicted.
     """
 
     def __init__(self, max_tokens: int, orders: Sequence[int] = ORDERS) -> None:
-        """Empty; `orders` are the lengths of the n-grams that responses are found by."""
+        """Create an empty cache; `orders` are the lengths of the indexed n-grams."""
         self.num_tokens = 0
         self.num_evicted = 0
         self._shortest = min(orders)
@@ -49,7 +49,7 @@ class ResponseCache:
         self._tokens = np.zeros(self._num_cells, np.uint32).data
         self._owners = np.zeros(self._num_cells, np.uint32).data
         self._mask = (1 << max(4, (max_tokens // 2).bit_length())) - 1
-        # Per order the latest place of every hash, and the one before each; one above the cell: 0 is none.
+        # Per order the latest position of every hash, and the one before each; stored plus 1, 0 is none.
         self._indices = {
             order: (np.zeros(self._mask + 1, np.uint32).data, np.zeros(self._num_cells, np.uint32).data)
             for order in orders
@@ -62,22 +62,22 @@ class ResponseCache:
         self._next_owner = 1
 
     def __len__(self) -> int:
-        """Responses held."""
+        """Number of cached responses."""
         return len(self._stored)
 
     @property
     def num_bytes(self) -> int:
-        """Of the ring and its index, once every cell has been written."""
+        """Bytes of the ring and its index, once every cell has been written."""
         views = (self._tokens, self._owners, *itertools.chain.from_iterable(self._indices.values()))
         return sum(view.nbytes for view in views)
 
     def add(self, ids: Sequence[int], salt: str = "") -> None:
-        """Remembers a response; of one that is too long, its end."""
+        """Add a response; of a response that is too long, its end."""
         ids = ids[-(self._num_cells - 1) :]
         if len(ids) <= self._shortest:
             return
         start, num_cells = self._make_room(len(ids) + 1)
-        self._stored.append(_Stored(start, len(ids), num_cells, salt))
+        self._stored.append(_Stored(start=start, num_tokens=len(ids), num_cells=num_cells, salt=salt))
         self.num_tokens += len(ids)
         self._num_of_salt[salt] += 1
         owner = self._salts.get(salt)
@@ -90,28 +90,28 @@ class ResponseCache:
         self._link(start, list(ids), owner)
 
     def followers(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
-        """The tokens that followed an n-gram of one of the orders, the latest first, at most `limit`.
+        """Return the tokens that followed an n-gram of one of the orders, the latest first, at most `limit`.
 
-        Behind the last token of a response nothing follows, and only responses of one salt are looked at.
+        Only responses of this salt are searched. No token follows the last token of a response.
         """
-        return [self._tokens[place] for place in self.places(ngram, salt, limit)]
+        return [self._tokens[position] for position in self.positions(ngram, salt, limit)]
 
-    def snippet(self, place: int, num_before: int, num_tokens: int) -> range:
-        """At most `num_tokens` places of one response, from at most `num_before` before the given one."""
-        first = place
-        while first > 0 and place - first < num_before and self._tokens[first - 1] != END:
+    def snippet(self, position: int, num_before: int, num_tokens: int) -> range:
+        """Return at most `num_tokens` positions of a response, from at most `num_before` before this one."""
+        first = position
+        while first > 0 and position - first < num_before and self._tokens[first - 1] != END:
             first -= 1
-        last = place
+        last = position
         while last - first < num_tokens and self._tokens[last] != END:
             last += 1
         return range(first, last)
 
-    def text(self, places: range) -> tuple[int, ...]:
-        """The tokens at the places of a snippet."""
-        return tuple(self._tokens[places.start : places.stop])
+    def text(self, positions: range) -> tuple[int, ...]:
+        """Return the tokens at the positions of a snippet."""
+        return tuple(self._tokens[positions.start : positions.stop])
 
-    def places(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
-        """Where the tokens are that followed an n-gram; until the next `add`."""
+    def positions(self, ngram: tuple[int, ...], salt: str, limit: int) -> list[int]:
+        """Return the positions of the tokens that followed an n-gram; valid until the next `add`."""
         owner, index = self._salts.get(salt), self._indices.get(len(ngram))
         if owner is None or index is None:
             return []
@@ -124,7 +124,7 @@ class ResponseCache:
     ) -> list[int]:
         found: list[int] = []
         wanted, age, order = np.array(ngram, np.uint32).data, 0, len(ngram)
-        for _ in range(limit * _UNTRIED):
+        for _ in range(limit * _MAX_TRIES):
             if not link or len(found) == limit:
                 break
             cell = link - 1
@@ -145,7 +145,10 @@ class ResponseCache:
                 latest[bucket] = start + index + 1
 
     def _make_room(self, num_cells: int) -> tuple[int, int]:
-        """A run of cells that does not wrap around; what it skips at the ring's end counts as its own."""
+        """Free a run of cells that does not wrap around; return its start and length.
+
+        The length includes the cells skipped at the end of the ring.
+        """
         skipped = self._num_cells - self._head if self._head + num_cells > self._num_cells else 0
         while self._stored and self._span + skipped + num_cells > self._num_cells:
             self._evict()

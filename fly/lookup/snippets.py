@@ -1,53 +1,53 @@
-"""Which snippets of earlier responses tell most about how a sequence may go on."""
+"""Snippets: the parts of earlier responses that best predict the next tokens of a sequence."""
 
 from collections.abc import Iterator, Sequence
 
 from fly.lookup.response_cache import ORDERS, ResponseCache
 
 _LOOK_BACK = 20
-"""Last tokens of a sequence that snippets are looked for: a draft, and what it followed."""
+"""Number of last tokens of a sequence that are looked up: a draft and its context."""
 
 _BEFORE, _LENGTH = 16, 44
-"""Tokens of a snippet before the place that was looked for, and tokens in all."""
+"""Tokens of a snippet before the position that was found, and tokens in total."""
 
 _PER_NGRAM = 4
-"""Snippets per n-gram, the latest: wording varies."""
+"""Snippets per n-gram, the latest ones: wording varies."""
 
-_PLACES = 16
-"""Places of an n-gram among which snippets are chosen that have not been told yet."""
+_POSITIONS = 16
+"""Positions of an n-gram among which snippets that have not been sent are chosen."""
 
 
 class SnippetRetriever:
-    """Finds snippets for one sequence, none of them twice."""
+    """The search for snippets for one sequence; each snippet is found at most once."""
 
-    def __init__(self, memory: ResponseCache, salt: str) -> None:
-        self._memory = memory
+    def __init__(self, cache: ResponseCache, salt: str) -> None:
+        self._cache = cache
         self._salt = salt
-        self._told: set[int] = set()
+        self._sent: set[int] = set()
 
     def find(self, ids: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:
-        """Snippets in which other responses said what `ids` says last, `max_tokens` in all.
+        """Return snippets in which the last n-grams of `ids` occur, `max_tokens` in total.
 
-        What has been overwritten in memory since it was told may be passed over.
+        A response that has overwritten a sent snippet in the cache may be skipped.
         """
         found: list[tuple[int, ...]] = []
-        for place in self._places(ids):
-            snippet = self._memory.snippet(place, _BEFORE, min(_LENGTH, max_tokens))
-            if place in self._told or not 2 <= len(snippet) <= max_tokens:
+        for position in self._positions(ids):
+            snippet = self._cache.snippet(position, _BEFORE, min(_LENGTH, max_tokens))
+            if position in self._sent or not 2 <= len(snippet) <= max_tokens:
                 continue
-            self._told.update(snippet)
-            found.append(self._memory.text(snippet))
+            self._sent.update(snippet)
+            found.append(self._cache.text(snippet))
             max_tokens -= len(snippet)
         return found
 
-    def _places(self, ids: Sequence[int]) -> Iterator[int]:
-        """Where what the sequence said last was said, from its end backwards; of each n-gram the longest."""
+    def _positions(self, ids: Sequence[int]) -> Iterator[int]:
+        """Yield cache positions, from the end of `ids` backwards; at each end by its longest known n-gram."""
         for end in range(len(ids), max(0, len(ids) - _LOOK_BACK), -1):
             for order in sorted(ORDERS, reverse=True):
                 if order < 2 or order > end:
                     continue
-                places = self._memory.places(tuple(ids[end - order : end]), self._salt, _PLACES)
-                news = [place for place in places if place not in self._told]
-                yield from news[:_PER_NGRAM]
-                if places:
+                positions = self._cache.positions(tuple(ids[end - order : end]), self._salt, _POSITIONS)
+                unsent = [position for position in positions if position not in self._sent]
+                yield from unsent[:_PER_NGRAM]
+                if positions:
                     break

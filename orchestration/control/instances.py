@@ -1,4 +1,4 @@
-"""The nouns of orchestration: an instance of a replica, how far it is, and what became of those before it."""
+"""The nouns of the controller: an instance, its phase, the failures of earlier instances, and a node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from orchestration.deployment.plan import ReplicaSpec
 
 
 class Phase(StrEnum):
-    """How far an instance is."""
+    """The phase of an instance's life."""
 
     STARTING = "starting"
     READY = "ready"
@@ -19,8 +19,8 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
-    """Which instance: a replica keeps its name over restarts, and counts them."""
+class InstanceKey:
+    """The identity of an instance: its replica's name, which restarts keep, and the number of the start."""
 
     replica: str
     generation: int
@@ -34,15 +34,15 @@ class Instance:
     """One start of a replica; its spec never changes.
 
     Attributes:
-        spec: What was started.
-        generation: Of its replica; no two instances of a replica have the same.
-        phase: How far it is.
-        since: Clock reading when it came to be in this phase.
+        spec: The spec that was started.
+        generation: Number of this start of the replica; no two instances of a replica share one.
+        phase: Its phase.
+        since: Clock reading at the start of this phase.
         address: host:port of its server, once known.
-        node: Id of the node that it was meant for, then of the one that it runs on; empty where unknown.
-        waits_for: What keeps it from starting, in one line.
-        is_condemned: It is to be replaced, although nothing about it is out of date.
-        load: What it last said that it carries.
+        node: Id of the node that was chosen for it, later of the node that it runs on; empty if unknown.
+        waiting_for: The reason why it cannot start yet, in one line.
+        is_marked_for_replacement: It will be replaced although its spec is up to date.
+        load: The load that it reported last.
     """
 
     spec: ReplicaSpec
@@ -51,13 +51,13 @@ class Instance:
     since: float = 0.0
     address: str = ""
     node: str = ""
-    waits_for: str = ""
-    is_condemned: bool = False
+    waiting_for: str = ""
+    is_marked_for_replacement: bool = False
     load: Load = field(default_factory=Load)
 
     @property
-    def key(self) -> Key:
-        return Key(self.spec.replica, self.generation)
+    def key(self) -> InstanceKey:
+        return InstanceKey(self.spec.replica, self.generation)
 
     @property
     def role(self) -> Role:
@@ -65,21 +65,21 @@ class Instance:
 
     @property
     def is_listed(self) -> bool:
-        """Whether routers are told of it."""
+        """True if the registry lists it."""
         return self.phase in (Phase.READY, Phase.DRAINING) and bool(self.address)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """What became of a replica's instances so far.
+class ReplicaHistory:
+    """The outcome of a replica's instances so far.
 
     Attributes:
-        generation: Of the latest one.
-        failures: Lost one after the other, none of which had served for long.
-        retry_at: Clock reading before which no other is started.
-        fault: Why the latest was lost; empty once another serves.
-        is_rejection: It was rejected by its configuration or its model rather than lost.
-        avoid: Node that the next one should not go to.
+        generation: Generation of the latest instance.
+        failures: Number of consecutive lost instances, none of which had served for long.
+        retry_at: Clock reading before which no other instance is started.
+        fault: The reason why the latest instance was lost; empty once another one serves.
+        is_rejection: The latest instance was rejected because of its configuration or its model.
+        avoid: Id of the node that the next instance should avoid.
     """
 
     generation: int = 0
@@ -92,13 +92,13 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine that actors can run on.
+    """A machine that can run actors.
 
     Attributes:
-        id: Ray's.
-        name: For people.
-        num_cpus: Logical CPUs in all.
-        others: Amounts of its other resources in all: of GPUs, and of those that mark it.
+        id: Ray's node id.
+        name: Name to show to people.
+        num_cpus: Total logical CPUs.
+        others: Total amounts of its other resources: GPUs, and resources that mark the node.
     """
 
     id: str
@@ -107,5 +107,5 @@ class Node:
     others: Mapping[str, float] = field(default_factory=dict)
 
     def amount(self, resource: str) -> float:
-        """Of a resource, as Ray names it."""
+        """Return the total amount of a resource, given Ray's name for it."""
         return self.num_cpus if resource == "CPU" else self.others.get(resource, 0.0)

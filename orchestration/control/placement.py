@@ -1,4 +1,4 @@
-"""Which node the next instance goes to. Pure."""
+"""Placement: choose the node of the next instance. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,16 +9,16 @@ from orchestration.deployment.plan import ReplicaSpec
 def choose_node(
     spec: ReplicaSpec, nodes: Sequence[Node], instances: Iterable[Instance], avoid: str = ""
 ) -> Node | None:
-    """The node with room for all actors of a replica on which the fewest of its tier run, then the emptiest.
+    """Return a node with room for all actors of a replica: the fewest of its tier, then the most free CPUs.
 
     Args:
-        spec: Of the replica.
-        nodes: Those that are up.
-        instances: All that take room.
-        avoid: Id of a node that is taken only where there is no other.
+        spec: Spec of the replica.
+        nodes: Nodes that are up.
+        instances: All instances that take room.
+        avoid: Id of a node to choose only if there is no other.
 
     Returns:
-        None where no node has room, by what this deployment itself has placed there.
+        None if no node has room, judged by the instances of this deployment alone.
     """
     placed = [instance for instance in instances if instance.node]
 
@@ -37,7 +37,7 @@ def choose_node(
 
 
 def shortage(spec: ReplicaSpec, nodes: Sequence[Node]) -> str:
-    """What a replica waits for that no node has room for, in one line."""
+    """Return the resource that a replica without a node waits for, in one line."""
     asked = f"{spec.num_cpus:g} CPUs"
     if spec.num_gpus:
         asked += f" and {spec.num_gpus:g} GPUs"

@@ -1,18 +1,18 @@
-"""Desired against actual, replica by replica: what to start, to drain and to end now. Pure."""
+"""Reconciler: compare desired and actual replicas; decide which to start, drain and stop now. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fly.messages import Role
-from orchestration.control.cluster_state import Ledger
-from orchestration.control.instances import Instance, Key, Phase
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.instances import Instance, InstanceKey, Phase
 from orchestration.deployment.file import RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec
 
 UNREACHABLE_S = 5.0
-"""Who does not answer for so long is ended and restarted."""
+"""An instance that has not answered for this long is stopped, and its replica restarted."""
 _DRAIN_MARGIN_S = 10.0
-"""A drain that has not ended by itself so long after its time is ended."""
+"""An instance that still drains this long after its drain timeout is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,52 +24,53 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no new sequences, finish the running ones, then end."""
+    """Accept no new sequences, finish the running ones, then stop."""
 
-    key: Key
+    key: InstanceKey
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """End its processes and forget it.
+class Stop:
+    """Stop the processes of an instance and remove it.
 
     Attributes:
-        key: Which.
-        fault: Why, where that counts as a failure of its replica.
+        key: The instance.
+        fault: The reason, if this counts as a failure of the replica; else empty.
     """
 
-    key: Key
+    key: InstanceKey
     fault: str = ""
 
 
-Action = Start | Drain | End
+Action = Start | Drain | Stop
 
 
 def decide(
-    desired: Sequence[ReplicaSpec], ledger: Ledger, now: float, rollout: RolloutConfig
+    desired: Sequence[ReplicaSpec], cluster: ClusterState, now: float, rollout: RolloutConfig
 ) -> list[Action]:
-    """What brings the instances nearer to the desired replicas; nothing where they are there.
+    """Return the actions that bring the instances closer to the desired replicas; none if they match.
 
-    A replica whose spec has changed is replaced: another instance is started beside it, and it drains once
-    that one serves. Of a tier, at most `rollout.surge` instances are beside another one of their replica, or
-    of a replica that is desired no more; with no surge a replica drains first, one at a time.
+    To replace a replica whose spec has changed, another instance is started next to it; the old one drains
+    once the new one serves. Each tier has at most `rollout.surge` such extra instances: second instances of a
+    replica, or instances of a replica that is no longer desired. Without a surge a replica drains first, one
+    at a time.
     """
-    return [action for role in Role for action in _Tier(role, desired, ledger, now, rollout).actions()]
+    return [action for role in Role for action in _Tier(role, desired, cluster, now, rollout).actions()]
 
 
-def apply(action: Action, ledger: Ledger, now: float) -> Instance | None:
-    """Enters an action in the ledger; the instance that it is about, None where it is not there any more."""
+def apply(action: Action, cluster: ClusterState, now: float) -> Instance | None:
+    """Record an action in the cluster state; return its instance, None if it no longer exists."""
     match action:
         case Start(spec):
-            return ledger.start(spec, now)
+            return cluster.add(spec, now)
         case Drain(key):
-            ledger.drain(key, now)
-            return ledger.instances.get(key)
-        case End(key, fault):
+            cluster.mark_draining(key, now)
+            return cluster.instances.get(key)
+        case Stop(key, fault):
             if fault:
-                ledger.lost(key, fault, now)
-            instance = ledger.instances.get(key)
-            ledger.forget(key)
+                cluster.mark_lost(key, fault, now)
+            instance = cluster.instances.get(key)
+            cluster.remove(key)
             return instance
 
 
@@ -77,81 +78,87 @@ class _Tier:
     """One tier at one time."""
 
     def __init__(
-        self, role: Role, desired: Sequence[ReplicaSpec], ledger: Ledger, now: float, rollout: RolloutConfig
+        self,
+        role: Role,
+        desired: Sequence[ReplicaSpec],
+        cluster: ClusterState,
+        now: float,
+        rollout: RolloutConfig,
     ) -> None:
-        self._wanted: Mapping[str, ReplicaSpec] = {
+        self._desired: Mapping[str, ReplicaSpec] = {
             spec.replica: spec for spec in desired if spec.role is role
         }
-        self._instances = [i for _, i in sorted(ledger.instances.items()) if i.role is role]
+        self._instances = [i for _, i in sorted(cluster.instances.items()) if i.role is role]
         self._by_replica: dict[str, list[Instance]] = {}
         for instance in self._instances:
             self._by_replica.setdefault(instance.key.replica, []).append(instance)
-        self._ledger, self._now, self._rollout = ledger, now, rollout
-        self._has_gap = False
-        self._room = rollout.surge - self._num_extra()
+        self._cluster, self._now, self._rollout = cluster, now, rollout
+        self._is_replacing_in_place = False
+        self._surge_left = rollout.surge - self._num_extra()
 
     def actions(self) -> Iterator[Action]:
-        yield from self._clear_away()
-        for replica in sorted(self._by_replica.keys() - self._wanted.keys()):
-            yield from map(self._let_go, self._alive(replica))
-        for replica, spec in self._wanted.items():
-            yield from self._keep(replica, spec)
+        yield from self._stop_unusable()
+        for replica in sorted(self._by_replica.keys() - self._desired.keys()):
+            yield from map(_drain_or_stop, self._usable(replica))
+        for replica, spec in self._desired.items():
+            yield from self._reconcile(replica, spec)
 
-    def _clear_away(self) -> Iterator[Action]:
-        """What will do nothing more of use."""
+    def _stop_unusable(self) -> Iterator[Action]:
+        """Stop instances that are lost, unreachable for too long, or past their drain timeout."""
         for instance in self._instances:
             waited_s = self._now - instance.since
             if instance.phase is Phase.LOST:
-                yield End(instance.key)
+                yield Stop(instance.key)
             elif instance.phase is Phase.UNREACHABLE and waited_s >= UNREACHABLE_S:
-                yield End(instance.key, f"it did not answer for {UNREACHABLE_S:g} s")
+                yield Stop(instance.key, f"it did not answer for {UNREACHABLE_S:g} s")
             elif instance.phase is Phase.DRAINING and waited_s >= self._rollout.drain_s + _DRAIN_MARGIN_S:
-                yield End(instance.key)
+                yield Stop(instance.key)
 
-    def _keep(self, replica: str, spec: ReplicaSpec) -> Iterator[Action]:
-        """One desired replica."""
-        alive = self._alive(replica)
-        fresh = [i for i in alive if i.spec == spec and not i.is_condemned]
-        stale = [i for i in alive if i not in fresh]
-        if any(i.phase is Phase.READY for i in fresh):
-            yield from map(self._let_go, stale)
+    def _reconcile(self, replica: str, spec: ReplicaSpec) -> Iterator[Action]:
+        """Reconcile one desired replica."""
+        usable = self._usable(replica)
+        current = [i for i in usable if i.spec == spec and not i.is_marked_for_replacement]
+        outdated = [i for i in usable if i not in current]
+        if any(i.phase is Phase.READY for i in current):
+            yield from map(_drain_or_stop, outdated)
             return
-        spare = [i for i in stale if i.phase is Phase.READY][:-1]
-        yield from (self._let_go(i) for i in stale if i.phase is Phase.STARTING or i in spare)
-        if stale and self._is_replaced_in_place(replica):
-            self._has_gap = True
-            yield from (self._let_go(i) for i in stale if i.phase is not Phase.STARTING)
-        if not fresh and self._may_start(replica):
+        spare = [i for i in outdated if i.phase is Phase.READY][:-1]
+        yield from (_drain_or_stop(i) for i in outdated if i.phase is Phase.STARTING or i in spare)
+        if outdated and self._can_replace_in_place(replica):
+            self._is_replacing_in_place = True
+            yield from (_drain_or_stop(i) for i in outdated if i.phase is not Phase.STARTING)
+        if not current and self._may_start(replica):
             yield Start(spec)
 
     def _may_start(self, replica: str) -> bool:
-        """Whether another instance may start now; one beside another takes room."""
-        if self._now < self._ledger.slot(replica).retry_at:
+        """Check the retry delay and the surge; a second instance of a replica uses up surge."""
+        if self._now < self._cluster.history(replica).retry_at:
             return False
         if not self._present(replica):
             return True
-        self._room -= 1
-        return self._room >= 0
+        self._surge_left -= 1
+        return self._surge_left >= 0
 
     def _num_extra(self) -> int:
-        """Instances beside another one of their replica, or of a replica that is desired no more."""
+        """Return the number of second instances of a replica and of instances that are no longer desired."""
         numbers = ((replica, len(self._present(replica))) for replica in self._by_replica)
-        return sum(number - (replica in self._wanted) for replica, number in numbers if number)
+        return sum(number - (replica in self._desired) for replica, number in numbers if number)
 
-    def _is_replaced_in_place(self, replica: str) -> bool:
-        """Without a surge: one at a time, while all other replicas serve."""
+    def _can_replace_in_place(self, replica: str) -> bool:
+        """Check that there is no surge, no other replacement is going on and all other replicas serve."""
         serving = {i.key.replica for i in self._instances if i.phase is Phase.READY}
         others = [i for i in self._instances if i.key.replica != replica]
-        is_whole = self._wanted.keys() - {replica} <= serving and all(i.phase is Phase.READY for i in others)
-        return self._rollout.surge == 0 and not self._has_gap and is_whole
+        is_whole = self._desired.keys() - {replica} <= serving and all(i.phase is Phase.READY for i in others)
+        return self._rollout.surge == 0 and not self._is_replacing_in_place and is_whole
 
-    def _let_go(self, instance: Instance) -> Action:
-        return Drain(instance.key) if instance.phase is Phase.READY else End(instance.key)
-
-    def _alive(self, replica: str) -> list[Instance]:
-        """Instances of a replica that serve or may come to."""
+    def _usable(self, replica: str) -> list[Instance]:
+        """Return the instances of a replica that serve or may serve later."""
         return [i for i in self._present(replica) if i.phase is not Phase.DRAINING]
 
     def _present(self, replica: str) -> list[Instance]:
-        """Instances of a replica that take room."""
+        """Return the instances of a replica that take room."""
         return [i for i in self._by_replica.get(replica, ()) if i.phase is not Phase.LOST]
+
+
+def _drain_or_stop(instance: Instance) -> Action:
+    return Drain(instance.key) if instance.phase is Phase.READY else Stop(instance.key)

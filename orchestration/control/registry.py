@@ -1,4 +1,4 @@
-"""The registry: which replicas may be used, where they are, and who is told of every change."""
+"""The registry: list the endpoints of usable replicas and stream every change to its watchers."""
 
 import asyncio
 import contextlib
@@ -15,19 +15,19 @@ from services.common.host import Service
 
 
 class Registry:
-    """The present endpoints and their watchers; for one event loop.
+    """The current endpoints and their watchers; for one event loop.
 
     Attributes:
-        snapshot: What watchers were told last.
+        snapshot: The snapshot that was published last.
     """
 
     def __init__(self, generation: int = 0) -> None:
-        """Lists nothing yet; generations of snapshots go on after `generation`."""
+        """Start with no endpoints; the first snapshot has the generation after `generation`."""
         self.snapshot = Snapshot(generation)
         self._watchers: set[asyncio.Queue[Snapshot | None]] = set()
 
-    def show(self, endpoints: tuple[Endpoint, ...]) -> bool:
-        """Makes these the endpoints; says whether that changed anything, and tells it if so."""
+    def publish(self, endpoints: tuple[Endpoint, ...]) -> bool:
+        """Send these endpoints to all watchers; return False if they are unchanged."""
         if endpoints == self.snapshot.endpoints:
             return False
         self.snapshot = Snapshot(self.snapshot.generation + 1, endpoints)
@@ -37,7 +37,7 @@ class Registry:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[asyncio.Queue[Snapshot | None]]:
-        """A queue of the present snapshot and every later one; None when the registry closes."""
+        """Yield a queue of the current snapshot and every later one; None when the registry closes."""
         queue: asyncio.Queue[Snapshot | None] = asyncio.Queue()
         queue.put_nowait(self.snapshot)
         self._watchers.add(queue)
@@ -47,13 +47,13 @@ class Registry:
             self._watchers.discard(queue)
 
     def close(self) -> None:
-        """Ends every watch."""
+        """End every watch."""
         for queue in self._watchers:
             queue.put_nowait(None)
 
 
 class RegistryService(RegistryServicer):
-    """`List` and `Watch` of a registry."""
+    """The gRPC methods `List` and `Watch` of a registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -61,20 +61,20 @@ class RegistryService(RegistryServicer):
     async def List(
         self, request: registry_pb2.ListRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> registry_pb2.ListResponse:
-        """The present snapshot."""
+        """Return the current snapshot."""
         return registry_pb2.ListResponse(snapshot=snapshot_to_wire(self._registry.snapshot))
 
     async def Watch(
         self, request: registry_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[registry_pb2.WatchResponse]:
-        """The present snapshot, then every later one, until the registry closes."""
+        """Stream the current snapshot, then every later one, until the registry closes."""
         with self._registry.watch() as snapshots:
             while (snapshot := await snapshots.get()) is not None:
                 yield registry_pb2.WatchResponse(snapshot=snapshot_to_wire(snapshot))
 
 
 def registry_service(registry: Registry) -> Service:
-    """The registry as a host serves it."""
+    """Return the registry as a service of a host."""
 
     async def close() -> None:
         registry.close()

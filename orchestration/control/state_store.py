@@ -1,33 +1,40 @@
-"""What a controller must still know after a crash: one document, kept where the crash does not reach."""
+"""The state store: the part of the controller's state that must survive its crash, as one document."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fly.errors import ConfigError
 from fly.messages import Load
-from orchestration.control.instances import Instance, Slot
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.instances import Instance, ReplicaHistory
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import Members, first_members
+from orchestration.deployment.plan import Members
+
+_WRITE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Everything that is not to be seen from the running instances.
+class PersistedState:
+    """Everything that cannot be observed from the running instances.
 
     Attributes:
-        deployment: What is desired; None where nothing is.
-        is_ending: It is being ended as a whole.
-        source: The file that it was read from, for people.
-        members: Which replicas make up each tier.
-        registry: host:port of the registry; its port is taken again.
+        deployment: The desired deployment; None before the first one is applied.
+        is_ending: The whole deployment is being ended.
+        source: The file that the deployment was read from, to show to people.
+        members: Names of the replicas that make up each tier.
+        registry: host:port of the registry; a restarted controller listens at the same port.
         snapshot: Generation of the registry's latest snapshot.
-        starts: Times that a controller was started.
-        instances: Those that are being started, run or drain.
-        slots: By replica.
+        starts: Number of times that a controller was started.
+        instances: Instances that are starting, run or drain.
+        histories: Histories by replica.
     """
+
+    # A document of another version is reported, not read in part.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     deployment: Deployment | None = None
     is_ending: bool = False
@@ -37,49 +44,96 @@ class Record:
     snapshot: int = 0
     starts: int = 0
     instances: tuple[Instance, ...] = ()
-    slots: Mapping[str, Slot] = field(default_factory=dict)
+    histories: Mapping[str, ReplicaHistory] = field(default_factory=dict)
+
+    def observing(self, cluster: ClusterState, snapshot: int) -> "PersistedState":
+        """Return this state with the cluster's, without times and loads: no other process can use them."""
+        return replace(
+            self,
+            snapshot=snapshot,
+            instances=tuple(
+                replace(instance, since=0.0, load=Load(), waiting_for="")
+                for instance in cluster.instances.values()
+            ),
+            histories={name: replace(history, retry_at=0.0) for name, history in cluster.histories.items()},
+        )
 
 
-_FORM: TypeAdapter[Record] = TypeAdapter(Record)
+_DOCUMENT: TypeAdapter[PersistedState] = TypeAdapter(PersistedState)
 
 
-class Store(Protocol):
-    """Keeps one document."""
+class DocumentStorage(Protocol):
+    """Durable storage of one document; calls may block."""
 
     def read(self) -> bytes | None:
-        """The latest one; None where there is none."""
+        """Return the latest document; None if there is none."""
 
     def write(self, document: bytes) -> None:
-        """Replaces it, whole or not at all."""
+        """Replace the document atomically."""
 
     def delete(self) -> None:
-        """Leaves none."""
+        """Delete the document."""
 
 
-def lasting(
-    record: Record, snapshot: int, instances: Iterable[Instance], slots: Mapping[str, Slot]
-) -> Record:
-    """The record with what of these means something to another process: neither times nor loads."""
-    return replace(
-        record,
-        snapshot=snapshot,
-        instances=tuple(replace(i, since=0.0, load=Load(), waits_for="") for i in instances),
-        slots={name: replace(slot, retry_at=0.0) for name, slot in slots.items()},
-    )
+class StateStore:
+    """Writes the latest state, one write at a time in a thread; for one event loop."""
+
+    def __init__(self, storage: DocumentStorage) -> None:
+        self._storage = storage
+        self._written: bytes | None = None
+        self._write: asyncio.Task[None] | None = None
+
+    async def load(self) -> PersistedState:
+        """Return the state that was written last; the initial state if there is none.
+
+        Raises:
+            ConfigError: It was written by another version.
+        """
+        document = await asyncio.to_thread(self._storage.read)
+        return PersistedState() if document is None else from_document(document)
+
+    async def save(self, state: PersistedState) -> bool:
+        """Write a state unless it is unchanged; return False if the storage does not answer within 2 s.
+
+        A slower write goes on, and the next state waits for it.
+        """
+        document = to_document(state)
+        if self._write is not None and not await self._has_finished(self._write):
+            return False
+        if document == self._written:
+            return True
+        self._write = asyncio.create_task(self._put(document), name="write state")
+        return await self._has_finished(self._write)
+
+    async def delete(self) -> None:
+        """Delete the state."""
+        await asyncio.to_thread(self._storage.delete)
+
+    async def _has_finished(self, write: "asyncio.Task[None]") -> bool:
+        await asyncio.wait({write}, timeout=_WRITE_TIMEOUT_S)
+        if not write.done():
+            return False
+        self._write = None
+        write.result()
+        return True
+
+    async def _put(self, document: bytes) -> None:
+        await asyncio.to_thread(self._storage.write, document)
+        self._written = document
 
 
-def to_document(record: Record) -> bytes:
-    return _FORM.dump_json(record)
+def to_document(state: PersistedState) -> bytes:
+    return _DOCUMENT.dump_json(state)
 
 
-def from_document(document: bytes) -> Record:
-    """What `to_document` has written.
+def from_document(document: bytes) -> PersistedState:
+    """Parse what `to_document` returned.
 
     Raises:
-        ConfigError: Another version has written it, which knew other fields.
+        ConfigError: Another version wrote it, with other fields.
     """
     try:
-        record = _FORM.validate_json(document)
+        return _DOCUMENT.validate_json(document)
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
@@ -87,37 +141,3 @@ def from_document(document: bytes) -> Record:
             f"the deployment's state was written by another version ({key}: {fault['msg']}):"
             " end the deployment with that version, then apply it with this one"
         ) from None
-    if record.deployment is None or record.members:
-        return record
-    # NOTE: written by a version whose replicas were always numbered from 0.
-    return replace(record, members=first_members(record.deployment))
-
-
-class RayStore:
-    """Ray's own key-value store, in the GCS, where Ray itself keeps its named actors.
-
-    So the document lives exactly as long as what it tells of: longer than the controller, and with a
-    fault-tolerant GCS longer than the head. What Ray's libraries keep their own state in. Actors' constructor
-    arguments would not do: they stay what they were at first.
-    """
-
-    _NAMESPACE = b"flyserve"
-
-    def __init__(self, name: str) -> None:
-        self._key = f"deployment/{name}".encode()
-
-    def read(self) -> bytes | None:
-        from ray.experimental.internal_kv import _internal_kv_get
-
-        document: bytes | None = _internal_kv_get(self._key, namespace=self._NAMESPACE)
-        return document
-
-    def write(self, document: bytes) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
-        _internal_kv_put(self._key, document, overwrite=True, namespace=self._NAMESPACE)
-
-    def delete(self) -> None:
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        _internal_kv_del(self._key, namespace=self._NAMESPACE)

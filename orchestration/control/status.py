@@ -1,18 +1,18 @@
-"""What people are told of a deployment: every replica, its state, its last fault and the remedy. Pure."""
+"""The status of a deployment as shown to people: every replica's state, last fault and remedy. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fly.messages import Load, Role
-from orchestration.control.autoscalers import AutoscalingStatus
-from orchestration.control.cluster_state import Ledger
-from orchestration.control.instances import Instance, Phase, Slot
+from orchestration.control.autoscaler import AutoscalingStatus
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.instances import Instance, Phase, ReplicaHistory
 from orchestration.deployment.plan import ReplicaSpec
 
 
-class State(StrEnum):
-    """How a replica is."""
+class ReplicaState(StrEnum):
+    """The state of a replica."""
 
     STARTING = "starting"
     PENDING = "pending"
@@ -25,25 +25,25 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica, or an instance of it that is let go.
+    """One replica, or an instance of it that drains.
 
     Attributes:
         role: Its tier.
         replica: Its name.
-        state: How it is.
-        address: host:port while it is listed, else empty.
-        generation: Times that it was started.
-        detail: Its last fault, or what it waits for, in one line.
-        remedy: What helps against that, in one line.
-        node: Where it runs, for people.
-        load: What it last said that it carries.
+        state: Its state.
+        address: host:port while the registry lists it, else empty.
+        generation: Number of times that it was started.
+        detail: Its last fault, or the reason why it waits, in one line.
+        remedy: How to fix that, in one line.
+        node: Name of its node, to show to people.
+        load: The load that it reported last.
         since_s: Seconds that it has been in this state.
-        is_current: It is as the deployment says; else it is being replaced.
+        is_current: Its spec is up to date; else it is being replaced.
     """
 
     role: Role
     replica: str
-    state: State
+    state: ReplicaState
     address: str = ""
     generation: int = 0
     detail: str = ""
@@ -59,10 +59,10 @@ class TierStatus:
     """One tier.
 
     Attributes:
-        desired: Replicas that should serve.
-        ready: Those that serve and are as the deployment says.
-        outdated: Replicas that are still to be replaced.
-        autoscaling: How their number follows the load; None where it does not.
+        desired: Number of replicas that should serve.
+        ready: Number of replicas that serve with an up-to-date spec.
+        outdated: Number of replicas that still have to be replaced.
+        autoscaling: Autoscaling state; None if the tier is not autoscaled.
     """
 
     role: Role
@@ -77,12 +77,12 @@ class DeploymentStatus:
     """A whole deployment.
 
     Attributes:
-        name: Of the deployment.
+        name: Name of the deployment.
         registry: host:port of the registry.
-        controller_starts: Times that its controller was started.
-        tiers: In order of their roles.
-        replicas: Tier by tier.
-        notes: What else a person should know, each with its remedy.
+        controller_starts: Number of times that its controller was started.
+        tiers: Tiers in the order of their roles.
+        replicas: Replicas, tier by tier.
+        notes: Other problems of the deployment, each with its remedy.
     """
 
     name: str
@@ -94,43 +94,51 @@ class DeploymentStatus:
 
 
 def tiers(
-    desired: Sequence[ReplicaSpec], ledger: Ledger, autoscaling: Mapping[Role, AutoscalingStatus]
+    desired: Sequence[ReplicaSpec], cluster: ClusterState, autoscaling: Mapping[Role, AutoscalingStatus]
 ) -> tuple[TierStatus, ...]:
-    """Every tier that is desired or still runs."""
+    """Return the status of every tier that is desired or still runs."""
     wanted = {spec.replica: spec for spec in desired}
-    there = {spec.role for spec in desired} | {i.role for i in ledger.instances.values()}
+    present = {spec.role for spec in desired} | {i.role for i in cluster.instances.values()}
 
     def status(role: Role) -> TierStatus:
-        own = [i for i in ledger.instances.values() if i.role is role and i.phase is not Phase.DRAINING]
+        own = [i for i in cluster.instances.values() if i.role is role and i.phase is not Phase.DRAINING]
         current = [i for i in own if _is_current(i, wanted)]
         ready = sum(i.phase is Phase.READY for i in current)
         number = sum(spec.role is role for spec in desired)
-        return TierStatus(role, number, ready, len(own) - len(current), autoscaling.get(role))
+        return TierStatus(
+            role=role,
+            desired=number,
+            ready=ready,
+            outdated=len(own) - len(current),
+            autoscaling=autoscaling.get(role),
+        )
 
-    return tuple(status(role) for role in Role if role in there)
+    return tuple(status(role) for role in Role if role in present)
 
 
 def replicas(
-    desired: Sequence[ReplicaSpec], ledger: Ledger, now: float, nodes: Mapping[str, str]
+    desired: Sequence[ReplicaSpec], cluster: ClusterState, now: float, nodes: Mapping[str, str]
 ) -> tuple[ReplicaStatus, ...]:
-    """Every replica, desired or still there; `nodes` has the names of the nodes by their ids."""
+    """Return the status of every replica that is desired or still runs; `nodes` maps node ids to names."""
     wanted = {spec.replica: spec for spec in desired}
     rows = [
-        _of_instance(instance, ledger.slot(key.replica), now, nodes, _is_current(instance, wanted))
-        for key, instance in ledger.instances.items()
+        _with_instance(instance, cluster.history(key.replica), now, nodes, _is_current(instance, wanted))
+        for key, instance in cluster.instances.items()
     ]
-    there = {key.replica for key in ledger.instances}
+    started = {key.replica for key in cluster.instances}
     rows += [
-        _of_nothing(spec, ledger.slot(spec.replica), now) for spec in desired if spec.replica not in there
+        _without_instance(spec, cluster.history(spec.replica), now)
+        for spec in desired
+        if spec.replica not in started
     ]
     order = list(Role)
     return tuple(sorted(rows, key=lambda row: (order.index(row.role), row.replica, row.generation)))
 
 
-def _of_instance(
-    instance: Instance, slot: Slot, now: float, nodes: Mapping[str, str], is_current: bool
+def _with_instance(
+    instance: Instance, history: ReplicaHistory, now: float, nodes: Mapping[str, str], is_current: bool
 ) -> ReplicaStatus:
-    state, detail = _state(instance, slot)
+    state, detail = _state(instance, history)
     return ReplicaStatus(
         role=instance.role,
         replica=instance.key.replica,
@@ -146,51 +154,56 @@ def _of_instance(
     )
 
 
-def _of_nothing(spec: ReplicaSpec, slot: Slot, now: float) -> ReplicaStatus:
-    """A replica between two tries, or before its first."""
-    state = State.STARTING
-    if slot.fault:
-        state = State.FAILED if slot.is_rejection else State.RESTARTING
-    detail = slot.fault
-    if detail and (wait_s := slot.retry_at - now) > 1:
-        detail += f" (tried again in {wait_s:.0f} s)"
+def _without_instance(spec: ReplicaSpec, history: ReplicaHistory, now: float) -> ReplicaStatus:
+    """Return the status of a replica without an instance: between two starts, or before the first."""
+    state = ReplicaState.STARTING
+    if history.fault:
+        state = ReplicaState.FAILED if history.is_rejection else ReplicaState.RESTARTING
+    detail = history.fault
+    if detail and (wait_s := history.retry_at - now) > 1:
+        detail += f" (retried in {wait_s:.0f} s)"
     return ReplicaStatus(
-        spec.role, spec.replica, state, generation=slot.generation, detail=detail, remedy=_remedy(state, spec)
+        role=spec.role,
+        replica=spec.replica,
+        state=state,
+        generation=history.generation,
+        detail=detail,
+        remedy=_remedy(state, spec),
     )
 
 
-def _state(instance: Instance, slot: Slot) -> tuple[State, str]:
-    """With what there is to say of it."""
+def _state(instance: Instance, history: ReplicaHistory) -> tuple[ReplicaState, str]:
+    """Return an instance's state and its detail."""
     if instance.phase is Phase.STARTING:
-        if instance.waits_for:
-            return State.PENDING, instance.waits_for
-        if slot.fault:
-            return (State.FAILED if slot.is_rejection else State.RESTARTING), slot.fault
-        return State.STARTING, ""
+        if instance.waiting_for:
+            return ReplicaState.PENDING, instance.waiting_for
+        if history.fault:
+            return (ReplicaState.FAILED if history.is_rejection else ReplicaState.RESTARTING), history.fault
+        return ReplicaState.STARTING, ""
     if instance.phase is Phase.LOST:
-        return State.RESTARTING, slot.fault
-    return State(instance.phase.value), ""
+        return ReplicaState.RESTARTING, history.fault
+    return ReplicaState(instance.phase.value), ""
 
 
 def _is_current(instance: Instance, wanted: Mapping[str, ReplicaSpec]) -> bool:
-    return wanted.get(instance.key.replica) == instance.spec and not instance.is_condemned
+    return wanted.get(instance.key.replica) == instance.spec and not instance.is_marked_for_replacement
 
 
-def _remedy(state: State, spec: ReplicaSpec) -> str:
+def _remedy(state: ReplicaState, spec: ReplicaSpec) -> str:
     tier = spec.role.value
     match state:
-        case State.PENDING:
+        case ReplicaState.PENDING:
             return (
                 f"add a node with {spec.total_cpus:g} free CPUs, lower {' or '.join(_size_keys(spec))},"
                 f" or scale: flyserve scale {tier}=N; to replace without room for both: rollout.surge: 0"
             )
-        case State.FAILED:
+        case ReplicaState.FAILED:
             return (
-                f"correct what is said of {tier} and apply again; a model's folder must be on every node,"
+                f"correct the section {tier} and apply again; a model's folder must be on every node,"
                 " or the model come from the hub as org/name@revision"
             )
-        case State.RESTARTING:
-            return f"if it goes on, Ray's logs of its node say more: worker-*.err of {tier}'s actor"
+        case ReplicaState.RESTARTING:
+            return f"if this repeats, see Ray's logs on its node: worker-*.err of {tier}'s actor"
         case _:
             return ""
 

@@ -2,23 +2,24 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.control.autoscaling import Autoscaling
+from orchestration.control.autoscaling_policy import Autoscaling
 from orchestration.deployment import reserved
 from orchestration.deployment.security import located as located_security
 from router.config import RouterSection, SpeculationConfig
-from services.common.config import Config, load_yaml
+from services.common.config import Config, OneOf, load_yaml
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
 from services.engine.config import ModelSection
-from services.sub_drafter.config import LookupEngine, SubDrafterSection
+from services.sub_drafter.config import SubDrafterSection
+from services.sub_drafter.engines import ENGINES
 from services.target.config import TargetSection
 
 APPLICATION_ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +90,7 @@ class DrafterTier(DrafterSection, ModelTier):
 class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
     """The sub-drafters, which help the drafters."""
 
-    engine: Literal[LookupEngine, "model", "none"] = "ngram"  # type: ignore[assignment]
+    engine: Annotated[str, OneOf((*ENGINES, "model", "none"))] = "ngram"
     """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
     `model` runs a tiny language model; `none` leaves the tier out."""
 

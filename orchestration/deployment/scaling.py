@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.control.autoscaling import Autoscaling
+from orchestration.control.autoscaling_policy import Autoscaling
 from orchestration.control.instances import Instance, Phase
 from orchestration.deployment.file import Deployment, ModelTier
 from orchestration.deployment.plan import Members, replica_names
@@ -79,5 +79,5 @@ def _resized(
 def _keep_priority(replica: str, instances: Collection[Instance]) -> tuple[bool, int, int]:
     """Return the priority of keeping a replica: whether it serves and stays, then its load."""
     own = [i for i in instances if i.key.replica == replica and i.phase is Phase.READY]
-    is_lasting = any(not i.is_condemned for i in own)
+    is_lasting = any(not i.is_marked_for_replacement for i in own)
     return is_lasting, sum(i.load.sequences + i.load.queued for i in own), sum(i.load.kv_used for i in own)

@@ -6,8 +6,8 @@ from typing import Any
 
 from fly.messages import Role
 from services.common.config import parse
+from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.config import PublicSecurityConfig, SecurityConfig, TlsConfig
-from services.common.security.guard import Guard, service_guard
 from services.common.security.identity import CONTROLLER, ROUTER, Identity, certificate_name
 
 ROLE = "{role}"
@@ -47,9 +47,9 @@ def controller_identity(security: Mapping[str, Any]) -> Identity | None:
     return Identity.of(parse(SecurityConfig, dict(security), "security"))
 
 
-def registry_guard(identity: Identity | None) -> Guard:
-    """Return the guard of the registry: routers and drafters may read it, and no gRPC call can register."""
-    return service_guard(SecurityConfig(), identity, ROUTER, certificate_name(Role.DRAFTER))
+def registry_access_policy(identity: Identity | None) -> AccessPolicy:
+    """Return the registry's access policy: routers and drafters may read, no gRPC call can register."""
+    return service_access_policy(SecurityConfig(), identity, ROUTER, certificate_name(Role.DRAFTER))
 
 
 def controller_security(security: PublicSecurityConfig) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""A whole deployment on one machine."""
+"""A whole deployment on one machine: a local Ray cluster, a router process, and their discovery."""

@@ -1,4 +1,4 @@
-"""Processes and signals of a local run: a router as a child, an orderly end whatever happens."""
+"""Processes and signals of a local run: start a service as a child process, and always end it in order."""
 
 import contextlib
 import queue
@@ -17,9 +17,9 @@ _READY = "ready "
 
 
 class StopSignals:
-    """SIGINT and SIGTERM raise KeyboardInterrupt in the main thread until the stop begins, then are ignored.
+    """Raise KeyboardInterrupt in the main thread on SIGINT and SIGTERM; ignore both once the stop begins.
 
-    So whoever stops something after a signal is not interrupted by the next.
+    So a second signal does not interrupt the stop that the first one started.
     """
 
     def __init__(self) -> None:
@@ -36,21 +36,22 @@ class StopSignals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Sets the handlers, again where a library has set its own."""
+        """Set the handlers, again after a library has set its own."""
         for number in self._previous:
             signal.signal(number, self._interrupt)
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt after a signal.
+        """Raise KeyboardInterrupt if a signal was received.
 
-        NOTE: an exception that a handler raises within a library's callback may be lost there: whoever waits
-        asks here, too.
+        NOTE: an exception that a handler raises within a library's callback may be lost there: waiting code
+            also
+        calls this.
         """
         if self._received:
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """From now on neither signal has an effect."""
+        """Ignore both signals from now on."""
         for number in self._previous:
             signal.signal(number, signal.SIG_IGN)
 
@@ -60,11 +61,11 @@ class StopSignals:
 
 
 class ServiceProcess:
-    """A running `python -m <service>` that has said where it listens.
+    """A running `python -m <service>` that is ready.
 
     Attributes:
         address: host:port of its gRPC server.
-        urls: Of its other servers.
+        urls: URLs of its other servers.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class ServiceProcess:
         self._errors = errors
 
     def has_ended(self, timeout_s: float) -> bool:
-        """Whether the process ends by itself within `timeout_s`."""
+        """Wait up to `timeout_s` for the process to end by itself; return True if it did."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self._process.returncode is not None
 
-    def last_words(self) -> str:
-        """Exit status and last line of an ended process."""
+    def exit_reason(self) -> str:
+        """Return the exit status and the last line of an ended process."""
         return f"ended with status {self._process.returncode}: {_last_line(self._errors)}"
 
 
@@ -91,18 +92,18 @@ class ServiceProcess:
 def service_process(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_s: float, grace_s: float
 ) -> Iterator[ServiceProcess]:
-    """Runs `python -m <command>` until the block ends; it serves when the block begins.
+    """Run `python -m <command>` until the block ends; enter the block when it is ready.
 
     Args:
         command: Module, then its flags.
-        environment: Of the process.
-        folder: Where its log goes, as `<module>.log`.
-        timeout_s: Within which it must say `ready host:port`, and the URLs of its other servers.
-        grace_s: Between SIGTERM and SIGKILL at the end.
+        environment: Environment of the process.
+        folder: Folder for its log, `<module>.log`.
+        timeout_s: Time limit for it to print `ready host:port` and the URLs of its other servers.
+        grace_s: Time between SIGTERM and SIGKILL at the end.
 
     Raises:
-        ConfigError: It ended, with its last line.
-        NotReady: It did not say so in time.
+        ConfigError: It ended; the message is its last line.
+        NotReady: It was not ready in time.
     """
     name, errors = command[0], folder / f"{command[0]}.log"
     with errors.open("w", encoding="utf-8") as log:
@@ -113,7 +114,7 @@ def service_process(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            # A terminal's Ctrl-C reaches only this process, which stops the other in its turn.
+            # A terminal's Ctrl-C reaches only this process, which then stops the child.
             start_new_session=True,
         )
     try:
@@ -138,7 +139,7 @@ def _ready_addresses(
 
 
 def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
-    """Passes every line on, so that the process never blocks on a full pipe; None at the end."""
+    """Forward every line, so that the process never blocks on a full pipe; None at the end."""
     with stream:
         for line in stream:
             lines.put(line)
@@ -151,7 +152,7 @@ def _failure(name: str, errors: Path) -> FlyServeError:
 
 def _last_line(path: Path) -> str:
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "it printed nothing"
 
 
 def _end(process: "subprocess.Popen[str]", grace_s: float) -> None:

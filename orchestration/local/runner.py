@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: Ray, the controller, the services, a router."""
+"""Run a whole deployment on this machine: Ray, the controller, the services, a router."""
 
 import importlib.util
 import math
@@ -15,36 +15,36 @@ import yaml
 
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
-from orchestration.control.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment, RouterTier
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.security import controller_security
-from orchestration.local.own_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.local.discovery import publish_local_deployment
+from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
-from orchestration.local.running import write_session
-from orchestration.ray.controller_client import ask, create_controller, end_controller
+from orchestration.ray.controller_client import create_controller, get_result, stop_controller
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
-_ANSWER_S = 30.0
+_ANSWER_TIMEOUT_S = 30.0
 _SPARE_CPUS = 32
-"""Logical CPUs beyond what the deployment asks for, to scale it and to replace its replicas."""
+"""Logical CPUs in addition to the deployment's, for scaling it and for replacing its replicas."""
 
 Progress = Callable[[Sequence[ReplicaStatus]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """How a local deployment is run.
+    """Options of a local run.
 
     Attributes:
-        actors: Class of each tier's actor.
-        router: Module that is run as the router.
-        startup_timeout_s: Within which every replica, and then the router, must serve.
-        grace_s: For running streams when it stops.
-        verbose: Print what the services log.
+        actors: Actor class of each tier.
+        router: Module to run as the router.
+        startup_timeout_s: Time limit for every replica, and then the router, to be ready.
+        grace_s: Time that running streams get to finish at the stop.
+        verbose: Print the services' logs.
     """
 
     actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
@@ -55,7 +55,7 @@ class LocalOptions:
 
 
 class LocalDeployment:
-    """A running deployment."""
+    """A running local deployment."""
 
     def __init__(self, controller: Any, registry: str, router: ServiceProcess, signals: StopSignals) -> None:
         self.registry = registry
@@ -65,52 +65,54 @@ class LocalDeployment:
 
     @property
     def address(self) -> str:
-        """host:port of the public service."""
+        """Return host:port of the public gRPC service."""
         return self.router.address
 
     @property
     def http_url(self) -> str | None:
-        """Where its OpenAI-compatible face listens; None where it has none."""
+        """Return the URL of the OpenAI-compatible HTTP API; None if it is off."""
         return self.router.urls[0] if self.router.urls else None
 
     def status(self) -> tuple[ReplicaStatus, ...]:
-        """Every replica."""
-        replicas: tuple[ReplicaStatus, ...] = ask(self._controller.status.remote(), _ANSWER_S).replicas
+        """Return the status of every replica."""
+        replicas: tuple[ReplicaStatus, ...] = get_result(
+            self._controller.status.remote(), _ANSWER_TIMEOUT_S
+        ).replicas
         return replicas
 
     def wait(self) -> None:
-        """Waits until a signal interrupts.
+        """Wait until a signal interrupts.
 
         Raises:
             NotReady: The router has ended by itself.
         """
         while not self.router.has_ended(timeout_s=1.0):
             self._signals.check()
-        raise NotReady(f"the router {self.router.last_words()}")
+        raise NotReady(f"the router {self.router.exit_reason()}")
 
 
 @contextmanager
 def local_deployment(
     deployment: Deployment, on_progress: Progress, options: LocalOptions | None = None, source: str = ""
 ) -> Iterator[LocalDeployment]:
-    """Starts a deployment on this machine and stops it when the block ends, in reverse order.
+    """Start a deployment on this machine; stop it in reverse order when the block ends.
 
-    From the main thread only: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
+    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
 
     Args:
         deployment: With absolute model folders.
-        on_progress: Is told of every replica while they start.
-        options: How to run it.
-        source: The file that it was read from, for people.
+        on_progress: Receives the status of every replica while they start.
+        options: Options of the run.
+        source: The file that it was read from, to show to people.
 
     Raises:
         ConfigError: The router's port is in use.
-        ModelError: A model cannot be found, or a replica not started; says which and why.
-        NotReady: Something did not serve in time; says what.
+        ModelError: A model cannot be found, or a replica cannot be started; the message says which and why.
+        NotReady: A replica or the router was not ready in time; the message says which.
     """
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray")
+        raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
     _require_free_ports(deployment.router)
     _fetch_models(deployment)
     prepare_environment()
@@ -118,7 +120,7 @@ def local_deployment(
         try:
             yield _start(stack, signals, deployment, on_progress, options, source)
         finally:
-            # NOTE: before the stack unwinds: nothing may interrupt the stop.
+            # NOTE: before the stack unwinds: no signal may interrupt the stop.
             signals.ignore()
 
 
@@ -140,38 +142,46 @@ def _start(
     signals.check()
     security = controller_security(deployment.security)
     controller = create_controller(
-        deployment.name, "127.0.0.1", deployment.controller, options.actors, security
+        name=deployment.name,
+        host="127.0.0.1",
+        config=deployment.controller,
+        actors=options.actors,
+        security=security,
     )
-    registry = ask(controller.address.remote(), options.startup_timeout_s)
-    ask(controller.apply.remote(deployment.model_dump_json(), source, False), options.startup_timeout_s)
-    write_session(folder, deployment.name, ray_address)
+    registry = get_result(controller.address.remote(), options.startup_timeout_s)
+    get_result(
+        controller.apply.remote(deployment.model_dump_json(), source, False), options.startup_timeout_s
+    )
+    publish_local_deployment(folder, deployment.name, ray_address)
 
-    def tell(status: Sequence[ReplicaStatus]) -> None:
+    def report(status: Sequence[ReplicaStatus]) -> None:
         signals.check()
         on_progress(status)
 
-    _wait_until_ready(controller, len(specs), tell, options.startup_timeout_s)
-    # NOTE: a start that is given up before has nothing to drain.
+    _wait_until_ready(controller, len(specs), report, options.startup_timeout_s)
+    # NOTE: registered only now: a start that fails earlier has nothing to drain.
     stack.callback(_stop, controller, options.grace_s)
     router = stack.enter_context(_router(deployment, registry, folder, options))
-    return LocalDeployment(controller, registry, router, signals)
+    return LocalDeployment(controller=controller, registry=registry, router=router, signals=signals)
 
 
 def _stop(controller: Any, grace_s: float) -> None:
-    """Lets running streams finish; every process ends with Ray in any case."""
+    """Let running streams finish; every process ends with Ray in any case."""
     with suppress(NotReady):
-        end_controller(controller, grace_s, grace_s + _STOP_TIMEOUT_S)
+        stop_controller(controller, grace_s, grace_s + _STOP_TIMEOUT_S)
 
 
 def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
-        status: DeploymentStatus = ask(controller.status.remote(), timeout_s)
+        status: DeploymentStatus = get_result(controller.status.remote(), timeout_s)
         on_progress(status.replicas)
         for replica in status.replicas:
-            if replica.state is State.FAILED:
+            if replica.state is ReplicaState.FAILED:
                 raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
-        missing = [_with_detail(replica) for replica in status.replicas if replica.state is not State.READY]
+        missing = [
+            _with_detail(replica) for replica in status.replicas if replica.state is not ReplicaState.READY
+        ]
         if status.replicas and not missing:
             return
         if time.monotonic() > deadline:
@@ -201,14 +211,14 @@ def _router(
 
 
 def _fetch_models(deployment: Deployment) -> None:
-    """Before anything is started: the services find them here, however long it took."""
+    """Download the models before anything is started, so that no start timeout includes it."""
     for tier in (deployment.target, deployment.drafter):
         if tier is not None:
             model_folder(tier.model)
 
 
 def _require_free_ports(router: RouterTier) -> None:
-    """Fails before anything is started; the router itself finds out if another takes one meanwhile."""
+    """Check the ports before anything is started; the router fails by itself if one is taken later."""
     _require_free_port("grpc_port", router.host, router.grpc_port)
     if router.http_port is not None:
         _require_free_port("http_port", router.host, router.http_port)
@@ -222,5 +232,5 @@ def _require_free_port(name: str, host: str, port: int) -> None:
         except OSError as error:
             raise ConfigError(
                 f"router.{name}: {host}:{port} cannot be bound: {error.strerror};"
-                " stop what listens there or choose another port, 0 takes a free one"
+                " stop the process that listens there, or choose another port; 0 takes a free one"
             ) from None

@@ -1,1 +1,1 @@
-"""The parts that call Ray: the controller actor, instances, connections and jobs."""
+"""Everything that calls Ray: the controller's actor and client, the fleet, connections, jobs."""

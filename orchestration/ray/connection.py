@@ -1,4 +1,4 @@
-"""From a process to the Ray of a deployment: which one, and by which token."""
+"""Connect a process to the Ray cluster of a deployment: find its address and its token."""
 
 import contextlib
 import logging
@@ -10,41 +10,41 @@ from typing import Any
 import grpc
 
 from fly.errors import ConfigError, NotReady, describe
-from orchestration.local.own_ray import TOKEN, set_import_path
-from orchestration.local.running import find_session
+from orchestration.local.discovery import find_local_deployment
+from orchestration.local.local_ray import TOKEN, set_import_path
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-_ANSWER_S = 5.0
+_ANSWER_TIMEOUT_S = 5.0
 
 
 @contextlib.contextmanager
-def connected(name: str, ray_address: str | None) -> Iterator[None]:
-    """A connection to the Ray of a deployment for the time of the block.
+def ray_connection(name: str, ray_address: str | None) -> Iterator[None]:
+    """Connect to the Ray cluster of a deployment until the block ends.
 
     Args:
-        name: Of the deployment.
-        ray_address: host:port of Ray's GCS; without it RAY_ADDRESS, the local deployment of this name, or the
-            Ray node that this machine is.
+        name: Name of the deployment.
+        ray_address: host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
+            else the Ray node on this machine.
 
     Raises:
-        ConfigError: Ray is not installed, or there is no token, or not that Ray's.
+        ConfigError: Ray is not installed, or its token is missing or wrong.
         NotReady: No Ray answers there.
     """
     address = ray_address or os.environ.get("RAY_ADDRESS")
-    if address is None and (session := find_session(name)) is not None:
-        address, os.environ[TOKEN] = session.ray_address, session.token
+    if address is None and (local := find_local_deployment(name)) is not None:
+        address, os.environ[TOKEN] = local.ray_address, local.token
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     set_import_path()
     try:
         import ray
         from ray._private.services import get_ray_address_from_environment
     except ImportError:
-        raise ConfigError("Ray is not installed: install FlyServe with its extras engine and ray") from None
+        raise ConfigError("Ray is not installed: pip install 'flyserve[cluster]'") from None
     try:
         address = get_ray_address_from_environment(address or "auto", None)
     except ConnectionError:
-        raise NotReady("no Ray runs on this machine: start a node here, or give --ray-address") from None
+        raise NotReady("no Ray runs on this machine: start a node here, or pass --ray-address") from None
     _require_answer(address)
     try:
         ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
@@ -57,40 +57,43 @@ def connected(name: str, ray_address: str | None) -> Iterator[None]:
 
 
 def _require_answer(address: str) -> None:
-    """Asks Ray's GCS for its id: Ray itself would try for minutes, and not say why.
+    """Request the id of Ray's GCS: Ray itself would retry for minutes without an error.
 
     Raises:
-        ConfigError: There is no token, or it is another Ray's.
-        NotReady: Nobody answers there.
+        ConfigError: The token is missing, or belongs to another Ray cluster.
+        NotReady: Nothing answers there.
     """
     token = _token()
     if not token and os.environ["RAY_AUTH_MODE"] == "token":
         raise ConfigError(
-            f"{TOKEN}: is not set; it is the Ray cluster's token, which may also be in the file"
+            f"{TOKEN} is not set: set it to the Ray cluster's token, or put the token in the file"
             f" {_TOKEN_PATH} or in {_TOKEN_FILE}"
         )
     with grpc.insecure_channel(address) as channel:
-        ask: Any = channel.unary_unary(_GET_ID)
+        get_id: Any = channel.unary_unary(_GET_ID)
         try:
-            ask(
-                b"", timeout=_ANSWER_S, metadata=(("authorization", f"Bearer {token}"),), wait_for_ready=False
+            get_id(
+                b"",
+                timeout=_ANSWER_TIMEOUT_S,
+                metadata=(("authorization", f"Bearer {token}"),),
+                wait_for_ready=False,
             )
         except grpc.RpcError as error:
-            _judge(address, error)
+            _raise_reason(address, error)
 
 
-def _judge(address: str, error: grpc.RpcError) -> None:
+def _raise_reason(address: str, error: grpc.RpcError) -> None:
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:
             raise ConfigError(
-                f"{TOKEN}: is not the token of the Ray cluster at {address}: give that of its head"
+                f"{TOKEN} is not the token of the Ray cluster at {address}: use that of its head"
             ) from None
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             raise NotReady(f"no Ray answers at {address}") from None
 
 
 def _token() -> str:
-    """Where Ray looks for it."""
+    """Return the token from the places where Ray looks for it; empty if there is none."""
     if token := os.environ.get(TOKEN):
         return token
     file = Path(os.environ.get(_TOKEN_PATH, _TOKEN_FILE)).expanduser()

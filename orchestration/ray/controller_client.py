@@ -8,7 +8,7 @@ from fly.messages import Role
 from orchestration.deployment.file import ControllerConfig
 
 HEAD_RESOURCE = "node:__internal_head__"
-"""Ray's head node has it, a new head in the place of a lost one as well."""
+"""A resource of Ray's head node; a new head after a lost one has it as well."""
 
 
 def create_controller(
@@ -18,20 +18,20 @@ def create_controller(
     actors: Mapping[Role, str],
     security: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The controller of a deployment, started where there is none: on the head, for longer than this process.
+    """Return the controller of a deployment; start it on the head if there is none. It outlives this process.
 
-    NOTE: no CPU: a head often has none to give. What it asks for is there on the head only, and not zero.
+    NOTE: it needs no CPU, which a head often does not offer, but a small amount of a resource of the head.
 
     Args:
-        name: Of the deployment.
-        host: Interface that the registry listens at; None is the head's own.
-        config: Where the registry is found.
-        actors: Class of each tier's actor.
-        security: Of the controller, as `controller_security` says it.
+        name: Name of the deployment.
+        host: Interface that the registry listens at; None for the head's own address.
+        config: Port and advertised host of the registry.
+        actors: Actor class of each tier.
+        security: Security section of the controller, from `controller_security`.
     """
     import ray
 
-    from orchestration.ray.calls import NAMESPACE_PREFIX
+    from orchestration.ray.api import NAMESPACE_PREFIX
     from orchestration.ray.controller import Controller
     from orchestration.ray.fleet import CONTROLLER
 
@@ -53,15 +53,15 @@ def create_controller(
 
 
 def find_controller(name: str) -> Any:
-    """The controller of a running deployment.
+    """Return the controller of a running deployment.
 
     Raises:
-        NotReady: There is no deployment of this name; says which there are.
+        NotReady: There is no deployment of this name; the message lists those that exist.
     """
     import ray
     from ray.util import list_named_actors
 
-    from orchestration.ray.calls import NAMESPACE_PREFIX
+    from orchestration.ray.api import NAMESPACE_PREFIX
     from orchestration.ray.fleet import CONTROLLER
 
     try:
@@ -72,42 +72,42 @@ def find_controller(name: str) -> Any:
             for actor in list_named_actors(all_namespaces=True)
             if actor["name"] == CONTROLLER and actor["namespace"].startswith(NAMESPACE_PREFIX)
         )
-        known = f"there are: {', '.join(others)}" if others else "there is none: flyserve apply starts one"
-        raise NotReady(f"no deployment is called {name}; {known}") from None
+        known = f"running: {', '.join(others)}" if others else "none is running: flyserve apply starts one"
+        raise NotReady(f"no deployment has the name {name}; {known}") from None
 
 
-def ask(reference: Any, timeout_s: float, name: str = "the controller") -> Any:
-    """The answer to a call of an actor.
+def get_result(reference: Any, timeout_s: float, name: str = "the controller") -> Any:
+    """Return the result of a call of an actor.
 
     Raises:
-        FlyServeError: As the actor raised it.
-        NotReady: It did not answer in time, or has died.
+        FlyServeError: The error that the actor raised.
+        NotReady: It did not answer in time, or its process has ended.
     """
     import ray
 
-    from orchestration.ray.calls import cause, reason
+    from orchestration.ray.api import constructor_error, reason
 
     try:
         return ray.get(reference, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError:
         raise NotReady(f"{name} did not answer within {timeout_s:.0f} s") from None
     except ray.exceptions.ActorUnavailableError:
-        raise NotReady(f"{name} is being restarted: ask again") from None
+        raise NotReady(f"{name} is being restarted: try again") from None
     except ray.exceptions.RayActorError as error:
-        if isinstance(why := cause(error), FlyServeError):
-            raise why from None
-        raise NotReady(f"{name} died: {reason(error)}") from None
+        if isinstance(cause := constructor_error(error), FlyServeError):
+            raise cause from None
+        raise NotReady(f"{name} has ended: {reason(error)}") from None
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
 
 
-def end_controller(controller: Any, grace_s: float, timeout_s: float) -> None:
-    """Drains and ends a deployment, then its controller.
+def stop_controller(controller: Any, grace_s: float, timeout_s: float) -> None:
+    """Drain and stop a deployment, then its controller.
 
     Raises:
-        NotReady: That was not done in time.
+        NotReady: It did not finish in time.
     """
     import ray
 
-    ask(controller.down.remote(grace_s), timeout_s)
+    get_result(controller.down.remote(grace_s), timeout_s)
     ray.kill(controller)

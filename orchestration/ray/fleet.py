@@ -1,30 +1,43 @@
-"""The fleet on Ray: every instance a placement group with its actors, detached and named after it.
+"""The fleet on Ray: each instance is a placement group with detached actors, named after the instance.
 
-Ray restarts none of them: it would do so without back-off and where it likes, and a shared replica must be
-restarted as a whole. The controller does, in one way for all.
+Ray restarts none of them: it would do so without back-off and on a node of its own choice, and a sharded
+replica must be restarted as a whole. The controller restarts all of them in one way.
 """
 
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import ray
-from ray.util import list_named_actors, placement_group, remove_placement_group
+from ray.exceptions import ActorDiedError, RayActorError
+from ray.util import list_named_actors, placement_group, placement_group_table, remove_placement_group
 from ray.util.placement_group import PlacementGroup, get_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestration.control.instances import Instance, Key, Node
-from orchestration.control.supervision import Replica
-from orchestration.ray.calls import NAMESPACE_PREFIX, nodes
-from orchestration.ray.instance import RayReplica
+from fly.errors import FlyServeError
+from orchestration.control.instances import Instance, InstanceKey, Node
+from orchestration.control.placement import shortage
+from orchestration.control.supervisor import (
+    InstanceHandle,
+    InstanceLost,
+    InstanceRejected,
+    InstanceUnavailable,
+)
+from orchestration.deployment.plan import ReplicaSpec
+from orchestration.ray.api import NAMESPACE_PREFIX, constructor_error, nodes, reason, result
 
 CONTROLLER = "controller"
 _LEADER_CONCURRENCY = 8
-"""A drain occupies one of these for its whole grace period; address must get through beside it."""
+"""A drain holds one of these for its whole grace period; calls of `address` must still get through."""
 _FOLLOWER_CONCURRENCY = 4
-"""One thread follows; the others say why it ended, to this controller and to one before it."""
+"""One thread runs the follower; the others wait for its end, for this controller and an earlier one."""
+_PLACEMENT_WAIT_S = 2.0
+"""An instance that has no node after this time is reported as waiting; Ray itself reports nothing."""
+_POLL_S = 0.1
+_FOLLOWER_WAIT_S = 30.0
+"""Longest wait of one call for a follower's end, so that no thread there is held for longer."""
 
 
 class RayFleet:
@@ -36,16 +49,16 @@ class RayFleet:
     async def nodes(self) -> tuple[Node, ...]:
         return await asyncio.to_thread(nodes)
 
-    async def start(self, instance: Instance, registry: str) -> Replica:
+    async def start(self, instance: Instance, registry: str) -> InstanceHandle:
         return await asyncio.to_thread(self._start, instance, registry)
 
-    async def adopt(self, instance: Instance) -> Replica | None:
+    async def adopt(self, instance: Instance) -> InstanceHandle | None:
         return await asyncio.to_thread(self._adopt, instance)
 
-    async def end_strangers(self, known: Collection[Key]) -> None:
-        await asyncio.to_thread(self._end_strangers, {str(key) for key in known})
+    async def stop_orphans(self, known: Collection[InstanceKey]) -> None:
+        await asyncio.to_thread(self._stop_orphans, {str(key) for key in known})
 
-    def _start(self, instance: Instance, registry: str) -> Replica:
+    def _start(self, instance: Instance, registry: str) -> InstanceHandle:
         spec, name = instance.spec, str(instance.key)
         module, _, class_name = spec.actor.partition(":")
         service = getattr(importlib.import_module(module), class_name)
@@ -62,34 +75,41 @@ class RayFleet:
         ]
         leader = self._options(instance, placement, service, 0)
         handle = leader.remote({**spec.config, **spec.hints}, registry, followers)
-        return RayReplica(spec, placement, handle, followers)
+        return RayInstance(spec=spec, placement=placement, leader=handle, followers=followers)
 
-    def _adopt(self, instance: Instance) -> Replica | None:
+    def _adopt(self, instance: Instance) -> InstanceHandle | None:
         name, shards = str(instance.key), instance.spec.shards
         try:
             placement = get_placement_group(self._placement_name(name))
             handles = [self._actor(_actor_name(name, rank)) for rank in range(shards)]
         except ValueError:
-            # NOTE: what is left of it would be in the way of what is started under this name.
+            # NOTE: the remaining actors would block the next start under this name.
             self._clear(name, shards)
             return None
-        return RayReplica(instance.spec, placement, handles[0], handles[1:], instance.node)
+        leader, *followers = handles
+        return RayInstance(
+            spec=instance.spec,
+            placement=placement,
+            leader=leader,
+            followers=followers,
+            node=instance.node,
+        )
 
-    def _end_strangers(self, known: Collection[str]) -> None:
+    def _stop_orphans(self, known: Collection[str]) -> None:
         for found in list_named_actors(all_namespaces=True):
             name = found["name"]
             if found["namespace"] == self._namespace and name != CONTROLLER:
                 instance = name.partition("/")[0]
                 if instance not in known:
-                    self._end(name)
+                    self._kill(name)
                     self._remove_placement(instance)
 
     def _clear(self, name: str, shards: int) -> None:
         for rank in range(shards):
-            self._end(_actor_name(name, rank))
+            self._kill(_actor_name(name, rank))
         self._remove_placement(name)
 
-    def _end(self, name: str) -> None:
+    def _kill(self, name: str) -> None:
         with contextlib.suppress(ValueError):
             ray.kill(self._actor(name))
 
@@ -98,7 +118,7 @@ class RayFleet:
             remove_placement_group(get_placement_group(self._placement_name(name)))
 
     def _placement_name(self, instance: str) -> str:
-        """Ray's names of placement groups go by the job that created the controller, not by a namespace."""
+        """Return a name unique across deployments: placement groups are not in their namespaces."""
         return f"{self._namespace}/{instance}"
 
     def _actor(self, name: str) -> Any:
@@ -122,5 +142,83 @@ class RayFleet:
 
 
 def _actor_name(instance: str, rank: int) -> str:
-    """The leader is named as its instance."""
+    """Return an actor's name; the leader has the name of its instance."""
     return f"{instance}/{rank}" if rank else instance
+
+
+class RayInstance:
+    """A leader, which serves, and its followers in one placement group: one unit of failure."""
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        placement: PlacementGroup,
+        leader: Any,
+        followers: Sequence[Any],
+        node: str = "",
+    ) -> None:
+        """Wrap actors that were created before.
+
+        Args:
+            spec: Spec of the replica.
+            placement: Placement group of all actors.
+            leader: Handle of the leader's actor.
+            followers: Handles of the followers' actors, in order of their ranks.
+            node: Id of their node, if known.
+        """
+        self._spec, self._placement = spec, placement
+        self._leader, self._followers, self._node = leader, followers, node
+
+    async def node(self) -> str:
+        for _ in range(int(_PLACEMENT_WAIT_S / _POLL_S)):
+            if self._node:
+                return self._node
+            table = await asyncio.to_thread(placement_group_table, self._placement)
+            if table["state"] == "CREATED":
+                self._node = str(next(iter(table["bundles_to_node_id"].values())))
+            elif table["state"] == "REMOVED":
+                raise InstanceLost("its placement group was removed")
+            else:
+                await asyncio.sleep(_POLL_S)
+        raise InstanceUnavailable(shortage(self._spec, await asyncio.to_thread(nodes)))
+
+    async def address(self) -> str:
+        address = asyncio.ensure_future(result(self._leader.address.remote()))
+        ends = [asyncio.create_task(_end_of(follower)) for follower in self._followers]
+        try:
+            await asyncio.wait([address, *ends], return_when=asyncio.FIRST_COMPLETED)
+            if not address.done():
+                raise InstanceLost(next(end.result() for end in ends if end.done()))
+            return str(address.result())
+        except ActorDiedError as error:
+            if isinstance(constructor_error(error), FlyServeError):
+                raise InstanceRejected(reason(error)) from None
+            raise InstanceLost(reason(error)) from None
+        except RayActorError:
+            raise InstanceUnavailable from None
+        finally:
+            for call in (address, *ends):
+                call.cancel()
+
+    async def drain(self, grace_s: float) -> None:
+        # NOTE: errors are ignored: the processes are stopped next.
+        await asyncio.gather(result(self._leader.drain.remote(grace_s)), return_exceptions=True)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        for actor in (self._leader, *self._followers):
+            with contextlib.suppress(RayActorError, ValueError):
+                ray.kill(actor)
+        remove_placement_group(self._placement)
+
+
+async def _end_of(follower: Any) -> str:
+    """Wait for the end of a follower; return its reason."""
+    while True:
+        try:
+            if (end := await result(follower.end.remote(_FOLLOWER_WAIT_S))) is not None:
+                return str(end)
+        except RayActorError as error:
+            return reason(error)

@@ -1,4 +1,4 @@
-"""Applies a deployment from outside its Ray cluster: as a job that the cluster's head runs."""
+"""Apply a deployment from outside its Ray cluster, as a Ray job on the cluster's head."""
 
 import contextlib
 import shlex
@@ -15,40 +15,40 @@ _POLL_S = 1.0
 _ERROR = "error: "
 
 
-def apply_as_job(url: str, file: Path, timeout_s: float, tell: Callable[[str], None]) -> None:
-    """Has the head run `flyserve apply` on a deployment file, and waits for its end.
+def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], None]) -> None:
+    """Run `flyserve apply` for a deployment file on the head, and wait for its end.
 
-    The file travels in the command: what is mounted on the head may be older.
+    The command contains the file: a file that is mounted on the head may be older.
 
     Args:
-        url: Of Ray's dashboard, such as `http://head:8265`.
+        url: URL of Ray's dashboard, such as `http://head:8265`.
         file: The deployment file.
-        timeout_s: Within which the dashboard must be there and the job must end.
-        tell: Is told what the job says.
+        timeout_s: Time limit for the dashboard to answer and the job to end.
+        show: Receives the job's log.
 
     Raises:
-        ConfigError: The file breaks a limit, the head rejects it, or Ray's part for jobs is not installed.
-        NotReady: There is no dashboard in time, or the job does not end in time.
-        Unauthenticated: The dashboard does not take the token.
+        ConfigError: The file breaks a limit, the head rejects it, or Ray's jobs are not installed.
+        NotReady: The dashboard does not answer in time, or the job does not end in time.
+        Unauthenticated: The dashboard does not accept the token.
     """
     load_yaml(Deployment, file)
     text = file.read_text(encoding="utf-8")
     deadline = time.monotonic() + timeout_s
     client, job = _submitted(url, _command(text, timeout_s), deadline)
     status = _end_of(client, url, job, deadline)
-    with _explained(url):
+    with _translated_errors(url):
         log = client.get_job_logs(job)
-    tell(log.rstrip())
+    show(log.rstrip())
     if not status.is_terminal():
         raise NotReady(f"{url}: the job {job} did not end within {timeout_s:.0f} s")
     if status != "SUCCEEDED":
-        raise ConfigError(_last_words(log) or f"the job {job} ended as {status}")
+        raise ConfigError(_last_error(log) or f"the job {job} ended as {status}")
 
 
 def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
-    """The status of a job that has ended, or has not in time."""
+    """Return the status of a job at its end, or at the deadline."""
     while True:
-        with _explained(url):
+        with _translated_errors(url):
             status = client.get_job_status(job)
         if status.is_terminal() or time.monotonic() > deadline:
             return status
@@ -61,14 +61,14 @@ def _command(text: str, timeout_s: float) -> str:
 
 
 def _submitted(url: str, command: str, deadline: float) -> tuple[Any, str]:
-    """A client of the dashboard and the job, as soon as the dashboard and its agent are there."""
+    """Submit the job as soon as the dashboard and its agent answer; return a client and the job's id."""
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError:
         raise ConfigError("Ray is not installed: install FlyServe with its extra cluster") from None
     while True:
         try:
-            with _explained(url):
+            with _translated_errors(url):
                 client = JobSubmissionClient(url)
                 return client, client.submit_job(entrypoint=command)
         except NotReady:
@@ -78,8 +78,8 @@ def _submitted(url: str, command: str, deadline: float) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Ray's errors as ours."""
+def _translated_errors(url: str) -> Iterator[None]:
+    """Translate Ray's errors into FlyServe's."""
     try:
         yield
     except ConnectionError:
@@ -91,10 +91,10 @@ def _explained(url: str) -> Iterator[None]:
                 "Ray's jobs are not installed: install FlyServe with its extra cluster"
             ) from None
         if "401" in words or "403" in words:
-            raise Unauthenticated(f"{url}: Ray's dashboard does not take RAY_AUTH_TOKEN") from None
+            raise Unauthenticated(f"{url}: Ray's dashboard does not accept RAY_AUTH_TOKEN") from None
         raise NotReady(f"{url}: {words}") from None
 
 
-def _last_words(log: str) -> str:
+def _last_error(log: str) -> str:
     lines = [line for line in log.splitlines() if line.startswith(_ERROR)]
     return lines[-1].removeprefix(_ERROR) if lines else ""

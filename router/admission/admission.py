@@ -1,4 +1,4 @@
-"""Back-pressure: so many requests decode, so many wait, the rest is told when to come back."""
+"""Admission control: limit concurrent and queued requests; reject the rest with a retry delay."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,30 +7,31 @@ from dataclasses import dataclass
 
 from fly.clock import Clock
 from fly.errors import DeadlineExceeded, Overloaded
+from fly.ewma import Ewma
 from router.admission.fair_queue import FairQueue
 from router.requests.deadline import Deadline
 
 _UNKNOWN_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _NEWEST_SHARE = 0.1
-"""Of the latest request in what is known of all."""
+"""Weight of the latest request in the averages."""
 _CAUTION = 1.25
-"""Estimates err, and what is let in and not finished in time costs those who could have been."""
+"""Safety factor on estimated times: an admitted request that misses its deadline wastes a slot of others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    """One that waits for a place."""
+    """A queued request."""
 
     tenant: str
     deadline: Deadline
-    has_place: asyncio.Future[None]
+    admitted_future: asyncio.Future[None]
 
 
 class Admission:
-    """Places for requests, shared fairly between tenants, and a bounded queue in front of them.
+    """Slots for requests, shared fairly between tenants, with a bounded queue in front of them.
 
-    A tenant is whoever has a claim to a share of its own: an opaque name.
+    A tenant is an opaque name: each tenant has a right to an equal share of the slots.
     """
 
     def __init__(self, max_concurrent: int, max_queued: int, clock: Clock) -> None:
@@ -38,41 +39,43 @@ class Admission:
         self._max_queued = max_queued
         self._clock = clock
         self._queue: FairQueue[_Waiter] = FairQueue()
-        self._held_s = _Mean()
-        self._finished_s = _Mean()
+        self._held_s = Ewma(_NEWEST_SHARE)
+        self._finished_s = Ewma(_NEWEST_SHARE)
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """Number of queued requests."""
         return len(self._queue)
 
     @property
     def admitted(self) -> int:
-        """Requests that have a place."""
+        """Number of requests that have a slot."""
         return self._queue.in_use
 
     def check(self, tenant: str, deadline: Deadline) -> None:
-        """What `place` would say at once, before anything else is spent on the request.
+        """Raise what `slot` would raise immediately, before other work is spent on the request.
 
         Raises:
-            Overloaded: The queue has no room for it, or is too long for its deadline.
-            DeadlineExceeded: It has passed.
+            Overloaded: The queue is full, or the expected wait exceeds the deadline.
+            DeadlineExceeded: The deadline has passed.
         """
         if self.admitted < self._max_concurrent and not self.queued:
             return
         wait_s, remaining_s = self.estimate_wait_s(tenant), deadline.remaining_s()
         if wait_s is not None and remaining_s is not None:
             self._check_time(wait_s, self._finished_s.value or 0.0, remaining_s)
-        if self.queued >= self._max_queued and not self._queue.has_right(tenant):
-            raise _rejection(f"{self.queued} requests are waiting already", wait_s)
+        if self.queued >= self._max_queued and not self._queue.can_displace(tenant):
+            raise _rejection(f"{self.queued} requests are queued already", wait_s)
 
     @asynccontextmanager
-    async def place(self, tenant: str, deadline: Deadline) -> AsyncIterator[None]:
-        """Holds a place; waits for one within the bounded queue.
+    async def slot(self, tenant: str, deadline: Deadline) -> AsyncIterator[None]:
+        """Hold a slot; wait for one in the bounded queue if necessary.
 
         Raises:
-            Overloaded: As `check`; or it waited, and had to give way to a tenant that has less waiting.
-            DeadlineExceeded: When its turn came, it had passed, or was too near for the work.
+            Overloaded: As `check`; or the queued request was displaced by a tenant with fewer queued
+                requests.
+            DeadlineExceeded: The deadline has passed, or is too close for the work when the slot becomes
+                free.
         """
         self.check(tenant, deadline)
         await self._acquire(tenant, deadline)
@@ -82,11 +85,14 @@ class Admission:
             self._finished_s.add(self._clock.now() - started)
         finally:
             self._held_s.add(self._clock.now() - started)
-            self._queue.give_back(tenant)
+            self._queue.release(tenant)
             self._fill()
 
     def estimate_wait_s(self, tenant: str) -> float | None:
-        """How long another request of this tenant would wait, as things go; None while nothing is known."""
+        """Return the expected wait of another request of this tenant.
+
+        None before the first request has ended.
+        """
         if self._held_s.value is None:
             return None
         return (self._queue.ahead_of(tenant) + 1) * self._held_s.value / self._max_concurrent
@@ -94,11 +100,16 @@ class Admission:
     @staticmethod
     def _check_time(wait_s: float, work_s: float, remaining_s: float) -> None:
         if _CAUTION * (wait_s + work_s) > remaining_s:
-            needed = f"about {wait_s:.1f} s until its turn and {work_s:.1f} s to finish"
-            raise _rejection(f"it cannot be done within {remaining_s:.1f} s: it takes {needed}", wait_s)
+            needed = f"about {wait_s:.1f} s in the queue and {work_s:.1f} s of work"
+            raise _rejection(
+                f"the request cannot finish within {remaining_s:.1f} s: it needs {needed}", wait_s
+            )
 
     async def _acquire(self, tenant: str, deadline: Deadline) -> None:
-        """NOTE: whoever leaves a place fills it, so none is free while somebody waits."""
+        """Wait for a slot.
+
+        NOTE: a released slot is assigned to a queued request at once, so no slot is free while one is queued.
+        """
         if self.admitted < self._max_concurrent:
             self._queue.take(tenant)
             return
@@ -107,67 +118,60 @@ class Admission:
         waiter = _Waiter(tenant, deadline, asyncio.get_running_loop().create_future())
         self._queue.push(tenant, waiter)
         try:
-            await waiter.has_place
+            await waiter.admitted_future
         except BaseException:
             self._leave(waiter)
             raise
 
     def _displace(self) -> None:
         waiter = self._queue.displace()
-        if not waiter.has_place.done():
+        if not waiter.admitted_future.done():
             wait_s = self.estimate_wait_s(waiter.tenant)
-            waiter.has_place.set_exception(_rejection("others have less waiting in a full queue", wait_s))
+            waiter.admitted_future.set_exception(
+                _rejection("the queue is full and other tenants have fewer requests in it", wait_s)
+            )
 
     def _leave(self, waiter: _Waiter) -> None:
-        """It waits no more, or has no use for the place that it has just got."""
-        has_place = waiter.has_place
-        if self._queue.remove(waiter.tenant, waiter) or has_place.cancelled() or has_place.exception():
+        """Remove a request that no longer waits, or release the slot that it has just got."""
+        admitted_future = waiter.admitted_future
+        if (
+            self._queue.remove(waiter.tenant, waiter)
+            or admitted_future.cancelled()
+            or admitted_future.exception()
+        ):
             return
-        self._queue.give_back(waiter.tenant)
+        self._queue.release(waiter.tenant)
         self._fill()
 
     def _fill(self) -> None:
         while self.admitted < self._max_concurrent and (waiter := self._queue.pop()) is not None:
             if not self._offer(waiter):
-                self._queue.give_back(waiter.tenant)
+                self._queue.release(waiter.tenant)
 
     def _offer(self, waiter: _Waiter) -> bool:
-        """Gives a place to a request that still has a use for it; False where it has none.
+        """Assign a slot to a request; return False if the request cannot use it any more.
 
-        NOTE: work that will not be done in time is not begun. Else, once the system is slower than when the
-        queue was filled, every place would go to a request that is about to be given up.
+        NOTE: work that cannot finish in time is not started. Otherwise, after the system has become slower
+            than
+        it was when the queue was filled, every slot would go to a request that is about to expire.
         """
-        if waiter.has_place.done():
+        if waiter.admitted_future.done():
             return False
         try:
-            self._check_turn(waiter.deadline.remaining_s())
+            self._check_work_time(waiter.deadline.remaining_s())
         except DeadlineExceeded as error:
-            waiter.has_place.set_exception(error)
+            waiter.admitted_future.set_exception(error)
             return False
-        waiter.has_place.set_result(None)
+        waiter.admitted_future.set_result(None)
         return True
 
-    def _check_turn(self, remaining_s: float | None) -> None:
+    def _check_work_time(self, remaining_s: float | None) -> None:
         work_s = self._finished_s.value or 0.0
         if remaining_s is not None and work_s > remaining_s:
-            found = f"its turn came {remaining_s:.1f} s before its deadline"
+            found = f"a slot became free {remaining_s:.1f} s before the deadline"
             raise DeadlineExceeded(f"{found}, the work takes about {work_s:.1f} s")
 
 
-class _Mean:
-    """Of requests, the latest ones above all.
-
-    Attributes:
-        value: None before the first.
-    """
-
-    def __init__(self) -> None:
-        self.value: float | None = None
-
-    def add(self, value: float) -> None:
-        self.value = value if self.value is None else self.value + _NEWEST_SHARE * (value - self.value)
-
-
 def _rejection(reason: str, wait_s: float | None) -> Overloaded:
-    """With the time after which the request would have had its place, had it been let in."""
+    """Return an error whose retry delay is the time after which the request would have had a slot."""
     return Overloaded(reason, min(wait_s, _LONGEST_WAIT_S) if wait_s is not None else _UNKNOWN_WAIT_S)

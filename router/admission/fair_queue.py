@@ -1,4 +1,4 @@
-"""Who gets the next place: tenants in turn, whatever each of them has waiting."""
+"""Fair queue: free slots go to tenants in turn, however many requests each of them has queued."""
 
 from collections import Counter, deque
 from typing import Generic, TypeVar
@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Places in use and requests that wait, by tenant.
+    """Slots in use and queued requests, by tenant.
 
-    A free place goes to the tenant that has the fewest, and there to the request that came first; of tenants
-    with as many, the one goes first whose last turn lies furthest back.
+    A free slot goes to the tenant with the fewest slots, and there to the oldest request. Among tenants with
+    equally many slots, the one whose last turn is the longest ago comes first.
     """
 
     def __init__(self) -> None:
@@ -22,23 +22,23 @@ class FairQueue(Generic[T]):
         self._num_in_use = 0
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Return the number of queued requests."""
         return self._num_waiting
 
     @property
     def in_use(self) -> int:
-        """Places."""
+        """Slots in use."""
         return self._num_in_use
 
     def take(self, tenant: str) -> None:
-        """The tenant uses one more place."""
+        """Count one more slot of the tenant."""
         self._num_turns += 1
         self._last_turns[tenant] = self._num_turns
         self._in_use[tenant] += 1
         self._num_in_use += 1
 
-    def give_back(self, tenant: str) -> None:
-        """The tenant uses one less."""
+    def release(self, tenant: str) -> None:
+        """Count one slot less of the tenant."""
         self._in_use[tenant] -= 1
         self._num_in_use -= 1
         if not self._in_use[tenant]:
@@ -47,12 +47,12 @@ class FairQueue(Generic[T]):
                 del self._last_turns[tenant]
 
     def push(self, tenant: str, request: T) -> None:
-        """A request begins to wait."""
+        """Queue a request."""
         self._waiting.setdefault(tenant, deque()).append(request)
         self._num_waiting += 1
 
     def pop(self) -> T | None:
-        """The next request, which takes a place; None where none waits."""
+        """Remove and return the next request and count its slot; None if none is queued."""
         if not self._waiting:
             return None
         tenant = min(self._waiting, key=self._precedence)
@@ -62,7 +62,7 @@ class FairQueue(Generic[T]):
         return request
 
     def remove(self, tenant: str, request: T) -> bool:
-        """The request waits no more; False where it did not."""
+        """Remove a request from the queue; return False if it is not queued."""
         waiting = self._waiting.get(tenant)
         if waiting is None or request not in waiting:
             return False
@@ -70,20 +70,23 @@ class FairQueue(Generic[T]):
         self._removed(tenant)
         return True
 
-    def has_right(self, tenant: str) -> bool:
-        """Whether some other tenant has more waiting than this one would have with one more."""
-        return self._line(self._greediest) > self._line(tenant) + 1
+    def can_displace(self, tenant: str) -> bool:
+        """Return True if another tenant has more queued requests than this one would have with one more."""
+        return self._num_queued(self._longest_queue) > self._num_queued(tenant) + 1
 
     def displace(self) -> T:
-        """Takes out the latest request of whoever has the most waiting; there must be one."""
-        tenant = self._greediest
+        """Remove and return the latest request of the tenant with the most queued requests.
+
+        There must be one.
+        """
+        tenant = self._longest_queue
         request = self._waiting[tenant].pop()
         self._removed(tenant)
         return request
 
     def ahead_of(self, tenant: str) -> int:
-        """How many requests would get a place before another one of this tenant, as things stand."""
-        own = self._line(tenant)
+        """Return how many queued requests would get a slot before another one of this tenant."""
+        own = self._num_queued(tenant)
         level = self._in_use[tenant] + own
         others = (
             min(len(waiting), max(0, level - self._in_use[other] + 1))
@@ -93,15 +96,15 @@ class FairQueue(Generic[T]):
         return own + sum(others)
 
     @property
-    def _greediest(self) -> str:
-        return max(self._waiting, key=self._line, default="")
+    def _longest_queue(self) -> str:
+        return max(self._waiting, key=self._num_queued, default="")
 
-    def _line(self, tenant: str) -> int:
-        """Requests of the tenant that wait."""
+    def _num_queued(self, tenant: str) -> int:
+        """Return the number of queued requests of the tenant."""
         return len(self._waiting.get(tenant, ()))
 
     def _precedence(self, tenant: str) -> tuple[int, int]:
-        """The lowest has the next turn."""
+        """Return the sort key of a tenant; the lowest one is next."""
         return self._in_use[tenant], self._last_turns.get(tenant, 0)
 
     def _removed(self, tenant: str) -> None:

@@ -1,4 +1,4 @@
-"""The choices of one request: decoded side by side, each with a seed of its own."""
+"""The choices of one request: decoded concurrently, each with its own seed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -6,72 +6,74 @@ from contextlib import contextmanager
 from functools import partial
 
 from fly.errors import DeadlineExceeded
-from router.generation.generation import Means, generate
+from router.generation.generation import RouterContext, generate
 from router.generation.response import Piece
+from router.generation.step_timeout import StepTimeout
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
-from services.common.alarm import Alarm
 
 EmitOfChoice = Callable[[int, Piece], Awaitable[None]]
-"""Takes a piece of the choice with this index; pieces of several choices come one after the other."""
+"""Send a piece of the choice with this index; pieces of several choices are sent one at a time."""
 
 
 @contextmanager
-def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
-    """The same while the block runs, but a client that takes a piece for longer than `timeout_s` is given up.
+def with_write_timeout(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
+    """Within the block, cancel a request whose client does not receive a piece within `timeout_s`.
 
-    Until then a slow one holds up nobody else, and costs its own place and what its connection buffers:
-    a response goes on only as its pieces are taken.
+    Until then a slow client delays no other request. It costs its own slot and what its connection buffers,
+    because a response continues only when its last piece has been received.
     """
-    alarm = Alarm(timeout_s)
+    step_timeout = StepTimeout(timeout_s)
 
     async def emit_in_time(index: int, piece: Piece) -> None:
         try:
-            with alarm:
+            with step_timeout:
                 await emit(index, piece)
         except TimeoutError:
-            raise DeadlineExceeded(f"the client took nothing for {timeout_s:g} s") from None
+            raise DeadlineExceeded(
+                f"the client received nothing for {timeout_s:g} s (router.write_timeout_s)"
+            ) from None
 
     try:
         yield emit_in_time
     finally:
-        alarm.close()
+        step_timeout.close()
 
 
-def in_turn(emit: EmitOfChoice) -> EmitOfChoice:
-    """The same, one piece at a time; after one that was not taken none: who waits then, waits for its end.
+def serialized(emit: EmitOfChoice) -> EmitOfChoice:
+    """Send one piece at a time, and none after a piece whose write failed.
 
-    NOTE: a write that was given up may still be under way, and gRPC takes no second one beside it.
+    NOTE: a write that timed out may still be in progress, and gRPC allows only one write at a time.
     """
     turn = asyncio.Lock()
 
-    async def emit_in_turn(index: int, piece: Piece) -> None:
+    async def emit_serialized(index: int, piece: Piece) -> None:
         await turn.acquire()
         await emit(index, piece)
         turn.release()
 
-    return emit_in_turn
+    return emit_serialized
 
 
 async def generate_choices(
-    means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: EmitOfChoice
+    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline, emit: EmitOfChoice
 ) -> None:
-    """Makes all choices of a request; when one fails, or the call is cancelled, none goes on.
+    """Generate all choices of a request; if one fails or the call is cancelled, all are cancelled.
 
     Args:
-        means: What requests share.
-        request: What to make.
-        started: Clock reading when the request came.
-        deadline: When nobody wants it any more.
-        emit: Takes each piece as it is decided.
+        context: State shared by all requests.
+        request: The checked request.
+        started: Clock reading at the arrival of the request.
+        deadline: Time after which the result is not needed.
+        emit: Sends each piece as it is decided.
 
     Raises:
-        FlyServeError: What the first choice that failed says.
+        FlyServeError: The error of the first choice that failed.
     """
-    emit = in_turn(emit)
+    emit = serialized(emit)
 
     async def make(index: int, choice: PreparedRequest) -> None:
-        await generate(means, choice, started, deadline, partial(emit, index))
+        await generate(context, choice, started, deadline, partial(emit, index))
 
     tasks = [asyncio.create_task(make(index, choice)) for index, choice in request.unfinished().items()]
     try:

@@ -1,4 +1,4 @@
-"""Who chooses how long a response's drafts are, and what responses learn from each other of it."""
+"""The draft length policy of each response, and the statistics that responses share for it."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 
 from fly.clock import Clock
 from fly.draft_length.acceptance import SurvivalPool
+from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
-from fly.draft_length.load import RoundCosts
 from fly.draft_length.policy import DraftLength, FixedLength
-from fly.draft_length.trials import TrialBudget
+from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length
 from fly.types import DraftLengthPolicy
 from router.replicas.pools import Replica
@@ -18,46 +18,49 @@ from router.requests.request import SpeculationPlan
 
 T = TypeVar("T")
 
-_MAX_KEPT = 256
+_MAX_ENTRIES = 256
 
 
 class DraftLengths:
-    """What this router knows of rounds: their costs by target replica, what is kept by weights and rule.
+    """A factory of draft length policies, with the statistics that they share.
 
-    The drafters of a target's responses are taken to be alike. A response that fails over goes on with what
-    it knows of its first target.
+    Round times are shared by target replica, acceptance by weights, rule and draft length. All drafters of a
+    target's responses are assumed to be alike. A response that fails over to another target keeps the
+    statistics of its first target.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pools: _Recent[SurvivalPool] = _Recent()
-        self._costs: _Recent[RoundCosts] = _Recent()
-        self._trials: _Recent[TrialBudget] = _Recent()
+        self._pools: _LruCache[SurvivalPool] = _LruCache()
+        self._round_times: _LruCache[RoundTimes] = _LruCache()
+        self._exploration: _LruCache[ExplorationBudget] = _LruCache()
 
-    def of_response(self, plan: SpeculationPlan, target: Replica) -> DraftLength:
-        """For one response at this target."""
+    def for_response(self, plan: SpeculationPlan, target: Replica) -> DraftLength:
+        """Return the policy of one response at this target."""
         if plan.draft_length_policy is DraftLengthPolicy.FIXED or not plan.drafts:
             return FixedLength(plan.draft_length)
         weights = target.info.weight_fingerprint
-        pool = self._pools.get(
-            (weights, plan.rule, plan.draft_length),
-            lambda: SurvivalPool(plan.draft_length, partial(tail_length, plan.rule)),
+        return GoodputLength(
+            pool=self._pools.get(
+                (weights, plan.rule, plan.draft_length),
+                lambda: SurvivalPool(plan.draft_length, partial(tail_length, plan.rule)),
+            ),
+            round_times=self._round_times.get(target.address, lambda: RoundTimes(self._clock)),
+            exploration=self._exploration.get((target.address, plan.rule), ExplorationBudget),
+            clock=self._clock,
         )
-        costs = self._costs.get(target.address, lambda: RoundCosts(self._clock))
-        trials = self._trials.get((target.address, plan.rule), TrialBudget)
-        return GoodputLength(pool, costs, trials, self._clock)
 
 
-class _Recent(Generic[T]):
-    """As many as are worth keeping, made when they are first asked for."""
+class _LruCache(Generic[T]):
+    """The most recently used entries; a missing entry is created on first use."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, T] = OrderedDict()
+        self._entries: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        if key not in self._kept:
-            self._kept[key] = make()
-            if len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        if key not in self._entries:
+            self._entries[key] = make()
+            if len(self._entries) > _MAX_ENTRIES:
+                self._entries.popitem(last=False)
+        self._entries.move_to_end(key)
+        return self._entries[key]

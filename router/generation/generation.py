@@ -1,4 +1,4 @@
-"""One choice's life: open, then rounds of propose, verify, decide and emit, then close."""
+"""One choice: open the streams, run rounds of propose, verify, decide and emit, close."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,89 +13,90 @@ from fly.speculation import Speculation
 from fly.types import Decision, ResponseLimits
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
-from router.generation.drafter_session import DrafterSide
-from router.generation.logprobs import LogprobLedger
+from router.generation.drafter_session import DrafterSession
+from router.generation.logprobs import LogprobBuffer
+from router.generation.observation import trace_response
 from router.generation.response import Ending, Piece, ResponseToken
-from router.generation.round import Response, play_round
-from router.generation.target_session import TargetSide
-from router.replicas.discovery import Fleet
+from router.generation.round import Response, run_round
+from router.generation.target_session import TargetSession
+from router.metrics import RouterMetrics
+from router.replicas.directory import ReplicaDirectory
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.text.chat_template import ChatTemplate
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
-from services.common.telemetry.observers import RouterObserver
 from services.common.telemetry.tracing import Tracer, current_span
 
-_MANY_RECEIVED = 256
-"""Tokens of a resumed response whose detokenizing would hold up other requests."""
+_MAX_INLINE_RECEIVED = 256
+"""Number of tokens of a resumed response above which they are detokenized off the event loop."""
 _TEXT_CONTEXT = 5
-"""Last tokens of the prompt that the first text of a response is decoded with."""
+"""Last tokens of the prompt that are used as context to decode the first token."""
 
 Emit = Callable[[Piece], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What every request of a router shares."""
+class RouterContext:
+    """State shared by all requests of a router."""
 
-    fleet: Fleet
+    replicas: ReplicaDirectory
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
-    tracer: Tracer
-    observer: RouterObserver
+    tracer: Tracer | None
+    metrics: RouterMetrics
 
 
 async def generate(
-    means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
+    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
 ) -> None:
-    """Makes one choice's response; its streams end with this call, however it ends.
+    """Generate one choice. Its streams end with this call, also if it fails or is cancelled.
 
     Args:
-        means: What requests share.
-        request: What to make, with the choice's own seed.
-        started: Clock reading when the request came.
-        deadline: When nobody wants it any more.
-        emit: Takes each piece as it is decided; the last one has an ending.
+        context: State shared by all requests.
+        request: The checked request with the seed of this choice.
+        started: Clock reading at the arrival of the request.
+        deadline: Time after which the result is not needed.
+        emit: Sends each piece as it is decided; the last piece has an ending.
 
     Raises:
         FlyServeError: The response cannot be finished.
     """
-    async with open_response(means, request, started, deadline) as response:
+    async with open_response(context, request, started, deadline) as response:
         while response.speculation.finish_reason is None:
-            decision = await play_round(response)
-            if (piece := make_piece(response, decision, means.tokenizer)) is not None:
+            decision = await run_round(response)
+            if (piece := make_piece(response, decision, context.tokenizer)) is not None:
                 await emit(piece)
 
 
 @asynccontextmanager
 async def open_response(
-    means: Means, request: PreparedRequest, started: float, deadline: Deadline
+    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline
 ) -> AsyncIterator[Response]:
-    """A target's stream and, where drafts are wanted, a drafter's; both are ended on leaving."""
-    make_opening = partial(_opening, request, deadline)
-    config, fleet = means.config, means.fleet
-    async with AsyncExitStack() as sides:
-        target = TargetSide(
-            fleet,
-            make_opening,
+    """Open a target session and, if drafts are wanted, a drafter session; both end with the block."""
+    make_open = partial(_open_message, request, deadline)
+    config, replicas = context.config, context.replicas
+    async with AsyncExitStack() as sessions:
+        target = TargetSession(
+            replicas,
+            make_open,
             config.verify_timeout_s,
             config.replica_wait_s,
             request.logprobs,
             request.key,
             request.weight_fingerprint,
         )
-        await sides.enter_async_context(target)
+        await sessions.enter_async_context(target)
         drafter = None
         if request.plan.drafts:
-            drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock, request.key)
-            await sides.enter_async_context(drafter)
-        text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
-        draft_length = means.draft_lengths.of_response(request.plan, target.replica)
+            drafter = DrafterSession(replicas, make_open, config.draft_timeout_s, context.clock, request.key)
+            await sessions.enter_async_context(drafter)
+        text = ResponseText(context.tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
+        speculation, ledger = await _begin(request, text), LogprobBuffer(context.tokenizer)
+        draft_length = context.draft_lengths.for_response(request.plan, target.replica)
         yield Response(
             request,
             speculation,
@@ -104,18 +105,18 @@ async def open_response(
             target,
             drafter,
             draft_length,
-            means.clock,
+            context.clock,
             deadline,
             started,
-            means.observer.response(request.plan.mode),
+            context.metrics.by_mode[request.plan.mode],
             current_span(),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
 
 
-def _opening(request: PreparedRequest, deadline: Deadline) -> Open:
-    """How every stream of a request begins; raises DeadlineExceeded where its time is over."""
+def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
+    """Return the first message of a stream; raises DeadlineExceeded if the deadline has passed."""
     return Open(
         request_id=request.request_id,
         prompt_length=len(request.prompt_ids),
@@ -130,8 +131,8 @@ def _opening(request: PreparedRequest, deadline: Deadline) -> Open:
 
 
 async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
-    """The speculation of a new response, or of one that goes on behind what its client has received."""
-    received, is_long = request.received_ids, len(request.received_ids) > _MANY_RECEIVED
+    """Return the speculation loop of a new response, or of one that continues after received tokens."""
+    received, is_long = request.received_ids, len(request.received_ids) > _MAX_INLINE_RECEIVED
     if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
         raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
     limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
@@ -139,7 +140,7 @@ async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
 
 
 def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
-    """What a round gives to the client; None where it has nothing to show."""
+    """Return what a round sends to the client; None if there is nothing to send."""
     tokens = tuple(_tokens(response, decision, tokenizer))
     if response.speculation.finish_reason is not None:
         text = response.text.take() + response.text.flush()
@@ -149,7 +150,7 @@ def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> 
 
 
 def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:
-    """The tokens that a round decided, each with its text and what the target says of it."""
+    """Yield the tokens that a round decided, each with its text and log-probabilities."""
     first = response.speculation.decided_length - len(decision.decided)
     texts = response.text.take_token_texts()
     for index, (decided, text) in enumerate(zip(decision.decided, texts, strict=True)):
@@ -158,21 +159,23 @@ def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Ite
 
 
 def close(response: Response) -> Ending:
-    """Adds up how the response was made."""
+    """Return the ending of a response with its final statistics."""
     finish_reason, statistics = response.speculation.finish_reason, response.speculation.statistics
     assert finish_reason is not None
-    drafter_links = (response.drafter.links,) if response.drafter else ()
-    for links in (response.target.links, *drafter_links):
-        statistics.wire_bytes += links.num_bytes
-        statistics.replays += links.replays
+    drafter_connections = (response.drafter.connections,) if response.drafter else ()
+    for connections in (response.target.connections, *drafter_connections):
+        statistics.wire_bytes += connections.num_bytes
+        statistics.replays += connections.replays
     statistics.seed = response.request.sampling.seed
     statistics.total_s = response.clock.now() - response.started
-    response.observer.finished(finish_reason, statistics)
+    response.metrics.record_response(finish_reason, statistics)
+    if response.span is not None:
+        trace_response(response.span, response.request, finish_reason, statistics)
     return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
 
 
 def _warnings(response: Response) -> tuple[str, ...]:
-    if not response.rounds_without or response.drafter is None:
+    if not response.rounds_without_draft or response.drafter is None:
         return ()
-    rounds = f"{response.rounds_without} of {response.speculation.statistics.rounds} rounds"
-    return (f"{rounds} were decoded without a draft: {response.drafter.fault}",)
+    rounds = f"{response.rounds_without_draft} of {response.speculation.statistics.rounds} rounds"
+    return (f"{rounds} had no draft: {response.drafter.fault}",)

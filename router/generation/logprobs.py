@@ -6,7 +6,7 @@ from router.generation.response import RankedToken, TokenLogprobs
 from router.text.tokenizer import Tokenizer
 
 
-class LogprobLedger:
+class LogprobBuffer:
     """Keeps what a verification says of each position; a later one of the same position overwrites it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

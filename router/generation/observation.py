@@ -1,72 +1,128 @@
-"""One request as telemetry sees it: a span, a place in the metrics, one line in the log at its end."""
+"""Telemetry of one request: a span with an event per round, its metrics, and one log line at its end."""
 
 import asyncio
 import logging
 import re
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fly.clock import Clock
 from fly.errors import FlyServeError
+from fly.statistics import Statistics
+from fly.types import FinishReason
+from router.generation.response import Round
+from router.metrics import UNKNOWN, RouterMetrics
 from router.requests.request import PreparedRequest
 from router.security.callers import current_caller
 from services.common.telemetry.logs import FIGURES, name_request
-from services.common.telemetry.observers import RouterObserver
-from services.common.telemetry.tracing import Tracer
+from services.common.telemetry.tracing import Span, Tracer, record_span
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN = "unknown"
-"""Mode of a request that was rejected before it had one."""
+
+@contextmanager
+def observed_request(
+    metrics: RouterMetrics, tracer: Tracer | None, clock: Clock, traceparent: str
+) -> Iterator["RequestTelemetry"]:
+    """Record the block as one request; `traceparent` is the client's, or empty."""
+    with record_span(tracer, "generate", traceparent) as span:
+        request = RequestTelemetry(metrics, span, clock)
+        error: BaseException | None = None
+        try:
+            yield request
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            request.ended(outcome_of(error))
 
 
-class ObservedRequest:
-    """Tells of one request while it is entered; its span is the current one meanwhile."""
+class RequestTelemetry:
+    """Records the stages of one request."""
 
-    def __init__(self, observer: RouterObserver, tracer: Tracer, clock: Clock, traceparent: str) -> None:
-        """Begins now; `traceparent` is the client's, or empty."""
-        self._observer = observer
+    def __init__(self, metrics: RouterMetrics, span: Span | None, clock: Clock) -> None:
+        """Start now."""
+        self._metrics = metrics
+        self._span = span
         self._clock = clock
-        self._span = tracer.request("generate", traceparent)
-        self._started = self._arrived = clock.now()
-        self._mode = _UNKNOWN
+        self._started = self._accepted_at = clock.now()
+        self._mode = UNKNOWN
+        metrics.requests_active.inc()
 
-    def __enter__(self) -> Self:
-        self._span.__enter__()
-        self._observer.arrived()
-        return self
+    def accepted(self, request: PreparedRequest) -> None:
+        """Record that the request is valid; from now on it waits for admission."""
+        name_request(request.request_id)
+        mode, num_prompt_tokens = request.plan.mode, len(request.prompt_ids)
+        self._mode = mode.value
+        self._accepted_at = self._clock.now()
+        self._metrics.by_mode[mode].prompt_tokens.inc(num_prompt_tokens)
+        if self._span is not None:
+            self._span.set_attributes(
+                {
+                    "request_id": request.request_id,
+                    "mode": mode.value,
+                    "prompt_tokens": num_prompt_tokens,
+                    "choices": request.n,
+                }
+            )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        outcome, seconds = outcome_of(error), self._clock.now() - self._started
-        self._observer.ended(self._mode, outcome, seconds)
-        self._span.note(outcome=outcome)
-        self._span.__exit__(kind, error, trace)
+    def admitted(self) -> None:
+        """Record that the request was admitted."""
+        waited_s = self._clock.now() - self._accepted_at
+        self._metrics.queue_wait.observe(waited_s)
+        if self._span is not None:
+            self._span.set_attribute("queue_s", waited_s)
+
+    def ended(self, outcome: str) -> None:
+        """Record the end of the request."""
+        seconds = self._clock.now() - self._started
+        self._metrics.requests_active.dec()
+        self._metrics.requests.labels(self._mode, outcome).inc()
+        self._metrics.request_duration.labels(self._mode).observe(seconds)
+        if self._span is not None:
+            self._span.set_attribute("outcome", outcome)
         figures = {"mode": self._mode, "outcome": outcome, "seconds": seconds}
         key = {"api_key": name} if (name := current_caller().name) else {}
         logger.info("request ended", extra={FIGURES: {**figures, **key}})
 
-    def accepted(self, request: PreparedRequest) -> None:
-        """It breaks no limit, and waits for its place from now on."""
-        name_request(request.request_id)
-        mode, num_prompt_tokens = request.plan.mode, len(request.prompt_ids)
-        self._mode = mode.value
-        self._arrived = self._clock.now()
-        self._observer.accepted(mode, num_prompt_tokens)
-        self._span.note(
-            request_id=request.request_id, mode=mode.value, prompt_tokens=num_prompt_tokens, choices=request.n
-        )
 
-    def admitted(self) -> None:
-        """It has its place."""
-        waited_s = self._clock.now() - self._arrived
-        self._observer.admitted(waited_s)
-        self._span.note(queue_s=waited_s)
+def trace_round(span: Span, request: PreparedRequest, round: Round) -> None:
+    """Add a round to the request's span as an event; the event's time is the end of the round."""
+    figures = {
+        "drafted": round.drafted,
+        "accepted": round.accepted,
+        "draft_s": round.draft_s,
+        "verify_s": round.verify_s,
+        "wire_s": round.wire_s,
+    }
+    span.add_event("round", {**figures, **_choice(request)})
+
+
+def trace_response(
+    span: Span, request: PreparedRequest, reason: FinishReason, statistics: Statistics
+) -> None:
+    """Add a finished choice to the request's span as an event, with its totals."""
+    figures: dict[str, str | int | float] = {
+        "finish_reason": reason.value,
+        "tokens": statistics.emitted,
+        "rounds": statistics.rounds,
+        "drafted": statistics.drafted,
+        "accepted": statistics.accepted,
+        "replays": statistics.replays,
+        "draft_s": statistics.draft_s,
+        "verify_s": statistics.verify_s,
+        "wire_s": statistics.wire_s,
+    }
+    span.add_event("response", {**figures, **_choice(request)})
+
+
+def _choice(request: PreparedRequest) -> dict[str, str]:
+    """Return the id of the choice, where a request has several."""
+    return {"choice": request.request_id} if request.n > 1 else {}
 
 
 def outcome_of(error: BaseException | None) -> str:
-    """`ok`, or the kind of an error that a caller may be told, such as `not_ready`; else `internal`."""
+    """Return `ok`, or the kind of an error that a client may see, such as `not_ready`; else `internal`."""
     if error is None:
         return "ok"
     if isinstance(error, asyncio.CancelledError):

@@ -1,4 +1,7 @@
-"""What no sound replica answers: a peer that does is broken, and its client's request is not to blame."""
+"""Validate replica responses.
+
+An invalid response marks the replica unhealthy; it is never reported as a client error.
+"""
 
 import math
 
@@ -13,7 +16,7 @@ _TOLERANCE = 1e-3
 def check_verification(
     answer: Verification, num_drafts: int, vocab_size: int, num_logprobs: int | None = None
 ) -> None:
-    """Raises NotReady where the answer does not fit the question."""
+    """Check that an answer has the requested shape; raises NotReady."""
     positions = num_drafts + 1
     if len(answer.choices) != positions or len(answer.entropies) != positions:
         found = f"{len(answer.choices)} choices and {len(answer.entropies)} entropies"
@@ -29,10 +32,10 @@ def check_verification(
 
 
 def check_draft(draft: Draft, max_tokens: int, vocab_size: int) -> None:
-    """Raises NotReady where the draft is too long, or speaks of tokens that the target does not know."""
+    """Check a draft's length, its ids and its distributions; raises NotReady."""
     if len(draft.tokens) > max_tokens:
         raise NotReady(
-            f"the drafter answered {len(draft.tokens)} tokens, at most {max_tokens} were asked for"
+            f"the drafter answered {len(draft.tokens)} tokens, at most {max_tokens} were requested"
         )
     if draft.tokens and max(draft.tokens) >= vocab_size:
         raise NotReady(f"the drafter proposed {max(draft.tokens)}, the vocabulary ends at {vocab_size}")
@@ -41,11 +44,11 @@ def check_draft(draft: Draft, max_tokens: int, vocab_size: int) -> None:
         raise NotReady(f"the drafter answered {found}")
     for token, distribution in zip(draft.tokens, draft.distributions, strict=False):
         if not _can_be_drawn_from(distribution, token, vocab_size):
-            raise NotReady(f"the drafter proposed {token} from a distribution that makes no sense")
+            raise NotReady(f"the drafter proposed {token} from an invalid distribution")
 
 
 def _can_be_drawn_from(distribution: SparseDistribution, token: int, vocab_size: int) -> bool:
-    """Whether the token may come of it; an empty one says nothing of the token."""
+    """Return True if the distribution is valid and contains the token, or is empty."""
     ids, probabilities = distribution.ids, distribution.probabilities
     if not ids and not probabilities:
         return True

@@ -9,144 +9,144 @@ from fly.messages import Draft, StepTimes, Verification
 from fly.speculation import Speculation
 from fly.statistics import Statistics
 from fly.types import Decision, Evidence, Position, Verdict
-from router.generation.drafter_session import DrafterSide
-from router.generation.logprobs import LogprobLedger
+from router.generation.drafter_session import DrafterSession
+from router.generation.logprobs import LogprobBuffer
+from router.generation.observation import trace_round
 from router.generation.response import Round
-from router.generation.target_session import TargetSide
+from router.generation.target_session import TargetSession
+from router.metrics import ModeMetrics
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.text.output import ResponseText
-from services.common.telemetry.observers import ResponseObserver
 from services.common.telemetry.tracing import Span
 
 NO_DRAFT = Draft(step_id=0, tokens=())
-_TARGETS_OWN = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
+_OWN_CHOICES = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
 
 
 @dataclass(slots=True)
 class Response:
-    """One choice's response in the making.
+    """A response that is being generated: one choice of a request.
 
     Attributes:
-        drafter: None where none takes part.
-        draft_length: Chooses it, round by round.
-        started: Clock reading when the request came.
-        observer: Told of its rounds.
-        span: That its rounds are parts of.
-        rounds_without: Rounds that wanted a draft and had none.
-        untold: Rounds that no piece has told yet.
+        drafter: None if the response is decoded without drafts.
+        draft_length: Chooses the draft length of each round.
+        started: Clock reading at the arrival of the request.
+        metrics: Metrics of its rounds.
+        span: Span of the request, with an event per round; None if the request is not traced.
+        rounds_without_draft: Rounds that requested a draft and got none.
+        pending_rounds: Rounds that have not been sent to the client yet.
     """
 
     request: PreparedRequest
     speculation: Speculation
     text: ResponseText
-    logprobs: LogprobLedger
-    target: TargetSide
-    drafter: DrafterSide | None
+    logprobs: LogprobBuffer
+    target: TargetSession
+    drafter: DrafterSession | None
     draft_length: DraftLength
     clock: Clock
     deadline: Deadline
     started: float
-    observer: ResponseObserver
-    span: Span
-    rounds_without: int = 0
-    untold: list[Round] = field(default_factory=list)
+    metrics: ModeMetrics
+    span: Span | None
+    rounds_without_draft: int = 0
+    pending_rounds: list[Round] = field(default_factory=list)
 
     def take_rounds(self) -> tuple[Round, ...]:
-        """The rounds that were played since the last call."""
-        taken, self.untold = tuple(self.untold), []
+        """Return the rounds since the last call."""
+        taken, self.pending_rounds = tuple(self.pending_rounds), []
         return taken
 
 
-async def play_round(response: Response) -> Decision:
-    """Decides at least one token, or carries a window over.
+async def run_round(response: Response) -> Decision:
+    """Run one round: decide at least one token, or carry a window over.
 
     Raises:
-        DeadlineExceeded: Nobody wants the answer any more.
-        FlyServeError: The target cannot go on.
+        DeadlineExceeded: The deadline of the request has passed.
+        FlyServeError: The target cannot continue.
     """
     response.deadline.remaining_ms()
     before, started = _Totals.of(response.speculation.statistics), response.clock.now()
-    with response.span.child("round") as span:
-        draft = await propose(response, span)
-        verification = await verify(response, draft, span)
-        decision = decide(response, draft, verification)
-        span.note(drafted=len(draft.tokens), decided=len(decision.decided))
-    response.untold.append(_told(response, before, started))
+    draft = await propose(response)
+    verification = await verify(response, draft)
+    decision = decide(response, draft, verification)
+    record = _round_record(response, before, started)
+    response.pending_rounds.append(record)
+    if response.span is not None:
+        trace_round(response.span, response.request, record)
     return decision
 
 
-async def propose(response: Response, span: Span) -> Draft:
-    """A draft after the sequence; an empty one where none is wanted or to be had."""
+async def propose(response: Response) -> Draft:
+    """Return a draft after the sequence; an empty one if none is wanted or available."""
     max_tokens = min(response.draft_length.choose(), response.speculation.max_drafts)
     if response.drafter is None or max_tokens <= 0:
         return NO_DRAFT
-    asked_at = response.clock.now()
-    with span.call("draft"):
-        draft = await response.drafter.draft(
-            response.target.replica,
-            response.speculation.sequence,
-            response.speculation.decided_length,
-            max_tokens,
-            response.request.plan.end_at_stop,
-        )
+    requested_at = response.clock.now()
+    draft = await response.drafter.draft(
+        response.target.replica,
+        response.speculation.sequence,
+        response.speculation.decided_length,
+        max_tokens,
+        response.request.plan.end_at_stop,
+    )
     if draft is None:
-        response.rounds_without += 1
-        response.observer.missed_draft()
+        response.rounds_without_draft += 1
+        response.metrics.rounds_missed.inc()
         return NO_DRAFT
-    _count_draft(response, draft, response.clock.now() - asked_at)
+    _count_draft(response, draft, response.clock.now() - requested_at)
     return draft
 
 
-async def verify(response: Response, draft: Draft, span: Span) -> Verification:
-    """The target's word on the draft."""
-    speculation, asked_at = response.speculation, response.clock.now()
+async def verify(response: Response, draft: Draft) -> Verification:
+    """Return the target's scores of the draft."""
+    speculation, requested_at = response.speculation, response.clock.now()
     distributions = draft.distributions if response.request.needs_distributions else ()
-    with span.call("verify"):
-        verification = await response.target.verify(
-            speculation.sequence, draft.tokens, speculation.decided_length, distributions
-        )
+    verification = await response.target.verify(
+        speculation.sequence, draft.tokens, speculation.decided_length, distributions
+    )
     response.logprobs.note(len(speculation.sequence), verification)
-    spent_s = response.clock.now() - asked_at
+    spent_s = response.clock.now() - requested_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
-    response.draft_length.verified(verification, spent_s)
-    response.observer.verified(verification, spent_s)
+    response.draft_length.record_verification(verification, spent_s)
+    response.metrics.verify_seconds.observe(spent_s)
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
     return verification
 
 
 def decide(response: Response, draft: Draft, verification: Verification) -> Decision:
-    """Applies the rule to what the target said."""
+    """Apply the rule to the target's scores."""
     speculation, start = response.speculation, len(response.speculation.sequence)
     decision = speculation.apply(make_evidence(draft.tokens, verification))
     if speculation.finish_reason is None:
         is_open = bool(decision.provisional)
-        response.draft_length.decided(start, len(draft.tokens), speculation.decided_length, is_open)
-    num_kept = count_kept(len(draft.tokens), len(speculation.sequence) - start, decision)
-    response.observer.decided(len(draft.tokens), num_kept, decision)
+        response.draft_length.record_round(start, len(draft.tokens), speculation.decided_length, is_open)
+    num_accepted = count_accepted(len(draft.tokens), len(speculation.sequence) - start, decision)
+    response.metrics.record_round(len(draft.tokens), num_accepted, decision)
     statistics = speculation.statistics
     if not statistics.time_to_first_token_s and decision.decided:
         statistics.time_to_first_token_s = response.clock.now() - response.started
-        response.observer.first_token(statistics.time_to_first_token_s)
+        response.metrics.first_token.observe(statistics.time_to_first_token_s)
     return decision
 
 
-def count_kept(num_drafts: int, growth: int, decision: Decision) -> int:
-    """How many of a round's drafts the sequence has kept, for good or provisionally.
+def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
+    """Return the number of a round's drafts that the sequence keeps, decided or provisional.
 
     Args:
         num_drafts: Draft tokens of the round.
-        growth: How much longer the sequence is; negative where an earlier round's window has failed.
-        decision: What became of the round.
+        growth: Change of the sequence's length; negative if an earlier round's window has failed.
+        decision: Decision of the round.
     """
-    ends_with_own = bool(decision.decided) and not decision.provisional
-    own = int(ends_with_own and decision.decided[-1].verdict in _TARGETS_OWN)
+    ends_with_choice = bool(decision.decided) and not decision.provisional
+    own = int(ends_with_choice and decision.decided[-1].verdict in _OWN_CHOICES)
     return min(num_drafts, max(0, growth - own))
 
 
 def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Evidence:
-    """Each draft beside the target's word on it, and the target's extra choice."""
+    """Return each draft with the target's scores at its position, and the target's extra choice."""
     excluded = verification.excluded_drafts
     judged = zip(drafts, verification.choices, verification.entropies, strict=False)
     positions = [
@@ -158,8 +158,8 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
 
 def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
-    response.draft_length.drafted(draft, spent_s)
-    response.observer.drafted(draft, spent_s)
+    response.draft_length.record_draft(draft, spent_s)
+    response.metrics.draft_seconds.observe(spent_s)
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.sub_drafter_tokens
     statistics.proposals_requested += draft.proposals.requested
@@ -173,7 +173,7 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
 
 
 class _Totals(NamedTuple):
-    """What a round adds to."""
+    """Totals that a round adds to."""
 
     rounds: int
     drafted: int
@@ -194,8 +194,8 @@ class _Totals(NamedTuple):
         )
 
 
-def _told(response: Response, before: _Totals, started: float) -> Round:
-    """The round that has just been played: what it has added to the totals."""
+def _round_record(response: Response, before: _Totals, started: float) -> Round:
+    """Return the record of the round that has just ended: its part of the totals."""
     after = _Totals.of(response.speculation.statistics)
     return Round(
         index=before.rounds,

@@ -3,7 +3,7 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router.security.callers import AUTHORIZATION, name_caller
+from router.security.callers import AUTHORIZATION, set_caller
 from router.security.keys import Keys
 
 _OPEN = frozenset({"/", "/health", "/version", "/openapi.json"})
@@ -23,7 +23,7 @@ class Authentication:
         if not is_open(scope["path"]):
             said = Headers(scope=scope).getlist(AUTHORIZATION)
             # NOTE: of two, a proxy before us may have looked at the other.
-            name_caller(self._keys.caller(said[0] if len(said) == 1 else ""))
+            set_caller(self._keys.caller(said[0] if len(said) == 1 else ""))
         await self._app(scope, receive, send)
 
 

@@ -17,7 +17,7 @@ _FAREWELL_S = 1.0
 
 
 class HttpServer:
-    """Serves an application; a companion of the host."""
+    """Serves an application; a sidecar of the host."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Prepares the server; port 0 takes a free one, and without `tls` it speaks plaintext."""

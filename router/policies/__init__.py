@@ -1,4 +1,4 @@
-"""Balancing policies by name: one decision function, one file each."""
+"""Balancing policies by name; each is one decision function in one file."""
 
 from collections.abc import Callable
 
@@ -17,5 +17,5 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def create_policy(name: str) -> Policy:
-    """A policy with a state of its own: one per pool."""
+    """Return a new policy object; every pool needs its own."""
     return POLICIES[name]()

@@ -1,46 +1,46 @@
-"""What a balancing policy sees of a replica, and the one decision that it takes."""
+"""Interface of a balancing policy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from router.policies.key import RequestKey
+from router.policies.request_key import RequestKey
 
 
 class Candidate(Protocol):
-    """A replica that may be picked."""
+    """A replica that a policy may choose."""
 
     @property
     def identity(self) -> str:
-        """The same for every router, and over restarts where the deployment names its replicas."""
+        """Name that is the same for every router, and after restarts if the deployment names its replicas."""
 
     @property
-    def weight(self) -> int:
-        """Sequences that it carries, those of other routers included; the ones that wait count twice."""
+    def load(self) -> int:
+        """Sequences at the replica, those of other routers included; queued sequences count twice."""
 
 
 C = TypeVar("C", bound=Candidate)
 
 
 class Policy(ABC):
-    """Picks the replica of a new sequence: one decision, and hooks."""
+    """Choose the replica of a new sequence: one decision, and two hooks."""
 
     @abstractmethod
     def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
-        """One of `candidates`, of which there is at least one, for a request with this key; must not wait.
+        """Return one of `candidates` (at least one) for a request with this key; must not block.
 
-        Replicas of the pool may be missing among the candidates, where they will not do for this request.
+        Replicas of the pool may be missing among the candidates if they cannot serve this request.
         """
 
     def joined(self, candidate: Candidate) -> None:
-        """Hook: the replica is in the pool from now on."""
+        """Hook: the replica was added to the pool."""
         return
 
     def left(self, candidate: Candidate) -> None:
-        """Hook: the replica is in the pool no more."""
+        """Hook: the replica was removed from the pool."""
         return
 
 
-def lightest(candidates: Sequence[C]) -> C:
-    """The candidate of the least weight; the first of equals."""
-    return min(candidates, key=lambda candidate: candidate.weight)
+def least_loaded(candidates: Sequence[C]) -> C:
+    """Return the candidate with the smallest load; the first one of equals."""
+    return min(candidates, key=lambda candidate: candidate.load)

@@ -1,13 +1,13 @@
-"""The replica with the fewest sequences."""
+"""Least-load routing: send each request to the replica with the fewest sequences."""
 
 from collections.abc import Sequence
 
-from router.policies.base import C, Policy, lightest
-from router.policies.key import RequestKey
+from router.policies.base import C, Policy, least_loaded
+from router.policies.request_key import RequestKey
 
 
 class LeastLoad(Policy):
-    """The first of equals wins."""
+    """Choose the least loaded replica; the first one of equals."""
 
     def choose(self, candidates: Sequence[C], key: RequestKey) -> C:
-        return lightest(candidates)
+        return least_loaded(candidates)

@@ -1,13 +1,13 @@
-"""Each replica in its turn."""
+"""Round-robin routing: each replica in turn."""
 
 from collections.abc import Sequence
 
 from router.policies.base import C, Policy
-from router.policies.key import RequestKey
+from router.policies.request_key import RequestKey
 
 
 class RoundRobin(Policy):
-    """Goes by identity, so that replicas may come and go between two turns."""
+    """Go through the replicas by identity, so that replicas may join and leave between two turns."""
 
     def __init__(self) -> None:
         self._last = ""

@@ -1,4 +1,4 @@
-"""The circuit breaker of one endpoint: whether it may be asked, by what became of what it was asked."""
+"""Circuit breaker of one endpoint: decides from past results if the endpoint may be used."""
 
 from enum import Enum
 
@@ -7,7 +7,7 @@ from services.common.backoff import Backoff
 
 
 class BreakerState(Enum):
-    """What an endpoint may be trusted with."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -15,11 +15,11 @@ class BreakerState(Enum):
 
 
 class Breaker:
-    """Closed, it lets everything through. A failure opens it: nothing goes through for a while.
+    """Closed: everything passes. A failure opens it: nothing passes for a while.
 
-    The first failure opens it for no time at all: it may have been the connection's. Every further one before
-    an answer opens it for twice as long. After that it is half open: one probe may go through; its answer
-    closes it, its failure opens it again.
+    The first failure opens it for no time at all, because the connection may have been the cause. Every
+    further failure before a success opens it for twice as long. After that time it is half open: one attempt
+    may pass; its success closes the breaker, its failure opens it again.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -36,19 +36,19 @@ class Breaker:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until a probe may go through; 0 where something may now."""
+        """Seconds until an attempt may pass; 0 if one may pass now."""
         return max(0.0, self._retry_at - self._clock.now())
 
-    def failed(self) -> None:
-        """What went through failed."""
+    def record_failure(self) -> None:
+        """Record that an attempt failed."""
         if self._backoff is None:
             self._backoff = Backoff()
         else:
             self._retry_at = self._clock.now() + self._backoff.next_s()
         self._has_failed = True
 
-    def answered(self) -> None:
-        """What went through was answered."""
+    def record_success(self) -> None:
+        """Record that an attempt succeeded."""
         if not self._has_failed:
             return
         self._has_failed = False

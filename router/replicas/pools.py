@@ -1,4 +1,4 @@
-"""Replicas that answered the handshake, and the pools that a stream's replica is picked from."""
+"""Healthy replicas, and the pools from which the replica of a stream is picked."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -13,26 +13,26 @@ from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from router.policies.base import Policy
-from router.policies.key import RequestKey
+from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker, BreakerState
 from services.common.codec.shared import info_from_wire
 from services.common.status import from_rpc_error
 
 _HANDSHAKE_TIMEOUT_S = 5.0
-_SILENT_PROBES = 2
-"""So many questions in a row without any answer, and a replica is gone. One may be our own delay."""
+_MAX_FAILED_PROBES = 2
+"""Probes in a row without an answer after which a replica is unhealthy. One may be a delay of our own."""
 
 Accepts = Callable[["Replica"], bool]
-"""Whether a replica will do."""
+"""Predicate: return True if a replica can be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probing:
-    """How it is found out that a replica is gone whose connection does not say so.
+class ProbeConfig:
+    """Health probes, which find a dead replica whose connection does not report it.
 
     Attributes:
-        interval_s: Each replica is asked so often for its load, and whether it lives.
-        timeout_s: For an answer.
+        interval_s: Time between two probes of a replica; a probe also returns its load.
+        timeout_s: Time to wait for the answer.
     """
 
     interval_s: float = 2.0
@@ -40,12 +40,13 @@ class Probing:
 
 
 class Replica:
-    """One endpoint that answered the handshake, from then until it fails or goes.
+    """An endpoint that answered the handshake, until it fails or is removed.
 
     Attributes:
-        info: What it serves.
-        outstanding: Sequences that this router has open there.
-        is_broken: Set when a stream failed: it is not picked again before it answers another handshake.
+        info: Model that it serves.
+        in_flight: Sequences that this router has open there.
+        is_broken: Set when a stream failed. The replica is not picked again before another handshake.
+        is_idle: Set while this router has no open sequence there.
     """
 
     def __init__(
@@ -54,15 +55,15 @@ class Replica:
         self.endpoint = endpoint
         self.channel = channel
         self.info = info
-        self.outstanding = 0
+        self.in_flight = 0
         self.is_broken = asyncio.Event()
         self.is_idle = asyncio.Event()
         self.is_idle.set()
         self._breaker = breaker
-        self._hang_ups: list[Callable[[], object]] = []
-        self._words = 0
+        self._cancel_stream: list[Callable[[], object]] = []
+        self._num_reports = 0
         self._queued = self._others = 0
-        self.told(load)
+        self.record_load(load)
 
     @property
     def address(self) -> str:
@@ -70,110 +71,116 @@ class Replica:
 
     @property
     def identity(self) -> str:
-        """Its name in the deployment; its address where it has none."""
+        """Name in the deployment; the address if it has none."""
         return self.endpoint.replica or self.address
 
     @property
     def name(self) -> str:
-        """For messages: where it is and what it serves."""
+        """Tier, model and address, for messages."""
         return f"{self.info.role.value} {self.info.model_id!r} at {self.address}"
 
     @property
-    def weight(self) -> int:
-        """Sequences there: our own as we know them, the others' as it last said; waiting ones twice."""
-        return self.outstanding + self._others + self._queued
+    def load(self) -> int:
+        """Sequences there: our own by our count, others by the last report; queued ones count twice."""
+        return self.in_flight + self._others + self._queued
 
     @property
-    def is_on_trial(self) -> bool:
-        """It failed, and has answered no stream since."""
+    def is_half_open(self) -> bool:
+        """True if it failed and has not answered a stream since."""
         return self._breaker.state is not BreakerState.CLOSED
 
     @contextmanager
-    def lease(self, hang_up: Callable[[], object]) -> Iterator[None]:
-        """Counts one open sequence, whose stream `hang_up` ends at once."""
-        self.outstanding += 1
-        self._hang_ups.append(hang_up)
+    def lease(self, cancel_stream: Callable[[], object]) -> Iterator[None]:
+        """Count one open sequence; `cancel_stream` ends its stream at once."""
+        self.in_flight += 1
+        self._cancel_stream.append(cancel_stream)
         self.is_idle.clear()
         try:
             yield
         finally:
-            self.outstanding -= 1
-            self._hang_ups.remove(hang_up)
-            if not self.outstanding:
+            self.in_flight -= 1
+            self._cancel_stream.remove(cancel_stream)
+            if not self.in_flight:
                 self.is_idle.set()
 
-    def hang_up(self) -> None:
-        """Ends every stream: nothing will come of them."""
-        for hang_up in self._hang_ups:
-            hang_up()
+    def cancel_streams(self) -> None:
+        """Cancel every open stream: no answer is expected."""
+        for cancel in self._cancel_stream:
+            cancel()
 
     async def lost_connection(self) -> None:
-        """Returns when the channel's connection is gone."""
+        """Return when the channel's connection is lost."""
         ready = grpc.ChannelConnectivity.READY
         while self.channel.get_state() is ready:
             await self.channel.wait_for_state_change(ready)
 
-    def served(self, load: Load) -> None:
-        """A step was answered."""
-        self.told(load)
-        # NOTE: streams may outlive their replica's place here; that says nothing of the next one.
+    def record_answer(self, load: Load) -> None:
+        """Record the answer to a step."""
+        self.record_load(load)
+        # NOTE: streams may outlive their replica's place in the pool; they say nothing about its successor.
         if not self.is_broken.is_set():
-            self._breaker.answered()
+            self._breaker.record_success()
 
-    def told(self, load: Load) -> None:
-        """It said what it carries."""
-        self._words += 1
+    def record_load(self, load: Load) -> None:
+        """Record the load that the replica reported."""
+        self._num_reports += 1
         self._queued = load.queued
-        self._others = max(0, load.sequences + load.queued - self.outstanding)
+        self._others = max(0, load.sequences + load.queued - self.in_flight)
 
-    async def still_serves(self, timeout_s: float = _HANDSHAKE_TIMEOUT_S) -> bool:
-        """Asks again; False where it is away, serves something else, or has nothing to say on any stream."""
-        for _ in range(_SILENT_PROBES):
-            words = self._words
+    async def is_healthy(self, timeout_s: float = _HANDSHAKE_TIMEOUT_S) -> bool:
+        """Probe the replica; return False if it is gone, serves another model, or answers nothing at all.
+
+        A replica that misses a probe but answered a stream meanwhile is healthy.
+        """
+        for _ in range(_MAX_FAILED_PROBES):
+            num_reports = self._num_reports
             try:
-                info, load = await shake_hands(self.channel, self.endpoint, timeout_s)
-            except Silent:
-                if self._words > words:
+                info, load = await handshake(self.channel, self.endpoint, timeout_s)
+            except ProbeTimeout:
+                if self._num_reports > num_reports:
                     return True
             except NotReady:
                 return False
             else:
-                self.told(load)
+                self.record_load(load)
                 return info == self.info
         return False
 
 
-class Silent(NotReady):
-    """A replica does not answer in time."""
+class ProbeTimeout(NotReady):
+    """A replica did not answer in time."""
 
 
-async def shake_hands(
+async def handshake(
     channel: grpc.aio.Channel, endpoint: Endpoint, timeout_s: float = _HANDSHAKE_TIMEOUT_S
 ) -> tuple[ModelInfo, Load]:
-    """Asks an endpoint what it serves.
+    """Ask an endpoint for its model and load.
 
     Raises:
-        Silent: It does not answer in time.
-        NotReady: It is away, or answers nonsense.
+        ProbeTimeout: It did not answer in time.
+        NotReady: It cannot be reached, or its answer is invalid.
     """
     stub = TargetStub(channel) if endpoint.role is Role.TARGET else DrafterStub(channel)
     try:
         info, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=timeout_s))
     except grpc.aio.AioRpcError as error:
-        is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        raise (Silent if is_silent else NotReady)(str(from_rpc_error(error))) from None
+        is_timeout = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        raise (ProbeTimeout if is_timeout else NotReady)(str(from_rpc_error(error))) from None
     except ValueError as error:
-        raise NotReady(f"its Info makes no sense: {error}") from None
+        raise NotReady(f"its Info is invalid: {error}") from None
     return info, load
 
 
 class ReplicaPool:
     """The replicas of one tier that may get new sequences."""
 
-    def __init__(self, policy: Policy, is_needed: bool = True) -> None:
-        """Picks by `policy`; a tier that is needed has all its hopes in a replica on trial if it must."""
+    def __init__(self, policy: Policy, is_required: bool = True) -> None:
+        """Select by `policy`.
+
+        If the tier is required, fall back to a half-open replica if no other is left.
+        """
         self._policy = policy
-        self._is_needed = is_needed
+        self._is_required = is_required
         self._replicas: list[Replica] = []
         self._changed = asyncio.Event()
 
@@ -188,29 +195,29 @@ class ReplicaPool:
         self._changed = asyncio.Event()
 
     def remove(self, replica: Replica) -> None:
-        """Takes a replica out, if it is in."""
+        """Remove a replica, if it is in the pool."""
         if replica in self._replicas:
             self._replicas.remove(replica)
             self._policy.left(replica)
 
     def ready(self, accepts: Accepts) -> list[Replica]:
-        """Those that will do."""
+        """Return the replicas that are not broken and are accepted."""
         return [r for r in self._replicas if not r.is_broken.is_set() and accepts(r)]
 
     def pick(self, accepts: Accepts, key: RequestKey = ()) -> Replica | None:
-        """The one for the next sequence, by the policy; None where none will do.
+        """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted.
 
-        A replica on trial gets one sequence at a time, as long as others will do, or nobody is needed.
+        A half-open replica gets one sequence at a time, unless the tier is required and no other is accepted.
         """
         ready = self.ready(accepts)
-        trusted = [replica for replica in ready if not (replica.is_on_trial and replica.outstanding)]
-        candidates = trusted or (ready if self._is_needed else [])
+        preferred = [replica for replica in ready if not (replica.is_half_open and replica.in_flight)]
+        candidates = preferred or (ready if self._is_required else [])
         if not candidates:
             return None
         return self._policy.choose(candidates, key)
 
     async def wait(self, accepts: Accepts, timeout_s: float) -> bool:
-        """Waits at most `timeout_s` for a replica that will do; whether there is one."""
+        """Wait at most `timeout_s` for an accepted replica; return True if there is one."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.ready(accepts):
@@ -221,12 +228,12 @@ class ReplicaPool:
 
 
 def any_replica(replica: Replica) -> bool:
-    """Accepts all."""
+    """Accept every replica."""
     return True
 
 
 def with_weights(fingerprint: str) -> Accepts:
-    """Accepts what serves these weights; all, where none are named."""
+    """Return a predicate that accepts replicas with these weights; an empty fingerprint accepts all."""
     if not fingerprint:
         return any_replica
     return lambda replica: replica.info.weight_fingerprint == fingerprint

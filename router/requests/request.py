@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fly.types import Coupling, DraftLengthPolicy, FlyRule, Mode, SamplingParams
-from router.policies.key import RequestKey
+from router.policies.request_key import RequestKey
 from router.requests.seeds import choice_seed
 
 RULE_FIELDS = (

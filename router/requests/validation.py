@@ -9,7 +9,7 @@ from fly.errors import FieldViolation, InvalidRequest
 from fly.messages import ModelInfo
 from fly.types import SamplingParams
 from router.config import LimitsConfig, RouterConfig
-from router.policies.key import request_key
+from router.policies.request_key import request_key
 from router.requests.planning import check_speculation, plan_speculation
 from router.requests.request import GenerateRequest, PreparedRequest
 from router.requests.resumption import check_resumption

@@ -1,1 +1,1 @@
-"""Who calls: API keys, what each may do, and what tells their work apart."""
+"""API keys: the caller of a request, its quotas, and the isolation of its cache."""

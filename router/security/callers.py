@@ -1,42 +1,46 @@
-"""The caller of the request at hand, as whoever let it in found out."""
+"""The caller of the current request, set by the check that accepted it."""
 
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from router.security.keys import ANYBODY, Caller, Keys
+from router.security.keys import ANONYMOUS, Caller, Keys
+from services.common.security.access_policy import AccessPolicy, Check
 from services.common.security.config import PublicSecurityConfig
-from services.common.security.guard import Check, Guard
 from services.common.security.identity import Identity
 
-_caller: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+_caller: ContextVar[Caller] = ContextVar("caller", default=ANONYMOUS)
 
 AUTHORIZATION = "authorization"
 
 
 def current_caller() -> Caller:
-    """Of the request that this task works for."""
+    """Return the caller of this task's request."""
     return _caller.get()
 
 
-def name_caller(caller: Caller) -> None:
-    """Says for whom this task, and every task that it begins, works from now on."""
+def set_caller(caller: Caller) -> None:
+    """Set the caller of this task, and of every task that it starts from now on."""
     _caller.set(caller)
 
 
 def key_check(keys: Keys) -> Check:
-    """Lets calls in that bring a known key in their metadata."""
+    """Return a check that accepts calls with a valid API key in their metadata."""
 
     def check(method: str, context: Any) -> None:
-        said = [value for name, value in context.invocation_metadata() or () if name == AUTHORIZATION]
-        # NOTE: of two, a proxy before us may have looked at the other.
-        name_caller(keys.caller(said[0] if len(said) == 1 and isinstance(said[0], str) else ""))
+        values = [value for name, value in context.invocation_metadata() or () if name == AUTHORIZATION]
+        # NOTE: two are rejected: a proxy in front may have checked the other one.
+        set_caller(keys.caller(values[0] if len(values) == 1 and isinstance(values[0], str) else ""))
 
     return check
 
 
-def public_guard(config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None) -> Guard:
-    """Of the router's own gRPC server."""
+def public_access_policy(
+    config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None
+) -> AccessPolicy:
+    """Return the policy of the router's gRPC server."""
     wants_certificates = config.tls is not None and config.tls.client_certificates
     credentials = partial(identity.server_credentials, wants_certificates) if identity else None
-    return Guard(credentials, key_check(keys) if keys else None, config.health_port)
+    return AccessPolicy(
+        credentials=credentials, check=key_check(keys) if keys else None, health_port=config.health_port
+    )

@@ -1,4 +1,4 @@
-"""Makes API keys: the token is shown once, the file keeps its hash."""
+"""Create API keys: the token is shown once, the file stores its hash."""
 
 import os
 import secrets
@@ -13,34 +13,34 @@ from router.security.keys import KeysConfig, hash_of, read_keys
 from services.common.config import parse
 
 PREFIX = "flyserve-"
-"""Of every token, so that those who look for leaked secrets know one when they see it."""
+"""Prefix of every token, so that scanners for leaked secrets recognize it."""
 _TOKEN_BYTES = 32
 
 
 def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
-    """Adds a key to a file, which is made where it is missing, and returns its token.
+    """Add a key to a file, created if missing, and return its token.
 
     Args:
-        file: Replaced in one step, readable by its owner only.
-        name: Of whoever is to hold the key.
+        file: File of keys; replaced atomically, readable by its owner only.
+        name: Name of the key's holder.
         limits: Fields of `KeyConfig`.
 
     Raises:
-        ConfigError: The file makes no sense or cannot be written, or the name is taken.
+        ConfigError: The file is invalid or cannot be written, or the name is taken.
     """
     known = read_keys(file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
     if name in known:
-        raise ConfigError(f"{file}: keys.{name}: is there already; take it out first, or choose another name")
+        raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
     token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
-    said = {field: value for field, value in limits.items() if value is not None}
-    whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **said}}}
+    given = {field: value for field, value in limits.items() if value is not None}
+    whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **given}}}
     parse(KeysConfig, whole, str(file))
     _write(file, yaml.safe_dump(whole, sort_keys=False))
     return token
 
 
 def _write(file: Path, text: str) -> None:
-    # NOTE: what mkstemp makes is readable by its owner only.
+    # NOTE: mkstemp creates a file that only its owner can read.
     try:
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}")
         try:

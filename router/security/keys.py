@@ -1,4 +1,4 @@
-"""API keys: a file with the hash of each, and the one comparison that finds out whose a token is."""
+"""API keys: a file with their hashes, and the lookup of a token's caller."""
 
 import hashlib
 import hmac
@@ -22,12 +22,13 @@ KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{
 class KeyConfig(Config):
     """One API key.
 
-    A token is drawn at random from 2^256, so a plain hash is enough: there is nothing to proposal.
+    A token has 256 random bits, so a plain hash is enough: it cannot be guessed.
 
     Attributes:
-        sha256: Of the token, in hexadecimal.
-        max_concurrent: Requests of this key that a router has in work or waiting; null sets no limit.
-        requests_per_minute: Of this key at one router; as many may come at once. null sets no limit.
+        sha256: SHA-256 of the token, in hexadecimal.
+        max_concurrent: Running and queued requests of this key at one router; null sets no limit.
+        requests_per_minute: Requests of this key per minute at one router, also as one burst; null sets no
+            limit.
     """
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -39,10 +40,10 @@ class KeysConfig(Config):
     """A file of API keys.
 
     Attributes:
-        keys: By the name of whoever holds each.
+        keys: Keys by the name of their holder.
     """
 
-    # What is no hash may be a token that somebody put in its place.
+    # An invalid hash may be a token that was entered by mistake.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     keys: Annotated[dict[KeyName, KeyConfig], Field(max_length=_MOST_KEYS)]
@@ -50,12 +51,12 @@ class KeysConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request.
+    """The caller of a request.
 
     Attributes:
-        name: Of the API key; "" where the router asks for none.
-        max_concurrent: Requests in work or waiting; None sets no limit.
-        requests_per_minute: None sets no limit.
+        name: Name of the API key; "" if the router requires none.
+        max_concurrent: Running and queued requests; None sets no limit.
+        requests_per_minute: Requests per minute; None sets no limit.
     """
 
     name: str = ""
@@ -63,28 +64,28 @@ class Caller:
     requests_per_minute: int | None = None
 
     def salted(self, cache_salt: str) -> str:
-        """A cache salt that no other caller can have, whatever the requests say.
+        """Return a cache salt that no other caller can produce, whatever its requests contain.
 
-        NOTE: of one length, so that limits on a salt are limits on what the request says.
+        NOTE: its length is fixed, so limits on a salt apply to the request's own salt.
         """
         if not self.name:
             return cache_salt
         return hashlib.sha256(f"{self.name}\0{cache_salt}".encode()).hexdigest()
 
 
-ANYBODY = Caller()
+ANONYMOUS = Caller()
 
 
 def hash_of(token: str) -> str:
-    """What a file keeps of a token."""
+    """Return the hash of a token, as stored in the file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Keys:
-    """The keys of a file, which may change at any time."""
+    """The keys of a file; reloaded when it changes."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file.
+        """Read the file.
 
         Raises:
             ConfigError: It cannot be read, or breaks a limit.
@@ -92,13 +93,13 @@ class Keys:
         self._file = WatchedFiles((path,), lambda: _load(path))
 
     def caller(self, authorization: str) -> Caller:
-        """Whose token this is.
+        """Return the caller that holds a token.
 
         Args:
-            authorization: As the client sends it: `Bearer`, then the token.
+            authorization: The header as the client sends it: `Bearer`, then the token.
 
         Raises:
-            Unauthenticated: There is none, or nobody has it.
+            Unauthenticated: There is no token, or no key has it.
         """
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
@@ -107,7 +108,7 @@ class Keys:
         if len(token) > _LONGEST_TOKEN:
             raise Unauthenticated("the API key is not known")
         presented, found = hash_of(token).encode(), None
-        # NOTE: all are compared, each in constant time: how long it takes tells nothing of any of them.
+        # NOTE: all keys are compared, each in constant time: the duration reveals nothing about any of them.
         for known, caller in self._file.current().items():
             if hmac.compare_digest(known, presented):
                 found = caller
@@ -117,10 +118,10 @@ class Keys:
 
 
 def read_keys(path: Path) -> KeysConfig:
-    """What a file says.
+    """Read a file of keys.
 
     Raises:
-        ConfigError: It cannot be read, or breaks a limit; no hash is told.
+        ConfigError: It cannot be read, or breaks a limit; the message contains no hash.
     """
     return load_yaml(KeysConfig, path)
 

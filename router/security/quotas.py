@@ -1,4 +1,4 @@
-"""What each API key may do at this router: so many requests at once, so many a minute."""
+"""Quotas of each API key at this router: concurrent requests, and requests per minute."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _MINUTE_S = 60.0
 
 
 class Quotas:
-    """Counts the requests of every caller that has a limit."""
+    """Enforces the limits of every caller."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -22,10 +22,10 @@ class Quotas:
 
     @contextmanager
     def counted(self, caller: Caller) -> Iterator[None]:
-        """Counts one request for as long as the block runs.
+        """Count one request while the block runs.
 
         Raises:
-            Overloaded: The caller has as many at work as it may, or has asked too often of late.
+            Overloaded: The caller has reached its concurrent requests, or its requests per minute.
         """
         self._check_number(caller)
         self._check_rate(caller)
@@ -40,15 +40,20 @@ class Quotas:
     def _check_number(self, caller: Caller) -> None:
         most = caller.max_concurrent
         if most is not None and self._at_once[caller.name] >= most:
-            raise Overloaded(f"this API key has {most} requests at work, as many as it may", _RETRY_AFTER_S)
+            raise Overloaded(
+                f"this API key has {most} requests running or queued, its maximum (max_concurrent)",
+                _RETRY_AFTER_S,
+            )
 
     def _check_rate(self, caller: Caller) -> None:
-        """A bucket of one minute's requests, which fills evenly: each request pays for a while of it."""
+        """Check a leaky bucket of one minute: each request occupies an equal share of it."""
         rate = caller.requests_per_minute
         if rate is None:
             return
         now, cost_s = self._clock.now(), _MINUTE_S / rate
         paid_until_s = max(now, self._paid_until_s.get(caller.name, now)) + cost_s
         if (excess_s := paid_until_s - now - _MINUTE_S) > 1e-9:
-            raise Overloaded(f"this API key may make {rate} requests a minute", excess_s)
+            raise Overloaded(
+                f"this API key may send {rate} requests per minute (requests_per_minute)", excess_s
+            )
         self._paid_until_s[caller.name] = paid_until_s

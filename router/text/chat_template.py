@@ -1,4 +1,4 @@
-"""Conversations to prompts: the model's chat template, or the one that the router is given instead."""
+"""Chat templates: render conversations with the model's template or a configured one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,26 +29,26 @@ _RESERVED = frozenset(
         "truncation",
     }
 )
-"""What a template's variables may not be called: arguments of the renderer itself."""
+"""Names that template variables must not have: they are arguments of the renderer."""
 
 
 class ChatTemplate:
-    """Turns messages into token ids."""
+    """Render messages into token ids."""
 
     def __init__(self, tokenizer: Tokenizer, file: Path | None = None) -> None:
-        """Takes the template of a file, else the tokenizer's own.
+        """Use the template of a file, else the tokenizer's own.
 
         Raises:
-            ConfigError: The file cannot be read, or is no template.
+            ConfigError: The file cannot be read or is not a template.
         """
         self._tokenizer = tokenizer
         self._template = None if file is None else _read(file)
 
     def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> tuple[int, ...]:
-        """The prompt's token ids.
+        """Return the token ids of the prompt.
 
         Raises:
-            InvalidRequest: There is no template, or it rejects these messages.
+            InvalidRequest: There is no template, or it rejects the messages.
         """
         if self._template is None and not self._tokenizer.has_chat_template:
             remedy = "use completions, or set the router's chat_template to a Jinja file"

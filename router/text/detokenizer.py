@@ -1,55 +1,61 @@
-"""Token ids to text, piece by piece: whole characters only, and the pieces joined are the whole text."""
+"""Incremental detokenization: return text in whole characters while tokens arrive."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-Decode = Callable[[Sequence[int]], str]
-"""Text of token ids; bytes that make no character yet become U+FFFD."""
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
-_UNFINISHED = "\ufffd"
-_MAX_UNFINISHED = 3
-"""An unfinished UTF-8 character has at most three bytes, each of which may be shown as a U+FFFD."""
-_MAX_WINDOW = 64
-"""So many tokens in a row that end within a character are no text: what is there is given out."""
+_INCOMPLETE = "\ufffd"
+_MAX_PENDING = 64
+"""Tokens in a row without text, after which the pending bytes are returned as U+FFFD: bounds the cost."""
 
 
 class Detokenizer:
-    """Decodes a window that begins one piece before the new tokens, since text may depend on what precedes.
+    """Text of a growing sequence of token ids; special tokens have none.
 
-    Each token is decoded twice, whatever the length of the response.
+    All returned pieces joined are the text of all ids. A piece never ends within a UTF-8 character.
+
+    NOTE: `DecodeStream` keeps a character that is incomplete at the end for ever, decodes all pending ids
+    again with every token, and raises where the text before a token changes with it. So pending ids are
+    counted, and the stream is replaced where it cannot go on.
     """
 
-    def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
-        """Begins after `context`: the last tokens of the prompt, which are not given out."""
-        self._decode = decode
-        self._window = list(context)
-        self._read = len(self._window)
-        self._num_given = len(decode(self._window))
+    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+        """Start after `context`: the last tokens of the prompt, whose text is not returned."""
+        self._tokenizer = tokenizer
+        self._decoded = list(context)
+        self._pending: list[int] = []
+        self._skip = 0
+        self._stream = self._new_stream()
 
-    def push(self, ids: Sequence[int]) -> str:
-        """The text that has become certain with these tokens."""
-        if not ids:
-            return ""
-        self._window.extend(ids)
-        text = self._decode(self._window)
-        if text.endswith(_UNFINISHED) and len(self._window) <= _MAX_WINDOW:
-            return self._give(text, len(text) - _count_unfinished(text))
-        given = self._give(text, len(text))
-        self._window = self._window[self._read :]
-        self._read = len(self._window)
-        self._num_given = len(self._decode(self._window))
-        return given
+    def push(self, token: int) -> str:
+        """Return the text that is complete with this token; empty while a character is incomplete."""
+        self._pending.append(token)
+        try:
+            text = self._stream.step(self._tokenizer, token)
+        except Exception:
+            # The stream's own error type is not public: it means "the text of the earlier tokens changed".
+            return self.flush()
+        if text is None:
+            return self.flush() if len(self._pending) > _MAX_PENDING else ""
+        self._decoded, self._pending = self._pending, []
+        skip, self._skip = self._skip, 0
+        return str(text)[skip:]
 
     def flush(self) -> str:
-        """What is left at the end of a response, unfinished characters as U+FFFD."""
-        text = self._decode(self._window)
-        return self._give(text, len(text))
+        """Return the text of the pending ids; an incomplete character becomes U+FFFD."""
+        if not self._pending:
+            return ""
+        text = self._decode(self._decoded + self._pending)[len(self._decode(self._decoded)) :]
+        self._decoded, self._pending = self._pending, []
+        self._stream = self._new_stream()
+        return text
 
-    def _give(self, text: str, end: int) -> str:
-        given = text[self._num_given : end]
-        self._num_given = max(self._num_given, end)
-        return given
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
-
-def _count_unfinished(text: str) -> int:
-    tail = text[-_MAX_UNFINISHED:]
-    return len(tail) - len(tail.rstrip(_UNFINISHED))
+    def _new_stream(self) -> DecodeStream:
+        """Start behind the decoded ids; their text comes once more where it ends within a character."""
+        before = self._decode(self._decoded)
+        self._skip = len(before) if before.endswith(_INCOMPLETE) else 0
+        return DecodeStream(self._decoded, skip_special_tokens=True)

@@ -1,10 +1,10 @@
-"""Stop strings: found wherever they lie across pieces of text, and withheld while they may still come."""
+"""Stop strings: found across pieces of text; text that may begin one is withheld."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Text that waits to be streamed, searched for stop strings; ends before the first one found."""
+    """Text to stream, searched for stop strings; it ends before the first one found."""
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self._stops = tuple(stops)
@@ -13,7 +13,7 @@ class StopStrings:
         self._found = False
 
     def push(self, text: str) -> bool:
-        """Takes text; whether a stop string has been found, behind which all text is dropped."""
+        """Add text; return True if a stop string was found, after which all text is dropped."""
         if self._found:
             return True
         self._held += text
@@ -23,18 +23,18 @@ class StopStrings:
         return self._found
 
     def take(self) -> str:
-        """Text that can no longer become part of a stop string."""
+        """Return the text that can no longer become part of a stop string."""
         free = len(self._held) - (0 if self._found else self._num_withheld())
         taken, self._held = self._held[:free], self._held[free:]
         return taken
 
     def flush(self) -> str:
-        """All that is left, at the end."""
+        """Return all remaining text, at the end of the response."""
         taken, self._held = self._held, ""
         return taken
 
     def _num_withheld(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Return the length of the longest end of the text that begins a stop string."""
         for length in range(min(self._longest - 1, len(self._held)), 0, -1):
             tail = self._held[-length:]
             if any(stop.startswith(tail) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""The target's tokenizer and its end-of-sequence ids, loaded from the model folder without torch."""
+"""Tokenizer of the target and its end-of-sequence ids, loaded from the model folder without torch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,30 +10,31 @@ from fly.errors import ModelError
 
 _ENCODE_INLINE_CHARACTERS = 16_384
 _MOST_KEPT = 1 << 17
-"""Tokens whose own text is kept: each is decoded behind the one before it, and then by itself."""
+"""Tokens whose own text is cached."""
 
 
 class Tokenizer:
     """Text to token ids and back.
 
     Attributes:
-        eos_ids: Tokens that end a response, as the model's generation config has them.
+        eos_ids: Tokens that end a response, from the model's generation config.
         vocab_size: Token ids lie below this.
-        has_chat_template: It has one of its own.
+        backend: The tokenizer of the library `tokenizers`.
+        has_chat_template: True if the tokenizer has a chat template.
     """
 
     def __init__(self, fast: Any, eos_ids: tuple[int, ...]) -> None:
-        """Wraps a transformers fast tokenizer."""
+        """Wrap a transformers fast tokenizer."""
         self.eos_ids = eos_ids
         self.vocab_size = len(fast)
         self.has_chat_template = bool(fast.chat_template)
         self._fast = fast
-        self._backend = fast.backend_tokenizer
+        self.backend = fast.backend_tokenizer
         self._decode_one = lru_cache(_MOST_KEPT)(self._decode)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Reads tokenizer and configs.
+        """Read the tokenizer and the configs of a model folder.
 
         Raises:
             ModelError: The folder or its tokenizer is missing or unusable.
@@ -50,23 +51,23 @@ class Tokenizer:
         return cls(fast, _eos_ids(folder, fast))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a prompt, with the special tokens that the tokenizer itself adds."""
+        """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
         return tuple(self._fast.encode(text))
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, str]], template: str | None, variables: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        """Token ids of a conversation, up to where the model answers.
+        """Return the token ids of a conversation, up to where the model answers.
 
-        Control tokens that a message spells out are text like any other: only the template's own count.
+        Control tokens spelled out in a message are ordinary text; only those of the template count.
 
         Args:
             messages: Each with its role and content.
-            template: In Jinja; None takes the tokenizer's own.
-            variables: Further ones that the template may read.
+            template: Jinja template; None uses the tokenizer's own.
+            variables: Further variables of the template.
 
         Raises:
-            Exception: Whatever the template raises.
+            Exception: Any error of the template.
         """
         return tuple(
             self._fast.apply_chat_template(
@@ -80,24 +81,24 @@ class Tokenizer:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, without special tokens; bytes that make no character become U+FFFD."""
+        """Return the text of token ids, without special tokens; incomplete characters become U+FFFD."""
         return self._decode_one(ids[0]) if len(ids) == 1 else self._decode(*ids)
 
     def _decode(self, *ids: int) -> str:
-        return str(self._backend.decode(ids, skip_special_tokens=True))
+        return str(self.backend.decode(ids, skip_special_tokens=True))
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """Text of each id by itself, special tokens included."""
-        return tuple(self._backend.decode([token], skip_special_tokens=False) for token in ids)
+        """Return the text of each id by itself, special tokens included."""
+        return tuple(self.backend.decode([token], skip_special_tokens=False) for token in ids)
 
 
 def is_slow_to_encode(text: str) -> bool:
-    """Whether a text is so long that tokenizing it would hold up other requests."""
+    """Return True if tokenizing the text would block the event loop noticeably."""
     return len(text) > _ENCODE_INLINE_CHARACTERS
 
 
 def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:
-    """From the generation config, else the model's config, else the tokenizer."""
+    """Return the ids of the generation config, else of the model's config, else of the tokenizer."""
     for name in ("generation_config.json", "config.json"):
         found = read_json(folder / name).get("eos_token_id")
         if found is not None:
@@ -114,7 +115,7 @@ def _check_ids(ids: Sequence[Any], path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A configuration file's object; empty where there is no such file.
+    """Return the content of a JSON file; an empty object if there is no such file.
 
     Raises:
         ModelError: It is not JSON.

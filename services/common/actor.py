@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from services.common.config import parse
 from services.common.host import Host
-from services.common.host_thread import HostThread
-from services.common.interfaces import interface_towards
+from services.common.host_thread import HostThread, interface_towards
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import configure_logging
 

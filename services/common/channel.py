@@ -12,16 +12,16 @@ OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A channel of our own per endpoint: closing one must not disturb another's connection.
+    # Each endpoint has its own connection: closing one channel must not affect another.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`; plaintext without `tls`. The caller closes it.
+    """Open a channel to `host:port`, in plaintext without `tls`. The caller closes it.
 
-    NOTE: a channel keeps the certificate that it was opened with: whoever holds one for long opens another
-    when the files have changed.
+    NOTE: a channel keeps the certificate that it was opened with: a caller that keeps one for long must open
+    another after the files have changed.
     """
     if tls is None:
         return grpc.aio.insecure_channel(address, options=OPTIONS)

@@ -1,13 +1,14 @@
 """Configuration: frozen sections read from files and flags; an unknown key is an error."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from fly.errors import ConfigError
 
@@ -58,6 +59,16 @@ def changed_values(config: Config, section: type[Config]) -> dict[str, Any]:
     """Return the values of the keys of `section` that differ from their defaults, as plain data."""
     keys = set(section.model_fields) & set(type(config).model_fields)
     return config.model_dump(mode="json", include=keys, exclude_defaults=True)
+
+
+class OneOf:
+    """Annotation of a key of type str that accepts only these names, such as the keys of a table."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.literal_schema(self._names)
 
 
 def parse(model: type[C], data: Any, source: str) -> C:

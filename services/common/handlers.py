@@ -1,4 +1,4 @@
-"""Handlers of gRPC methods, with something done around each call."""
+"""Wrappers for the handlers of gRPC methods."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,26 +11,27 @@ from fly.errors import InvalidRequest
 
 Coroutine = Callable[[Any, Any], Awaitable[Any]]
 Generator = Callable[[Any, Any], AsyncIterator[Any]]
-"""The health and reflection services; our own streams write through their context."""
+"""Method of the health and reflection services; FlyServe's own streams write to their context instead."""
 
 
-def around(
+def wrap_handler(
     handler: Any, coroutine: Callable[[Coroutine], Coroutine], generator: Callable[[Generator], Generator]
 ) -> Any:
-    """The same handler, by its kind, with its method replaced by what is made of it."""
+    """Return the handler with its method wrapped by `coroutine` or `generator`, depending on its kind."""
     for kind in ("unary_unary", "unary_stream", "stream_stream"):
         if (method := getattr(handler, kind)) is not None:
-            change = generator if inspect.isasyncgenfunction(method) else coroutine
+            wrap = generator if inspect.isasyncgenfunction(method) else coroutine
             make = getattr(grpc, f"{kind}_rpc_method_handler")
-            return make(change(method), handler.request_deserializer, handler.response_serializer)
+            return make(wrap(method), handler.request_deserializer, handler.response_serializer)
     return handler
 
 
-def decoding_last(handler: Any) -> Any:
-    """The same handler, whose method decodes the request: so bytes that are no message are rejected there.
+def with_late_decoding(handler: Any) -> Any:
+    """Return a handler whose method decodes the request, so that undecodable bytes become InvalidRequest.
 
-    NOTE: gRPC decodes the request of a call before it calls anybody, and where that fails tells the client
-    the exception's text; the messages of a stream it decodes where they are read.
+    NOTE: gRPC decodes a unary request before it calls the method, and sends the text of a decoding error to
+        the
+    client. The messages of a stream are decoded where they are read.
     """
     if handler.request_streaming:
         return handler._replace(request_deserializer=_decoder(handler.request_deserializer))
@@ -49,7 +50,7 @@ def decoding_last(handler: Any) -> Any:
 
         return call
 
-    return around(handler._replace(request_deserializer=None), coroutine, generator)
+    return wrap_handler(handler._replace(request_deserializer=None), coroutine, generator)
 
 
 def _decoder(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

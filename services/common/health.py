@@ -1,4 +1,4 @@
-"""The health service of a host: those who watch it do not hold up its end."""
+"""The health service of a host: its watches do not delay the end of a drain."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from grpc_health.v1._async import HealthServicer
 
 
 class Health(HealthServicer):  # type: ignore[misc]
-    """As gRPC's own, but its watches can be ended; they would go on until a server's grace is over."""
+    """gRPC's health servicer, whose watches can be ended; else they would last for the whole grace period."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,6 +25,6 @@ class Health(HealthServicer):  # type: ignore[misc]
             watch.result()
 
     def end_watches(self) -> None:
-        """Ends every watch in good order."""
+        """End every watch without an error."""
         for watch in self._watches:
             watch.cancel()

@@ -1,4 +1,4 @@
-"""The host of every gRPC server: health, reflection, error mapping, signals, drain."""
+"""Host of a gRPC server: health, reflection, error mapping, signals, drain."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,18 @@ from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
 from services.common.health import Health
-from services.common.security.guard import Guard
+from services.common.security.access_policy import AccessPolicy
 from services.common.status import StatusInterceptor
 from services.common.telemetry.process import Telemetry, silent_telemetry
 
 logger = logging.getLogger(__name__)
 
 FAILED_GRACE_S = 1.0
-"""For the answers that are on their way when a service fails."""
-_LAST_WORD_S = 0.5
-"""For those who watch a host's health to be told that it drains."""
+"""Grace period of running calls after the service has failed."""
+_HEALTH_NOTICE_S = 0.5
+"""Time for health watchers to receive that the host drains, before their watches end."""
 _OPTIONS: Sequence[tuple[str, Any]] = (
-    # Two servers on one port would share its connections in silence.
+    # Otherwise two servers on one port would share its connections without an error.
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -38,10 +38,10 @@ class Service:
     """One gRPC service of a host.
 
     Attributes:
-        name: Full name, such as `flyserve.v1.Target`.
+        name: Full name of the service, such as `flyserve.v1.Target`.
         register: Adds the servicer to a server.
-        close: Frees what the servicer holds; awaited after the server has stopped.
-        failure: Returns when the service can serve no more; awaited while the server runs.
+        close: Frees the servicer's resources; awaited after the server has stopped.
+        failure: Returns when the service can no longer serve; awaited while the server runs.
     """
 
     name: str
@@ -50,20 +50,20 @@ class Service:
     failure: Callable[[], Awaitable[None]] | None = None
 
 
-class Companion(Protocol):
-    """Another server of the same process and event loop, which starts and drains with the host."""
+class SidecarServer(Protocol):
+    """A server in the same process and event loop that starts and drains with the host."""
 
     @property
     def url(self) -> str:
-        """Where it listens; known after `start`."""
+        """Return its URL; known after `start`."""
         ...
 
     async def start(self) -> None:
-        """Binds and serves; raises ConfigError where the address cannot be bound."""
+        """Bind and serve; raise ConfigError if the address cannot be bound."""
         ...
 
     async def drain(self, grace_s: float) -> None:
-        """Takes nothing more, and ends what runs after `grace_s`; may be called again to hurry."""
+        """Accept no new requests, cancel running ones after `grace_s`; a second call may shorten that."""
         ...
 
 
@@ -71,34 +71,42 @@ class Host:
     """A gRPC server with its health and reflection services, in the running event loop.
 
     Attributes:
-        port: That it listens at; known after `start`.
-        health_port: Where it tells its health in plaintext beside TLS; 0 where it does not.
-        telemetry: What its process tells of itself; starts and ends with it.
-        failed: Set once the service can serve no more. Health says so, the server still runs.
+        port: Port of the server; known after `start`.
+        health_port: Port of the plaintext health service next to a TLS server; 0 without one.
+        telemetry: Telemetry of its process; starts and ends with the host.
+        failed: Set once the service can no longer serve. Health then reports not serving; the server still
+            runs.
     """
 
     def __init__(
         self,
         service: Service,
         address: str = "127.0.0.1:0",
-        guard: Guard | None = None,
+        *,
+        access_policy: AccessPolicy | None = None,
         options: Sequence[tuple[str, Any]] = (),
-        companions: Sequence[Companion] = (),
+        sidecars: Sequence[SidecarServer] = (),
         telemetry: Telemetry | None = None,
     ) -> None:
-        """Prepares the server; `address` is host:port; port 0 is a free one, 50100-50199 the first free.
+        """Prepare the server.
 
-        Without a `guard` it serves everybody who can reach it, in plaintext.
+        Args:
+            service: The service to host.
+            address: host:port; port 0 takes a free port, 50100-50199 the first free one of the range.
+            access_policy: Credentials and checks of callers; None accepts every caller, in plaintext.
+            options: Further gRPC options.
+            sidecars: Servers that start and drain with the host.
+            telemetry: Telemetry of the process; None has none.
         """
         self.telemetry = telemetry or silent_telemetry()
         self._service = service
         self._address = address
-        self._guard = guard or Guard()
+        self._access_policy = access_policy or AccessPolicy()
         self._health = Health()
-        interceptors = (StatusInterceptor(), *self._guard.interceptors)
+        interceptors = (StatusInterceptor(), *self._access_policy.interceptors)
         self._server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
-        self._probed: grpc.aio.Server | None = None
-        self._companions = companions
+        self._health_server: grpc.aio.Server | None = None
+        self._companions = sidecars
         self._watch: asyncio.Task[None] | None = None
         self.port = 0
         self.health_port = 0
@@ -106,19 +114,19 @@ class Host:
 
     @property
     def address(self) -> str:
-        """host:port that the server listens at; known after `start`."""
+        """Return the server's host:port; known after `start`."""
         return f"{self._address.rpartition(':')[0]}:{self.port}"
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Its own, then the URLs of its companions; known after `start`."""
-        return (self.address, *(companion.url for companion in self._companions))
+        """Return the server's host:port and the URLs of the sidecars; known after `start`."""
+        return (self.address, *(sidecar.url for sidecar in self._companions))
 
     async def start(self) -> None:
-        """Binds and serves, and so do the companions; where one cannot, nothing is left running.
+        """Bind and serve, with the sidecars; if one of them fails, stop everything.
 
         Raises:
-            ConfigError: The port, or that of the metrics, is in use, or the address cannot be bound.
+            ConfigError: A port is in use, or an address cannot be bound.
         """
         try:
             await self._start()
@@ -132,27 +140,27 @@ class Host:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
-        self._guard.tell_exposure(self.address)
+        self._access_policy.log_exposure(self.address)
         self.telemetry.start(self._address.rpartition(":")[0])
         await self._server.start()
-        await self._tell_health()
-        for companion in self._companions:
-            await companion.start()
+        await self._serve_plaintext_health()
+        for sidecar in self._companions:
+            await sidecar.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._service.failure is not None:
             self._watch = asyncio.create_task(self._watch_service(self._service.failure))
         logger.info("%s listens at %s", self._service.name, ", ".join(self.addresses))
 
     async def drain(self, grace_s: float) -> None:
-        """Readiness goes first; running calls may finish within `grace_s`; then everything is freed."""
+        """Report not serving, let running calls finish within `grace_s`, then free everything."""
         if self._watch is not None:
             self._watch.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        asyncio.get_running_loop().call_later(_LAST_WORD_S, self._health.end_watches)
-        drains = (companion.drain(grace_s) for companion in self._companions)
+        asyncio.get_running_loop().call_later(_HEALTH_NOTICE_S, self._health.end_watches)
+        drains = (sidecar.drain(grace_s) for sidecar in self._companions)
         await asyncio.gather(self._server.stop(grace_s), *drains)
-        if self._probed is not None:
-            await self._probed.stop(0.0)
+        if self._health_server is not None:
+            await self._health_server.stop(0.0)
         await self._service.close()
         await self.telemetry.close()
 
@@ -164,37 +172,37 @@ class Host:
 
     def _bind(self) -> int:
         host, _, ports = self._address.rpartition(":")
-        for port in _in_order(ports):
+        for port in _ports_of(ports):
             with contextlib.suppress(RuntimeError):
                 return self._listen(f"{host}:{port}")
         raise ConfigError(f"address: {self._address} is in use or cannot be bound")
 
     def _listen(self, address: str) -> int:
-        if self._guard.credentials is None:
+        if self._access_policy.credentials is None:
             return self._server.add_insecure_port(address)
-        # NOTE: for every port again: gRPC asks those that have been at a port before for changes alone.
-        return self._server.add_secure_port(address, self._guard.credentials())
+        # NOTE: new credentials for every port: gRPC asks credentials that were used before only for changes.
+        return self._server.add_secure_port(address, self._access_policy.credentials())
 
-    async def _tell_health(self) -> None:
-        """To probes, which bear no certificate: on a port of its own, where nothing else is served."""
-        if self._guard.health_port is None:
+    async def _serve_plaintext_health(self) -> None:
+        """Serve only health on a plaintext port, for probes, which have no certificate."""
+        if self._access_policy.health_port is None:
             return
-        self._probed = grpc.aio.server(options=_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
-        address = f"{self._address.rpartition(':')[0]}:{self._guard.health_port}"
+        self._health_server = grpc.aio.server(options=_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._health_server)
+        address = f"{self._address.rpartition(':')[0]}:{self._access_policy.health_port}"
         try:
-            self.health_port = self._probed.add_insecure_port(address)
+            self.health_port = self._health_server.add_insecure_port(address)
         except RuntimeError:
             raise ConfigError(f"health_port: {address} is in use or cannot be bound") from None
-        await self._probed.start()
+        await self._health_server.start()
 
     async def _set_health(self, status: int) -> None:
         for name in ("", self._service.name):
             await self._health.set(name, status)
 
 
-def _in_order(ports: str) -> Sequence[int]:
-    """The ports that `50100-50199` or a single number stands for; none where it is neither."""
+def _ports_of(ports: str) -> Sequence[int]:
+    """Return the ports of a range such as `50100-50199` or of a single number; none if it is neither."""
     first, _, last = ports.partition("-")
     try:
         return range(int(first), int(last or first) + 1)
@@ -205,9 +213,9 @@ def _in_order(ports: str) -> Sequence[int]:
 async def serve_until_signalled(
     host: Host, grace_s: float, on_ready: Callable[[Sequence[str]], None]
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; a second signal ends the grace period.
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the grace period.
 
-    A host that has failed is drained as well, and sooner. `on_ready` is told where it listens.
+    A host that has failed is drained as well, within `FAILED_GRACE_S`. `on_ready` receives its addresses.
     """
     loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -218,7 +226,7 @@ async def serve_until_signalled(
         loop.add_signal_handler(number, signalled)
     await host.start()
     on_ready(host.addresses)
-    await _either(stop, host.failed)
+    await _wait_for_any(stop, host.failed)
     drain = asyncio.create_task(host.drain(FAILED_GRACE_S if host.failed.is_set() else grace_s))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -230,8 +238,8 @@ async def serve_until_signalled(
         await drain
 
 
-async def _either(*events: asyncio.Event) -> None:
-    """Returns when one of the events is set."""
+async def _wait_for_any(*events: asyncio.Event) -> None:
+    """Return when one of the events is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -1,28 +1,32 @@
-"""A host beside code that has no event loop of its own."""
+"""The host of a Ray actor: on its own thread, at the interface that reaches the registry."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fly.errors import ConfigError
 from services.common.host import FAILED_GRACE_S, Host
+
+_ANY_PORT = 1
 
 
 class HostThread:
     """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on.
 
     Attributes:
-        host: Serves until it is stopped.
-        loop: That it runs on.
+        host: The host, which serves until it is stopped.
+        loop: Its event loop.
     """
 
     def __init__(
         self, build: Callable[[], Awaitable[Host]], on_failure: Callable[[], None] | None = None
     ) -> None:
-        """Builds the host on its loop and starts it; raises what building raises.
+        """Build the host on its loop and start it; raise what building raises.
 
         Args:
-            build: Makes the host.
+            build: Builds the host.
             on_failure: Called on the loop after a host that failed has been drained.
         """
         self._on_failure = on_failure
@@ -39,7 +43,7 @@ class HostThread:
             raise
 
     def stop(self, grace_s: float) -> None:
-        """Drains the host and ends its thread; who stops it again waits for the first stop to end."""
+        """Drain the host and end its thread; a second call waits for the first one."""
         with self._stopping:
             if not self.loop.is_closed():
                 self._run(self._stopped(grace_s))
@@ -76,3 +80,20 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     import uvloop
 
     return uvloop.new_event_loop()
+
+
+def interface_towards(address: str) -> str:
+    """Return this machine's address on the route to `host:port`; nothing is sent.
+
+    Raises:
+        ConfigError: There is no route.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, _, _, socket_address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(socket_address)
+            found = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(f"registry: {address} cannot be reached from here: {error.strerror}") from None
+    return f"[{found}]" if ":" in found else found

@@ -1,4 +1,4 @@
-"""Where a model comes from: a local folder, or the model hub as `org/name@revision`."""
+"""Find the folder of a model: a local folder, or a download from the model hub as `org/name@revision`."""
 
 import re
 from pathlib import Path
@@ -7,23 +7,23 @@ from fly.errors import ModelError, describe
 
 _HUB_ID = re.compile(r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)@(?P<revision>[\w./-]+)")
 TEXT_FILES = ("*.json", "*.jinja")
-"""Configuration, tokenizer, chat template: what a router needs."""
+"""Configuration, tokenizer and chat template: the files that a router needs."""
 WEIGHT_FILES = ("*.safetensors",)
-LEFT_OUT = ("*/*", "consolidated*.safetensors")
+EXCLUDED_FILES = ("*/*", "consolidated*.safetensors")
 """Folders of other formats, and weights under other names."""
 
 
 def is_hub_id(model: Path) -> bool:
-    """Whether a name that is no folder can be one of the hub's; its revision tells it from a folder."""
+    """Return True for a name of the hub; its revision distinguishes it from a folder."""
     return _HUB_ID.fullmatch(str(model)) is not None
 
 
 def model_folder(model: Path, has_weights: bool = True) -> Path:
-    """The folder of a model; one of the hub is fetched, unless this machine has it.
+    """Return the folder of a model; download a model of the hub unless this machine has it.
 
     Args:
-        model: A folder, which is looked for first, or `org/name@revision`: a branch, a tag or a commit.
-        has_weights: Fetch the weights, too.
+        model: A folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit.
+        has_weights: Download the weights as well.
 
     Raises:
         ModelError: The hub has no such model or revision, or it cannot be reached.
@@ -44,19 +44,19 @@ def _fetch(repository: str, revision: str, has_weights: bool) -> Path:
                 repository,
                 revision=revision,
                 allow_patterns=[*TEXT_FILES, *(WEIGHT_FILES if has_weights else ())],
-                ignore_patterns=list(LEFT_OUT),
+                ignore_patterns=list(EXCLUDED_FILES),
             )
         )
     except errors.LocalEntryNotFoundError:
         reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
         raise ModelError(f"{name} is not on this machine, and {reason}") from None
     except errors.RevisionNotFoundError:
-        raise ModelError(f"{name}: the model hub knows {repository}, but no revision {revision}") from None
+        raise ModelError(f"{name}: the model hub has {repository}, but no revision {revision}") from None
     except errors.GatedRepoError:
         raise ModelError(f"{name} is gated: ask for access on the model hub and set HF_TOKEN") from None
     except errors.RepositoryNotFoundError:
         raise ModelError(
             f"{name}: no such model on the hub, or it is private and HF_TOKEN is not set"
         ) from None
-    except Exception as error:  # whatever a connection or a disk can do in the middle of it
-        raise ModelError(f"{name} cannot be fetched from the model hub: {describe(error)}") from error
+    except Exception as error:  # any fault of the connection or the disk during the download
+        raise ModelError(f"{name} cannot be downloaded from the model hub: {describe(error)}") from error

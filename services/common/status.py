@@ -21,7 +21,7 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
-from services.common.handlers import Coroutine, Generator, around, decoding_last
+from services.common.handlers import Coroutine, Generator, with_late_decoding, wrap_handler
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         guard = _guard_stream if handler.response_streaming else _guard_coroutine
-        return around(decoding_last(handler), guard, _guard_generator)
+        return wrap_handler(with_late_decoding(handler), guard, _guard_generator)
 
 
 def _guard_stream(method: Coroutine) -> Coroutine:

@@ -1,4 +1,4 @@
-"""The server's side of a sequence's stream: open, step by step, close; its state is always freed."""
+"""Server side of a sequence's stream: open, steps, close; the state of the sequence is always freed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,46 +14,46 @@ Answer = TypeVar("Answer", covariant=True)
 Wire = TypeVar("Wire")
 
 IDLE_TTL_S = 600.0
-"""A stream that says nothing for so long is given up: the backstop behind the end of its connection."""
+"""A stream without a message for this long is ended, in case the end of its connection goes unnoticed."""
 
 
-class Session(Protocol[Step, Answer]):
-    """One sequence at a service."""
+class SequenceSession(Protocol[Step, Answer]):
+    """The state of one sequence at a service."""
 
     async def step(self, step: Step) -> Answer:
-        """Applies one step and answers; raises StaleState where the kept tokens are not known."""
+        """Apply one step and return its answer; raise StaleState if the kept tokens do not match."""
 
     async def finish(self, last: SequenceUpdate) -> None:
-        """Takes what the sequence came to, told at its close."""
+        """Apply the final update of the sequence, sent at its close."""
 
 
 async def serve_stream(
     requests: AsyncIterator[Wire],
     decode: Callable[[Wire], Open | Step | Close],
-    open_session: Callable[[Open], AbstractAsyncContextManager[Session[Step, Answer]]],
+    open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
     send: Callable[[Answer | Stale], Awaitable[None]],
     idle_ttl_s: float = IDLE_TTL_S,
 ) -> None:
-    """Answers the steps of one stream, one at a time.
+    """Answer the steps of one stream, one at a time.
 
-    Ends at `Close`, and as well at the stream's end without it: then the client is gone. Either way the
-    session is left, which frees its state.
+    Return at `Close`, or at the end of a stream without it, after the client was lost. Either way the session
+    is exited, which frees its state.
 
     Raises:
-        InvalidRequest: The stream does not begin with an open, or opens twice.
-        DeadlineExceeded: Nothing came for `idle_ttl_s`, or the deadline of its open has passed.
+        InvalidRequest: The first message is not an open, or there is a second one.
+        DeadlineExceeded: No message came for `idle_ttl_s`, or the deadline in its open has passed.
     """
     opening = await _next(requests, decode, idle_ttl_s)
     if opening is None or isinstance(opening, Close):
         return
     if not isinstance(opening, Open):
         raise InvalidRequest.of("kind", "is step, the first message must be open")
-    # NOTE: a sequence opens with its first step: a client writes both at once, and a call that is rejected
-    # between two writes would show the client a broken stream in place of the reason.
+    # NOTE: the session opens only at the first step: a client writes both messages at once, and a rejection
+    # between the two writes would show the client a broken stream instead of the reason.
     message = await _next(requests, decode, idle_ttl_s)
     if message is None or isinstance(message, Close):
         return
-    async with _ended_by(opening.deadline_ms), open_session(opening) as session:
+    async with _with_deadline(opening.deadline_ms), open_session(opening) as session:
         while message is not None and not isinstance(message, Close):
             if isinstance(message, Open):
                 raise InvalidRequest.of("kind", "is open, but this stream is open already")
@@ -64,8 +64,8 @@ async def serve_stream(
 
 
 @asynccontextmanager
-async def _ended_by(deadline_ms: int) -> AsyncIterator[None]:
-    """The client ends its stream by then itself: this is for one that cannot."""
+async def _with_deadline(deadline_ms: int) -> AsyncIterator[None]:
+    """Enforce the deadline at the server, in case the client cannot end its stream by then."""
     try:
         async with asyncio.timeout(deadline_ms / 1000 or None) as limit:
             yield
@@ -75,7 +75,7 @@ async def _ended_by(deadline_ms: int) -> AsyncIterator[None]:
         raise DeadlineExceeded("the request's deadline has passed") from None
 
 
-async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:
+async def _answer(session: SequenceSession[Step, Answer], step: Step) -> Answer | Stale:
     try:
         return await session.step(step)
     except StaleState as stale:
@@ -85,7 +85,7 @@ async def _answer(session: Session[Step, Answer], step: Step) -> Answer | Stale:
 async def _next(
     requests: AsyncIterator[Wire], decode: Callable[[Wire], Open | Step | Close], idle_ttl_s: float
 ) -> Open | Step | Close | None:
-    """The next message; None at the stream's end."""
+    """Return the next message; None at the stream's end."""
     try:
         async with asyncio.timeout(idle_ttl_s):
             return decode(await anext(requests))

@@ -1,4 +1,4 @@
-"""The client's side of a sequence's stream: tell the truth by position, replay when the server is stale."""
+"""Client side of a sequence's stream: send absolute-position updates, replay if the server is stale."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,21 +16,21 @@ from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.codec.drafter import draft_request_to_wire, draft_response_from_wire
 from services.common.codec.target import verify_request_to_wire, verify_response_from_wire
 from services.common.status import from_rpc_error
-from services.common.telemetry.tracing import current_span
+from services.common.telemetry.tracing import outgoing_metadata
 
 Step = TypeVar("Step")
 Answer = TypeVar("Answer", bound=Verification | Draft)
 
 _MAX_REPLAYS_IN_A_ROW = 3
-_FAREWELL_TIMEOUT_S = 1.0
+_CLOSE_TIMEOUT_S = 1.0
 
 
 class SequenceStream(Generic[Step, Answer]):
     """One sequence at one server; an async context manager that ends it.
 
     Attributes:
-        num_bytes: Sent and received.
-        replays: Times that the server had to be told the sequence again.
+        num_bytes: Bytes sent and received.
+        replays: Number of full replays of the sequence.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class SequenceStream(Generic[Step, Answer]):
         self._last: SequenceUpdate | None = None
 
     def conclude(self, sequence: TokenSequence, decided: int) -> None:
-        """What the sequence came to: told with the farewell, once the last step has been answered."""
+        """Set the final sequence, to be sent with the close; call it after the last step was answered."""
         self._last = self._view.update(sequence, (), decided)
 
-    def hang_up(self) -> None:
-        """Ends the stream; a step that waits for its answer is told that the server is not ready."""
+    def cancel(self) -> None:
+        """Cancel the stream; a step that waits for its answer raises NotReady."""
         self._call.cancel()
 
     async def __aenter__(self) -> Self:
@@ -65,7 +65,7 @@ class SequenceStream(Generic[Step, Answer]):
     ) -> None:
         try:
             if kind is None:
-                await self._say_farewell()
+                await self._close()
         finally:
             self._call.cancel()
 
@@ -76,17 +76,17 @@ class SequenceStream(Generic[Step, Answer]):
         drafts: Sequence[int],
         decided: int,
     ) -> Answer:
-        """Sends one step, and replays the sequence for as long as the server is stale.
+        """Send one step; replay the sequence while the server is stale.
 
         Raises:
             NotReady: The stream is broken, or the server stays stale.
-            FlyServeError: What else the server answered.
+            FlyServeError: Any other error that the server returned.
         """
         for _ in range(_MAX_REPLAYS_IN_A_ROW + 1):
             update = self._view.update(sequence, drafts, decided)
             answer = await self._exchange(make_step(update))
             if answer.step_id != update.step_id:
-                raise NotReady(f"the server answered step {answer.step_id}, asked was {update.step_id}")
+                raise NotReady(f"the server answered step {answer.step_id} instead of step {update.step_id}")
             if not isinstance(answer, Stale):
                 return answer
             self._view.forget()
@@ -105,9 +105,9 @@ class SequenceStream(Generic[Step, Answer]):
         except asyncio.InvalidStateError:
             raise await self._ended() from None
         except asyncio.CancelledError:
-            if _is_leaving():
+            if _is_task_cancelled():
                 raise
-            raise NotReady("the call has been given up") from None
+            raise NotReady("the stream was cancelled") from None
         if response is grpc.aio.EOF:
             raise await self._ended()
         self.num_bytes += response.ByteSize()
@@ -121,24 +121,24 @@ class SequenceStream(Generic[Step, Answer]):
     async def _ended(self) -> FlyServeError:
         return NotReady(f"the server ended the stream: {(await self._call.code()).name}")
 
-    async def _say_farewell(self) -> None:
-        """An explicit close: without it the server must take its client for dead."""
+    async def _close(self) -> None:
+        """Send an explicit close; without it the server assumes that its client is lost."""
         if self._opening is not None:
             return
         try:
-            async with asyncio.timeout(_FAREWELL_TIMEOUT_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._write(Close(self._last))
                 await self._call.done_writing()
                 await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
             return
         except asyncio.CancelledError:
-            if _is_leaving():
+            if _is_task_cancelled():
                 raise
 
 
-def _is_leaving() -> bool:
-    """Whether it is the task that was cancelled, and not its call."""
+def _is_task_cancelled() -> bool:
+    """Return True if the task was cancelled rather than its call."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -147,7 +147,7 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
     """One sequence at one target replica."""
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
-        call = TargetStub(channel).Verify(metadata=current_span().metadata)
+        call = TargetStub(channel).Verify(metadata=outgoing_metadata())
         super().__init__(call, opening, verify_request_to_wire, verify_response_from_wire)
 
     async def verify(
@@ -157,17 +157,17 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
         decided: int,
         distributions: Sequence[SparseDistribution] = (),
     ) -> Verification:
-        """Has `drafts` judged after `sequence`, of which the first `decided` tokens are final.
+        """Verify `drafts` after `sequence`, of which the first `decided` tokens are final.
 
         Args:
-            sequence: What the drafts follow, provisional tokens included.
-            drafts: Tokens to judge.
-            decided: Tokens of the sequence that will never be rolled back.
-            distributions: What each draft was drawn from (coupling `rejection`); else empty.
+            sequence: The tokens before the drafts, provisional ones included.
+            drafts: Tokens to verify.
+            decided: Number of tokens of the sequence that will never be rolled back.
+            distributions: The distribution of each draft (coupling `rejection`); else empty.
         """
 
         def make_step(update: SequenceUpdate) -> VerifyStep:
-            return VerifyStep(update, len(drafts), tuple(distributions), current_span().span_id)
+            return VerifyStep(update, len(drafts), tuple(distributions))
 
         return await self._step(make_step, sequence, drafts, decided)
 
@@ -176,7 +176,7 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
     """One sequence at one drafter or sub-drafter."""
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
-        call = DrafterStub(channel).Draft(metadata=current_span().metadata)
+        call = DrafterStub(channel).Draft(metadata=outgoing_metadata())
         super().__init__(call, opening, draft_request_to_wire, draft_response_from_wire)
 
     async def draft(
@@ -187,10 +187,10 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
         end_at_stop: bool = False,
         snippet_tokens: int = 0,
     ) -> Draft:
-        """Has at most `max_tokens` tokens proposed after `sequence`, and `snippet_tokens` of memory told."""
+        """Request at most `max_tokens` tokens after `sequence`, and at most `snippet_tokens` of snippets."""
 
         def make_step(update: SequenceUpdate) -> DraftStep:
-            return DraftStep(update, max_tokens, end_at_stop, snippet_tokens, current_span().span_id)
+            return DraftStep(update, max_tokens, end_at_stop, snippet_tokens)
 
         draft = await self._step(make_step, sequence, (), decided)
         self._view.append(draft.tokens)

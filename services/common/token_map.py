@@ -1,4 +1,4 @@
-"""The token-to-id map of a model folder and its hash: what two models must share to exchange token ids."""
+"""The token-to-id map of a model folder and its hash, which models that exchange token ids must share."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from fly.errors import ModelError
 
 
 def read_token_map(folder: Path) -> dict[str, int]:
-    """Token to id, added tokens included, from `tokenizer.json`; empty where there is none.
+    """Read the map from token to id, added tokens included, from `tokenizer.json`; empty if there is none.
 
     Raises:
         ModelError: The file cannot be read as a tokenizer.
@@ -29,7 +29,7 @@ def read_token_map(folder: Path) -> dict[str, int]:
 
 
 def hash_token_map(token_map: Mapping[str, int]) -> str:
-    """Hash of the map, whatever its order; empty for an empty map."""
+    """Return a hash of the map that does not depend on its order; empty for an empty map."""
     if not token_map:
         return ""
     digest = hashlib.blake2b(digest_size=16)
@@ -41,10 +41,10 @@ def hash_token_map(token_map: Mapping[str, int]) -> str:
 
 
 def token_map_hash(folder: Path) -> str:
-    """Hash of the folder's token map; empty where it has no `tokenizer.json`."""
+    """Return the hash of the folder's token map; empty if it has no `tokenizer.json`."""
     return hash_token_map(read_token_map(folder))
 
 
 def num_token_ids(token_map: Mapping[str, int]) -> int:
-    """Token ids lie below this."""
+    """Return the upper bound of the token ids, exclusive."""
     return max(token_map.values(), default=-1) + 1

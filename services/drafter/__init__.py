@@ -1,1 +1,1 @@
-"""The drafter service: proposes drafts with a small model, sped up by a sub-drafter."""
+"""The drafter service: drafts with a small model, accelerated by proposals of a sub-drafter."""

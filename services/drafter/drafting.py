@@ -1,48 +1,24 @@
-"""Drafting: the speculation loop one level down; the sub-drafter proposes, the drafter scores exactly."""
+"""Drafting: the speculation loop one level down; the sub-drafter proposes, the drafter verifies exactly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fly.rule import count_matches
 from fly.types import SparseDistribution
+from services.drafter.base import Proposer
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 
 
-class Proposer(Protocol):
-    """A sub-drafter beside the engine: asked without waiting, its answer is used once it is there."""
-
-    def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        """What of the latest answer still continues the sequence, at most `max_tokens`.
-
-        Where nothing does, because the answer is used up or contradicted, it may ask for another and returns
-        nothing: the model goes on alone while the question is on its way.
-        """
-
-    @property
-    def is_worth_waiting(self) -> bool:
-        """A question is on its way whose answer should come sooner than a forward would end."""
-
-
-class NullProposer:
-    """Stands for the absent sub-drafter."""
-
-    is_worth_waiting = False
-
-    def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        return ()
-
-
 @dataclass(frozen=True, slots=True)
-class Drafted:
-    """A draft and how it was made.
+class DraftResult:
+    """A draft and its cost.
 
     Attributes:
-        tokens: In order.
-        forwards: Of the model.
+        tokens: Token ids in order.
+        forwards: Forwards of the model.
         sub_drafter_tokens: Tokens that the sub-drafter supplied.
-        distributions: What each token was drawn from, where a target will ask for it.
+        distributions: The distribution of each token, if the target needs it (coupling `rejection`).
     """
 
     tokens: tuple[int, ...]
@@ -52,17 +28,17 @@ class Drafted:
 
 
 class Drafting:
-    """One draft in the making: at most `max_tokens` tokens after a sequence, left appended to it.
+    """A draft in progress: at most `max_tokens` tokens, which are appended to the sequence.
 
-    Each forward scores the sub-drafter's proposal and keeps what equals the model's own choices, or draws,
-    plus one token, so the draft is the same whatever is proposed, and however often its job is
-    ended and resumed.
+    Each forward verifies the sub-drafter's proposal. It accepts the longest prefix that equals the model's
+    own choices, or draws, and adds one token of the model. The draft is therefore the same for any proposal,
+    and however often its job is ended and resumed.
 
     Attributes:
         start: Length of the sequence without the draft.
         max_tokens: Longest draft.
-        ending_ids: Tokens behind which it ends.
-        forwards: Of the model, so far.
+        ending_ids: Tokens that end the draft; it includes them.
+        forwards: Forwards of the model so far.
     """
 
     def __init__(
@@ -80,31 +56,34 @@ class Drafting:
 
     @property
     def num_tokens(self) -> int:
-        """Drafted so far."""
+        """Tokens drafted so far."""
         return len(self._sequence) - self.start
 
     @property
-    def room(self) -> int:
+    def num_remaining(self) -> int:
         """Tokens that may still be drafted."""
         return 0 if self._has_ended else self.max_tokens - self.num_tokens
 
     def job(self, may_pause: bool = False) -> Job[None]:
-        """Drafts to the end; one that may pause returns where an answer is worth waiting for."""
-        while self.room > 0:
-            proposal = self._proposer.take(self._sequence, self.room - 1)
-            if may_pause and not proposal and self._proposer.is_worth_waiting:
+        """Draft to the end; with `may_pause`, return early when a pending response is worth a wait."""
+        while self.num_remaining > 0:
+            proposal = self._proposer.propose(self._sequence, self.num_remaining - 1)
+            if may_pause and not proposal and self._proposer.should_wait:
                 return
             yield from self._forward(proposal)
 
-    def result(self) -> Drafted:
-        """What has been drafted so far."""
+    def result(self) -> DraftResult:
+        """Return the tokens drafted so far."""
         tokens = tuple(self._sequence.tokens.ids[self.start :])
-        return Drafted(
-            tokens, self.forwards, self._sub_drafter_tokens, tuple(self._distributions[: len(tokens)])
+        return DraftResult(
+            tokens=tokens,
+            forwards=self.forwards,
+            sub_drafter_tokens=self._sub_drafter_tokens,
+            distributions=tuple(self._distributions[: len(tokens)]),
         )
 
     def advance(self, start: int, max_tokens: int) -> None:
-        """What was drafted up to `start` is no draft any more: the sequence has come to the same."""
+        """Move the start of the draft: the tokens before `start` are now part of the sequence."""
         del self._distributions[: start - self.start]
         self.start, self.max_tokens = start, max_tokens
         self._has_ended = self._has_ended and self.num_tokens > 0
@@ -116,7 +95,7 @@ class Drafting:
         self._sequence.extend(proposal)
         try:
             scores = yield from self._sequence.score(len(proposal) + 1, is_proposing=True)
-        except BaseException:  # also a job that is ended: a proposal is not part of the sequence
+        except BaseException:  # also when the job is ended: a proposal is not part of the sequence
             self._sequence.truncate(length)
             raise
         self.forwards += 1
@@ -137,8 +116,8 @@ class Drafting:
 
 def draft(
     sequence: EngineSequence, max_tokens: int, ending_ids: frozenset[int], proposer: Proposer
-) -> Job[Drafted]:
-    """Proposes at most `max_tokens` tokens after the sequence, as `Drafting` does, in one job."""
+) -> Job[DraftResult]:
+    """Draft at most `max_tokens` tokens after the sequence, as `Drafting` does, in one job."""
     drafting = Drafting(sequence, max_tokens, ending_ids, proposer)
     yield from drafting.job()
     return drafting.result()

@@ -1,4 +1,4 @@
-"""Proposals that a drafter makes without its model: from the sequence, its drafts and received snippets."""
+"""Local proposals: made by the drafter without its model, from the sequence, its drafts and snippets."""
 
 import time
 from collections import deque
@@ -6,50 +6,50 @@ from collections.abc import Iterable
 
 from fly.lookup.suffix import Snippets, SuffixProposer
 from fly.sequence import common_length
-from services.drafter.worth import Worth
+from services.drafter.cost_model import SpeculationBenefit
 from services.engine.sequence import EngineSequence
 
 
 class LocalProposer:
-    """One sequence's proposals, without a question on the wire.
+    """Proposals for one sequence without a request on the wire.
 
-    Belongs to whoever has the sequence, but for `add`, which belongs to the event loop.
+    It belongs to the thread that holds the sequence, except `add_snippets`, which the event loop calls.
     """
 
-    def __init__(self, worth: Worth) -> None:
-        self._worth = worth
+    def __init__(self, benefit: SpeculationBenefit) -> None:
+        self._benefit = benefit
         self._snippets = Snippets()
         self._proposer = SuffixProposer(self._snippets)
         self._inbox: deque[tuple[int, ...]] = deque()
         self._decided = 0
         self._last: tuple[int, tuple[int, ...]] | None = None
 
-    def add(self, snippets: Iterable[tuple[int, ...]]) -> None:
-        """Snippets to proposal from; they count from the next proposal on."""
+    def add_snippets(self, snippets: Iterable[tuple[int, ...]]) -> None:
+        """Add snippets; the next proposal uses them."""
         self._inbox.extend(snippets)
 
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        """The likeliest continuation; empty where nothing is likely, or where proposing does not pay."""
-        self.judge(sequence)
-        if not self._worth.proposals():
+        """Return the most likely continuation; empty if none is likely, or if proposing is unprofitable."""
+        self.record_matches(sequence)
+        if not self._benefit.should_propose():
             return ()
         started = time.perf_counter()
         self.follow(sequence)
         tokens = self._proposer.propose(max_tokens).tokens
-        self._worth.saw_proposal(time.perf_counter() - started)
+        self._benefit.record_local_proposal(time.perf_counter() - started)
         self._last = len(sequence), tokens
         return tokens
 
     def follow(self, sequence: EngineSequence) -> None:
-        """Takes over what the sequence is by now, and what has been told."""
+        """Index the new tokens of the sequence and the snippets that have arrived."""
         while self._inbox:
             self._snippets.add(self._inbox.popleft())
         self._proposer.follow(sequence.tokens.ids, self._decided)
         self._decided = sequence.decided
 
-    def judge(self, sequence: EngineSequence) -> None:
+    def record_matches(self, sequence: EngineSequence) -> None:
         """Record the outcome of the last proposal while the sequence still contains its result."""
         if self._last is not None:
             start, tokens = self._last
             self._last = None
-            self._worth.saw_match(common_length(sequence.tokens.ids[start:], tokens))
+            self._benefit.record_local_matches(common_length(sequence.tokens.ids[start:], tokens))

@@ -12,16 +12,16 @@ from fly.messages import Draft, Open, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
 from services.common.codec.shared import info_to_wire
+from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
-from services.common.registry import EndpointSource, WatchedRegistry, listed_endpoints
-from services.common.security.guard import Guard, service_guard
+from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.stream_server import serve_stream
-from services.common.telemetry.metrics.engine import drafter_observer
+from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.sessions import DraftSteps, StreamTelemetry
-from services.common.telemetry.tracing import StreamTrace
+from services.common.telemetry.tracing import Span
 from services.drafter.config import DrafterConfig
+from services.drafter.metrics import DrafterMetrics
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
@@ -31,7 +31,7 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Serves drafting streams from one engine, helped by sub-drafters."""
+    """Drafting streams over one engine, with proposals of sub-drafters."""
 
     def __init__(
         self,
@@ -48,27 +48,29 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    # A coroutine that writes, not a generator: its `finally` runs the moment that the call ends.
+    # NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(answer: Any) -> None:
-            await context.write(draft_response_to_wire(answer))
+        async def send(response: Any) -> None:
+            await context.write(draft_response_to_wire(response))
 
-        with self._telemetry.trace(context) as trace:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, trace), send)
+        with self._telemetry.trace(context) as span:
+            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
 
     async def close(self) -> None:
-        """Stops the engine and lets go of the sub-drafters."""
+        """Close the sub-drafters' channels and stop the engine."""
         await self._sub_drafters.stop()
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, trace: StreamTrace, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
         sequence = await self._engine.open(opening)
         try:
-            async with self._sub_drafters.help(opening, self._engine.info.vocab_size) as help:
-                session = DraftSession(self._engine, sequence, help, self._limits)
+            async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
+                session = DraftSession(
+                    engine=self._engine, sequence=sequence, sub_drafter=sub_drafter, limits=self._limits
+                )
                 try:
-                    yield self._telemetry.observed(session, opening, trace)
+                    yield self._telemetry.instrument(session, opening, span)
                 finally:
                     await session.close()
         finally:
@@ -76,21 +78,28 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
 
 async def create_host(config: DrafterConfig) -> Host:
-    """Loads the model and returns a host that serves it, not yet started.
+    """Load the model and return a host that serves it, not yet started.
 
     Raises:
-        ConfigError: The certificate cannot be used.
+        ConfigError: The certificate is invalid.
         ModelError: The model cannot be served.
     """
     identity = Identity.of(config.security)
     caller = ROUTER if config.role is Role.DRAFTER else certificate_name(Role.DRAFTER)
-    guard = service_guard(config.security, identity, caller)
+    access_policy = service_access_policy(config.security, identity, caller)
     engine = build_engine(config)
     await engine.start()
     sub_drafters = SubDrafters(_source(config, identity), identity)
     await sub_drafters.start()
     telemetry = Telemetry(config.telemetry, config.role)
-    return host_engine(engine, sub_drafters, config.limits, config.address, guard, telemetry)
+    return host_engine(
+        engine=engine,
+        sub_drafters=sub_drafters,
+        limits=config.limits,
+        address=config.address,
+        access_policy=access_policy,
+        telemetry=telemetry,
+    )
 
 
 def host_engine(
@@ -98,25 +107,27 @@ def host_engine(
     sub_drafters: SubDrafters,
     limits: DraftingLimits | None = None,
     address: str = "127.0.0.1:0",
-    guard: Guard | None = None,
+    access_policy: AccessPolicy | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
-    """A host that serves a running engine, not yet started; it stops both when it is drained."""
+    """Return a host that serves a running engine, not yet started; draining it stops both."""
     telemetry, role = telemetry or silent_telemetry(), engine.info.role
-    observer = drafter_observer(telemetry.registry, role, engine.load)
-    told = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, observer)
-    servicer = DrafterServicer(engine, sub_drafters, limits or DraftingLimits(), told)
+    metrics = DrafterMetrics(telemetry.registry, role, engine.load)
+    streams = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, metrics)
+    servicer = DrafterServicer(
+        engine=engine, sub_drafters=sub_drafters, limits=limits or DraftingLimits(), telemetry=streams
+    )
 
     def register(server: grpc.aio.Server) -> None:
         drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
 
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
-    return Host(service, address, guard, telemetry=telemetry)
+    return Host(service, address, access_policy=access_policy, telemetry=telemetry)
 
 
 def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource | None:
     if config.registry is not None:
-        return WatchedRegistry(config.registry, SystemClock(), identity)
+        return RegistryEndpointSource(config.registry, SystemClock(), identity)
     if config.sub_drafter is not None:
-        return listed_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
+        return configured_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
     return None

@@ -1,4 +1,4 @@
-"""One sequence at a drafter: updates in, drafts out."""
+"""The session of one sequence at a drafter: apply updates, return drafts."""
 
 import contextlib
 from dataclasses import dataclass
@@ -7,20 +7,19 @@ from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
 from services.drafter.ahead import DraftAhead, confirms
-from services.drafter.drafting import Drafted, Drafting
-from services.drafter.help import SubDrafterSession
+from services.drafter.base import SubDrafterSession
+from services.drafter.drafting import Drafting, DraftResult
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 
 
 @dataclass(frozen=True, slots=True)
 class DraftingLimits:
-    """How a drafter drafts.
+    """Limits of drafting.
 
     Attributes:
-        max_draft: Longest draft that one step may ask for.
-        ahead_sequences: Most open sequences with which it goes on drafting after its answer, as if all of it
-            were accepted.
+        max_draft: Longest draft that one step may request, in tokens.
+        ahead_sequences: Most open sequences with which the drafter drafts ahead; 0 never does.
     """
 
     max_draft: int = 64
@@ -28,42 +27,46 @@ class DraftingLimits:
 
 
 class DraftSession:
-    """Applies steps to an engine sequence and drafts after it."""
+    """The session of one stream, on one engine sequence."""
 
     def __init__(
-        self, engine: Engine, sequence: EngineSequence, help: SubDrafterSession, limits: DraftingLimits
+        self,
+        engine: Engine,
+        sequence: EngineSequence,
+        sub_drafter: SubDrafterSession,
+        limits: DraftingLimits,
     ) -> None:
         self._engine = engine
         self._sequence = sequence
-        self._help = help
-        self._proposer = help.proposer
+        self._sub_drafter = sub_drafter
+        self._proposer = sub_drafter.proposer
         self._limits = limits
         self._ahead = DraftAhead(engine, sequence)
 
     async def step(self, step: DraftStep) -> Draft:
-        """Answers one step.
+        """Apply the update and draft after it.
 
         Raises:
-            StaleState: The kept tokens are not known here.
-            InvalidRequest: A field breaks a limit.
+            StaleState: The update keeps tokens that this session does not hold.
+            InvalidRequest: A field violates a limit.
         """
         limit = self._limits.max_draft
         if step.max_tokens > limit:
             raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {limit}")
-        drafting, dropped = await self._begin(step)
+        drafting, dropped = await self._apply(step)
         drafted_ahead, forwards_ahead = drafting.num_tokens, drafting.forwards
         times = await self._draft(drafting)
-        drafted = drafting.result()
-        forwards = drafted.forwards - forwards_ahead
-        counts = self._proposer.saw_draft(forwards, times.forward_ns * 1e-9, drafted.sub_drafter_tokens)
-        if drafted.tokens:
-            self._go_on(drafted, drafting)
+        result = drafting.result()
+        forwards = result.forwards - forwards_ahead
+        counts = self._proposer.record_draft(forwards, times.forward_ns * 1e-9, result.sub_drafter_tokens)
+        if result.tokens:
+            self._start_ahead(result, drafting)
         return Draft(
             step.update.step_id,
-            drafted.tokens,
-            forwards=drafted.forwards,
-            sub_drafter_tokens=drafted.sub_drafter_tokens,
-            distributions=drafted.distributions,
+            result.tokens,
+            forwards=result.forwards,
+            sub_drafter_tokens=result.sub_drafter_tokens,
+            distributions=result.distributions,
             times=times,
             load=self._engine.load(),
             proposals=counts,
@@ -72,65 +75,65 @@ class DraftSession:
         )
 
     async def finish(self, last: SequenceUpdate) -> None:
-        """Passes on what the sequence came to; one that cannot be applied is not passed on."""
+        """Apply the last update and send the final sequence to the sub-drafter; ignore an invalid update."""
         if (ahead := await self._ahead.stop()) is not None:
             self._sequence.truncate(ahead.start)
         with contextlib.suppress(StaleState, InvalidRequest):
             self._sequence.apply(last)
-            self._help.conclude(self._sequence.tokens.ids, self._sequence.decided)
+            self._sub_drafter.finish(self._sequence.tokens.ids, self._sequence.decided)
 
     async def close(self) -> None:
-        """Ends what still runs for the sequence."""
+        """Stop drafting ahead."""
         await self._ahead.stop()
 
-    async def _begin(self, step: DraftStep) -> tuple[Drafting, int]:
-        """Takes the update over; the draft, with what is there of it, and the tokens drafted in vain."""
+    async def _apply(self, step: DraftStep) -> tuple[Drafting, int]:
+        """Apply the update; return the draft so far, and the number of tokens drafted ahead but dropped."""
         ahead = await self._ahead.stop()
         ending_ids = self._sequence.opening.sampling.ending_ids if step.end_at_stop else frozenset[int]()
+        dropped = 0
         if ahead is not None:
-            num_ahead = ahead.num_tokens
             if ahead.ending_ids == ending_ids and confirms(self._sequence, step.update, ahead.start):
                 self._sequence.decided = step.update.decided
                 length = step.update.keep + len(step.update.tokens)
-                ahead.advance(length, self._room(step.max_tokens, length))
+                ahead.advance(length, self._max_tokens(step.max_tokens, length))
                 return ahead, 0
+            dropped = ahead.num_tokens
             self._sequence.truncate(ahead.start)
         self._sequence.apply(step.update)
-        max_tokens = self._room(step.max_tokens, len(self._sequence))
-        drafting = Drafting(self._sequence, max_tokens, ending_ids, self._proposer)
-        return drafting, 0 if ahead is None else num_ahead
+        max_tokens = self._max_tokens(step.max_tokens, len(self._sequence))
+        return Drafting(self._sequence, max_tokens, ending_ids, self._proposer), dropped
 
-    def _room(self, max_tokens: int, length: int) -> int:
-        """Tokens that may be drafted behind the first `length`, at most `max_tokens`."""
-        return min(max_tokens, self._engine.context_length - length) if length else 0
+    def _max_tokens(self, requested: int, length: int) -> int:
+        """Return the longest draft after the first `length` tokens: `requested`, if the context allows it."""
+        return min(requested, self._engine.context_length - length) if length else 0
 
     async def _draft(self, drafting: Drafting) -> StepTimes:
-        """Drafts to the end, and waits for the sub-drafter in between where that is worth it."""
+        """Draft to the end; wait for the sub-drafter in between if that is profitable."""
         times = StepTimes()
         priority = self._sequence.opening.priority
-        while drafting.room > 0:
-            if self._proposer.is_worth_waiting:
+        while drafting.num_remaining > 0:
+            if self._proposer.should_wait:
                 await self._proposer.wait()
             _, spent = await self._engine.run_timed(drafting.job(may_pause=True), priority)
             times = _sum(times, spent)
         return times
 
-    def _go_on(self, drafted: Drafted, drafting: Drafting) -> None:
-        """What is done while the draft is being verified."""
+    def _start_ahead(self, result: DraftResult, drafting: Drafting) -> None:
+        """Start the work that runs while the target verifies: prefetch proposals, draft ahead."""
         sequence, ending_ids = self._sequence, self._sequence.opening.sampling.ending_ids
-        if not ending_ids.isdisjoint(drafted.tokens):
+        if not ending_ids.isdisjoint(result.tokens):
             return
-        # One more than the next draft will have: the target's own token comes before it.
-        room = self._room(drafting.max_tokens + 1, len(sequence))
-        self._proposer.tell(sequence, room)
-        if room > 1 and self._engine.load().sequences <= self._limits.ahead_sequences:
-            self._ahead.start(Drafting(sequence, room, drafting.ending_ids, self._proposer))
+        # One more token than the next draft: the target's own token comes before that draft.
+        max_tokens = self._max_tokens(drafting.max_tokens + 1, len(sequence))
+        self._proposer.prefetch(sequence, max_tokens)
+        if max_tokens > 1 and self._engine.load().sequences <= self._limits.ahead_sequences:
+            self._ahead.start(Drafting(sequence, max_tokens, drafting.ending_ids, self._proposer))
 
 
-def _sum(one: StepTimes, other: StepTimes) -> StepTimes:
-    """Of two runs of one step."""
+def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
+    """Return the times of two consecutive runs of one step."""
     return StepTimes(
-        one.queue_ns + other.queue_ns,
-        one.forward_ns + other.forward_ns,
-        max(one.batch_size, other.batch_size),
+        queue_ns=first.queue_ns + second.queue_ns,
+        forward_ns=first.forward_ns + second.forward_ns,
+        batch_size=max(first.batch_size, second.batch_size),
     )

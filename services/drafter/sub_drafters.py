@@ -1,4 +1,4 @@
-"""The sub-drafters that a drafter knows of, and a proposer at one of them for every sequence."""
+"""The available sub-drafters of a drafter, and a session at one of them for every sequence."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,39 +9,47 @@ import grpc
 
 from fly.messages import Open, Role, Snapshot
 from services.common.channel import open_channel
-from services.common.registry import EndpointSource
+from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
-from services.drafter.help import NoHelp, SubDrafterSession
-from services.drafter.proposal_link import ProposalLink
-from services.drafter.worth import Worth
+from services.drafter.base import NullSubDrafter, SubDrafterSession
+from services.drafter.cost_model import SpeculationBenefit
+from services.drafter.sub_drafter_client import SubDrafterClient
 
-_FAREWELL_S = 1.0
-_RETIREMENT_S = 600.0
+_FINISH_TIMEOUT_S = 1.0
+"""Time to send the final sequence to the sub-drafter."""
+
+_CLOSE_GRACE_S = 600.0
+"""Time for open streams to finish on a channel with an outdated certificate."""
 
 
 class SubDrafters:
-    """Follows a source of endpoints, and spreads the sequences over the sub-drafters in it."""
+    """The sub-drafters of a source of endpoints; sequences are distributed over them in turn."""
 
     def __init__(self, source: EndpointSource | None, identity: Identity | None = None) -> None:
-        """Calls them with an `identity`, or in plaintext."""
+        """Create it without channels.
+
+        Args:
+            source: Endpoints of the sub-drafters; None if the deployment has none.
+            identity: Certificate of this drafter; None connects in plaintext.
+        """
         self._source = source
         self._identity = identity
         self._version = identity.version if identity else 0
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
-        self._worth = Worth()
-        self._task: asyncio.Task[None] | None = None
-        self._links: set[asyncio.Task[None]] = set()
+        self._benefit = SpeculationBenefit()
+        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begins to follow the source."""
+        """Start to watch the source."""
         if self._source is not None:
-            self._task = asyncio.create_task(self._follow(self._source), name="sub-drafters")
+            self._watcher = asyncio.create_task(self._watch(self._source), name="sub-drafters")
 
     async def stop(self) -> None:
-        """Closes every channel."""
-        tasks = [*self._links, *([] if self._task is None else [self._task])]
+        """Cancel all tasks and close every channel."""
+        tasks = [*self._tasks, *([] if self._watcher is None else [self._watcher])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -49,57 +57,63 @@ class SubDrafters:
             await self._channels.pop(address).close()
 
     @asynccontextmanager
-    async def help(self, opening: Open, vocab_size: int) -> AsyncIterator[SubDrafterSession]:
-        """Help for one sequence; none where its request or the deployment has no sub-drafter.
+    async def session(self, opening: Open, vocab_size: int) -> AsyncIterator[SubDrafterSession]:
+        """Open a session for one sequence; a null session if the request or deployment has no sub-drafter.
 
-        On leaving, a sub-drafter is told what the sequence came to, where that is known.
+        If the session is finished, the final sequence is sent to the sub-drafter after the exit.
         """
         if self._source is None or opening.without_sub_drafter:
-            yield NoHelp()
+            yield NullSubDrafter()
             return
-        link = ProposalLink(partial(self._open_stream, opening), self._worth, vocab_size)
-        task = asyncio.create_task(link.run(), name=f"proposals {opening.request_id}")
-        self._links.add(task)
-        task.add_done_callback(self._links.discard)
+        client = SubDrafterClient(partial(self._open_stream, opening), self._benefit, vocab_size)
+        task = asyncio.create_task(client.run(), name=f"proposals {opening.request_id}")
+        self._keep(task)
         try:
-            yield link
+            yield client
         finally:
-            # NOTE: the farewell goes its own way: nobody waits for a sub-drafter that is away.
-            asyncio.get_running_loop().call_later(_FAREWELL_S if link.is_concluded else 0.0, task.cancel)
+            # NOTE: the task sends the final sequence by itself: the drafter does not wait for a sub-drafter.
+            delay_s = _FINISH_TIMEOUT_S if client.is_finished else 0.0
+            asyncio.get_running_loop().call_later(delay_s, task.cancel)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Hold a reference to the task until it is done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _open_stream(self, opening: Open) -> DrafterStream | None:
-        """At one after the other."""
+        """Open a stream to the next sub-drafter in turn; None if there is none."""
         if not self._channels:
             return None
-        self._renew()
+        self._renew_channels()
         self._num_opened += 1
         channel = list(self._channels.values())[self._num_opened % len(self._channels)]
         return DrafterStream(channel, opening)
 
-    async def _follow(self, source: EndpointSource) -> None:
+    async def _watch(self, source: EndpointSource) -> None:
         async with aclosing(source.watch()) as snapshots:
             async for snapshot in snapshots:
                 await self._apply(snapshot)
 
     async def _apply(self, snapshot: Snapshot) -> None:
-        usable = (e for e in snapshot.endpoints if e.role is Role.SUB_DRAFTER and not e.draining)
-        addresses = {endpoint.address for endpoint in usable}
-        for gone in self._channels.keys() - addresses:
-            await self._channels.pop(gone).close()
-        for new in addresses - self._channels.keys():
-            self._channels[new] = self._open_channel(new)
+        addresses = {
+            endpoint.address
+            for endpoint in snapshot.endpoints
+            if endpoint.role is Role.SUB_DRAFTER and not endpoint.draining
+        }
+        for address in self._channels.keys() - addresses:
+            await self._channels.pop(address).close()
+        for address in addresses - self._channels.keys():
+            self._channels[address] = self._open_channel(address)
 
     def _open_channel(self, address: str) -> grpc.aio.Channel:
         name = certificate_name(Role.SUB_DRAFTER)
-        return open_channel(address, self._identity.toward(name) if self._identity else None)
+        return open_channel(address, self._identity.peer_tls(name) if self._identity else None)
 
-    def _renew(self) -> None:
-        """New channels, where the certificate has changed; what runs on the old ones may finish."""
+    def _renew_channels(self) -> None:
+        """Replace all channels if the certificate has changed; streams on the old ones may finish."""
         if self._identity is None or self._identity.version == self._version:
             return
         self._version = self._identity.version
         for address, outdated in list(self._channels.items()):
             self._channels[address] = self._open_channel(address)
-            task = asyncio.create_task(outdated.close(_RETIREMENT_S), name="outdated channel")
-            self._links.add(task)
-            task.add_done_callback(self._links.discard)
+            self._keep(asyncio.create_task(outdated.close(_CLOSE_GRACE_S), name="outdated channel"))

@@ -1,1 +1,1 @@
-"""Model execution: loading, ragged attention, KV arena, head, batching, and a simulated engine."""
+"""Model execution: loading, forwards, KV memory, head, scheduling, sharding, and a simulated engine."""

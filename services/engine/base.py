@@ -1,4 +1,4 @@
-"""What the engine is made of: work for one forward, its scores, the runner that computes them."""
+"""The engine's interfaces: the input of a forward, its scores, KV memory, and the runner that computes."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -7,32 +7,32 @@ from typing import Protocol, TypeVar
 from fly.messages import ModelInfo
 from fly.types import EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
 
-Slot = int
-"""A sequence's place in the runner's KV memory."""
+KvSlot = int
+"""A sequence's number in KV memory; unlike vLLM's slots it stands for a whole sequence, not for one token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What one sequence wants of the next forward.
+class ForwardInput:
+    """One sequence's part of a forward.
 
     Attributes:
-        slot: The sequence's place in KV memory.
+        slot: The sequence's slot in KV memory.
         start: Position of the first of `tokens`; KV from there on is overwritten (rollback by length).
         tokens: Token ids to compute, at least one.
-        num_outputs: Positions at the end of `tokens` that the head answers for, 0 while prefilling.
-        sampling: How the head chooses.
+        num_outputs: Positions at the end of `tokens` that the head scores; 0 while prefilling.
+        sampling: How the head chooses tokens.
         prompt_length: Positions from here on are response (penalties, min_tokens).
-        history: Token ids of the whole sequence, `tokens` included, for penalties; not to be changed.
-        drafts: The token that follows each output position, -1 where none does; to tell excluded drafts.
-        entropy: The estimator.
-        num_logprobs: Most likely tokens whose log-probabilities are told; None tells none.
-        proposals: What the drafts were drawn from (coupling `rejection`); empty where nothing is known of it.
-        is_proposing: The choices are drafts themselves: no entropy is told; under `rejection` they are drawn
-            from distributions to tell.
-        num_reused: Tokens before `start` whose KV was taken from another sequence, since the last work.
+        history: Token ids of the whole sequence, including `tokens`, for penalties; must not be changed.
+        drafts: The token that follows each output position, -1 for none; used to report excluded drafts.
+        entropy: The entropy estimator.
+        num_logprobs: Number of most likely tokens to report log-probabilities of; None reports none.
+        proposals: Distributions that the drafts were drawn from (coupling `rejection`); empty if unknown.
+        is_proposing: The chosen tokens are drafts themselves: no entropy is reported; under `rejection` they
+            are drawn from truncated distributions, which are reported.
+        num_reused: Tokens before `start` whose KV was shared from another sequence since the last input.
     """
 
-    slot: Slot
+    slot: KvSlot
     start: int
     tokens: Sequence[int]
     num_outputs: int
@@ -48,30 +48,30 @@ class Work:
 
     @property
     def first_position(self) -> int:
-        """Of the token that the first output chooses: the length of the prefix that it sees."""
+        """Position of the token that the first output chooses, which is the length of the prefix it sees."""
         return self.end - self.num_outputs + 1
 
     @property
     def end(self) -> int:
-        """Length of the sequence with `tokens`."""
+        """Length of the sequence including `tokens`."""
         return self.start + len(self.tokens)
 
     @property
-    def num_unanswered(self) -> int:
-        """Tokens that are computed without an answer."""
+    def num_prefill(self) -> int:
+        """Number of tokens that are computed without an output."""
         return len(self.tokens) - self.num_outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The head's answer for one sequence's output positions, in order.
+    """The head's results for one sequence's output positions, in order.
 
     Attributes:
-        choices: Token that the model takes after each position.
-        entropies: Of its distribution there, in the estimator's unit.
-        excluded: The sampling filters exclude the draft that follows there.
-        logprobs: Where they were asked for.
-        distributions: What each choice was drawn from, where it proposes under `rejection`.
+        choices: Token that the model chooses after each position.
+        entropies: Entropy of the model's distribution there, in the estimator's unit.
+        excluded: True where the sampling filters exclude the draft that follows.
+        logprobs: Log-probabilities, if requested.
+        distributions: Distribution that each token was drawn from, when proposing under `rejection`.
     """
 
     choices: tuple[int, ...]
@@ -81,19 +81,19 @@ class Scores:
     distributions: tuple[SparseDistribution, ...] = ()
 
 
-class Memory(Protocol):
-    """KV memory by slot: a handle that lives as long as its sequence, while its room may be taken away.
+class KvAllocator(Protocol):
+    """KV memory by slot. A slot lives as long as its sequence; its memory may be evicted meanwhile.
 
-    The slot of a closed sequence may stay for others to copy from, and takes no place then.
+    The slot of a closed sequence may be retired: others can copy from it, and it does not count as open.
     """
 
     @property
     def max_sequences(self) -> int:
-        """Places: open sequences at once."""
+        """Largest number of open sequences."""
 
     @property
     def kv_capacity(self) -> int:
-        """Token positions in all."""
+        """Token positions in total."""
 
     @property
     def kv_used(self) -> int:
@@ -101,49 +101,49 @@ class Memory(Protocol):
 
     @property
     def kv_cached(self) -> int:
-        """Those of them that only slots of closed sequences hold."""
+        """Reserved token positions that only slots of closed sequences hold."""
 
-    def allocate(self, num_tokens: int) -> Slot | None:
-        """A slot with room for `num_tokens`; None while memory or places are full."""
+    def allocate(self, num_tokens: int) -> KvSlot | None:
+        """Return a new slot with room for `num_tokens`, or None if memory or `max_sequences` is exhausted."""
 
-    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
-        """Makes room for `num_tokens` in all, keeping what is there; 0 evicts.
+    def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
+        """Make room for `num_tokens` in total and keep the stored KV; 0 evicts.
 
         Args:
-            slot: Whose room.
+            slot: An open slot.
             num_tokens: Positions that it needs.
-            start: Positions from here on are about to be written; None where none are.
+            start: Positions from here on are about to be written; None if none are.
 
         Returns:
-            False where memory is full; nothing has changed then.
+            False if memory is full; nothing has changed then.
         """
 
-    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
-        """Gives the slot the source's first `num_tokens` positions, and room for them if it has none.
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        """Give `slot` the first `num_tokens` positions of `source`, and room for them if it has none.
 
         Returns:
-            False where memory is full; nothing has changed then.
+            False if memory is full; nothing has changed then.
         """
 
-    def retire(self, slot: Slot, num_tokens: int) -> None:
-        """The slot's sequence is closed: of its first `num_tokens`, others may copy until it is freed."""
+    def retire(self, slot: KvSlot, num_tokens: int) -> None:
+        """Mark the slot's sequence as closed; its first `num_tokens` can be copied until `free`."""
 
-    def free(self, slot: Slot) -> None:
-        """Gives the slot back."""
+    def free(self, slot: KvSlot) -> None:
+        """Free an open or retired slot; it must not be used afterwards."""
 
 
-class Runner(Memory, Protocol):
-    """Executes forwards of one model; called by one thread at a time."""
+class Runner(KvAllocator, Protocol):
+    """Computes forwards of one model; only one thread may call it at a time."""
 
     info: ModelInfo
 
-    def forward(self, batch: Sequence[Work]) -> list[Scores]:
-        """Computes all work of the batch in one forward.
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
+        """Compute all inputs of the batch in one forward.
 
-        Every work has room in its slot, and its token ids and positions lie within the model's limits.
+        Every input has room in its slot, and its token ids and positions lie within the model's limits.
 
         Returns:
-            Scores per work, in the same order.
+            Scores per input, in the same order.
 
         Raises:
             RunnerLost: Every later forward would fail as well.
@@ -151,30 +151,30 @@ class Runner(Memory, Protocol):
 
 
 class RunnerLost(RuntimeError):
-    """The runner can compute no more; nothing but another one helps."""
+    """The runner cannot compute any more and must be replaced."""
 
 
-class Upkeep(Protocol):
-    """What some runners need besides forwards; called by the thread that calls `forward`."""
+class Keepalive(Protocol):
+    """Periodic calls that some runners need between forwards; made on the thread that calls `forward`."""
 
     @property
     def idle_interval_s(self) -> float:
-        """How long it may be left alone."""
+        """Longest time between two calls of `on_idle`."""
 
     def on_idle(self) -> None:
-        """It has been left alone that long.
+        """Keep an idle runner alive.
 
         Raises:
-            RunnerLost: It turned out to be of no more use.
+            RunnerLost: The runner cannot compute any more.
         """
 
     def close(self) -> None:
-        """Its last call; never raises."""
+        """Release the runner's resources; the last call; never raises."""
 
 
 T = TypeVar("T")
-Job = Generator[Work, Scores, T]
-"""A sequence's errand at the engine: yields work, is sent its scores, returns its result.
+Job = Generator[ForwardInput, Scores, T]
+"""A computation on one sequence: it yields inputs of forwards, receives their scores, and returns its result.
 
 The engine advances all jobs together, one forward per turn, so a verification (one turn) and a draft (many
 turns) share forwards. A job never blocks. A sequence has one job at a time."""

@@ -1,4 +1,4 @@
-"""The engine's state: open sequences, jobs, memory; synchronous, owned by one thread or task."""
+"""The engine's state: open sequences, jobs and memory. Synchronous; owned by one thread or task."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,40 +9,40 @@ from fly.errors import NotReady, Overloaded
 from fly.messages import Load, Open
 from fly.sequence import StaleReason, StaleState
 from services.engine.base import Job, Runner, Scores
-from services.engine.gathering import Gathering
-from services.engine.memory.residency import Residency
-from services.engine.promise import Promise
-from services.engine.scheduler import BACKGROUND, Scheduler
+from services.engine.future import EngineFuture
+from services.engine.memory.kv_cache_manager import KvCacheManager
+from services.engine.scheduling.batch_window import BatchWindow
+from services.engine.scheduling.job import ScheduledJob, forward_inputs
+from services.engine.scheduling.scheduler import IDLE_PRIORITY, Scheduler
 from services.engine.sequence import EngineSequence
-from services.engine.ticket import Ticket, works
 
 RETRY_AFTER_S = 1.0
 
 
 class EngineCore:
-    """What both kinds of engine share: admission, batching, eviction, and the answers to give.
+    """Admission, batching, eviction and results, shared by all engines.
 
-    A driver repeats: call the commands that came in, while `wait_s` says so; `begin`; forward the tickets;
-    `finish` or `fail`; deliver what `take_answers` holds.
+    An engine repeats: call the commands that have arrived, for as long as `wait_s` is positive; `next_batch`;
+    compute the forward; `complete` or `fail`; deliver the futures of `take_resolved`.
     """
 
     def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
         self._runner = runner
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
-        self._residency = Residency(runner)
+        self._kv = KvCacheManager(runner)
         self._scheduler = Scheduler(max_batch_tokens)
-        self._gathering = Gathering(clock, max_batch_tokens)
-        self._promises: dict[int, Promise] = {}
-        self._tickets: dict[Promise, Ticket] = {}
-        self._waiting: deque[tuple[Open, Promise]] = deque()
-        self._answers: list[Promise] = []
+        self._batch_window = BatchWindow(clock, max_batch_tokens)
+        self._futures: dict[int, EngineFuture] = {}
+        self._jobs: dict[EngineFuture, ScheduledJob] = {}
+        self._queue: deque[tuple[Open, EngineFuture]] = deque()
+        self._resolved: list[EngineFuture] = []
         self._prefill_tokens = 0
         self._reused_tokens = 0
 
     @property
     def context_length(self) -> int:
-        """Longest sequence in tokens, by the model and by memory."""
+        """Longest sequence in tokens that the model and memory allow."""
         capacity = self._runner.kv_capacity
         return min(self._runner.info.context_length or capacity, capacity)
 
@@ -52,8 +52,8 @@ class EngineCore:
 
     def load(self) -> Load:
         return Load(
-            sequences=len(self._residency),
-            queued=len(self._waiting),
+            sequences=len(self._kv),
+            queued=len(self._queue),
             kv_used=self._runner.kv_used - self._runner.kv_cached,
             kv_cached=self._runner.kv_cached,
             kv_capacity=self._runner.kv_capacity,
@@ -61,143 +61,148 @@ class EngineCore:
             reused_tokens=self._reused_tokens,
         )
 
-    def open(self, opening: Open, promise: Promise) -> None:
-        """Admits a sequence, or lets it wait, or rejects it."""
-        if not self._waiting and self._try_open(opening, promise):
+    def open(self, opening: Open, future: EngineFuture) -> None:
+        """Admit a sequence, or queue it, or reject it with `Overloaded`."""
+        if not self._queue and self._try_open(opening, future):
             return
-        if len(self._waiting) < self._max_queued:
-            self._waiting.append((opening, promise))
+        if len(self._queue) < self._max_queued:
+            self._queue.append((opening, future))
             return
         load = self.load()
-        room = f"{load.kv_used} of {load.kv_capacity} KV positions are taken"
-        message = f"{load.sequences} sequences are open and {load.queued} wait; {room}"
-        self._answer(promise, error=Overloaded(message, RETRY_AFTER_S))
+        message = (
+            f"{load.sequences} sequences are open and {load.queued} are queued;"
+            f" {load.kv_used} of {load.kv_capacity} KV positions are in use"
+        )
+        self.resolve(future, error=Overloaded(message, RETRY_AFTER_S))
 
-    def abandon(self, promise: Promise) -> None:
-        """Nobody awaits this sequence any more."""
-        self._waiting = deque(entry for entry in self._waiting if entry[1] is not promise)
-        if isinstance(promise.result, EngineSequence):
-            self.close(promise.result)
-        self._admit_waiting()
+    def cancel_open(self, future: EngineFuture) -> None:
+        """Cancel an `open` that is no longer awaited; close its sequence if it was admitted."""
+        self._queue = deque(entry for entry in self._queue if entry[1] is not future)
+        if isinstance(future.result, EngineSequence):
+            self.close(future.result)
+        self._admit_queued()
 
     def close(self, sequence: EngineSequence) -> None:
-        """Frees a sequence; a job that still works for it ends."""
+        """Free a sequence and end its job, if it has one."""
         self._scheduler.throw(sequence.slot, NotReady("the sequence has been closed"))
-        self._residency.release(sequence)
-        self._gathering.left(sequence.slot)
+        self._kv.release(sequence)
+        self._batch_window.forget(sequence.slot)
         self._collect()
-        self._admit_waiting()
+        self._admit_queued()
 
-    def submit(self, job: Job[Any], priority: int, now_ns: int, promise: Promise) -> None:
-        ticket = self._scheduler.submit(job, priority, now_ns)
-        self._promises[ticket.number] = promise
-        self._tickets[promise] = ticket
-        if ticket.work is not None and priority != BACKGROUND:
-            self._gathering.came(ticket.work.slot, now_ns / 1e9)
+    def submit(self, job: Job[Any], priority: int, now_ns: int, future: EngineFuture) -> None:
+        scheduled = self._scheduler.submit(job, priority, now_ns)
+        self._futures[scheduled.job_id] = future
+        self._jobs[future] = scheduled
+        if scheduled.next_input is not None and priority != IDLE_PRIORITY:
+            self._batch_window.record_arrival(scheduled.next_input.slot, now_ns / 1e9)
         self._collect()
 
-    def cancel(self, promise: Promise) -> None:
-        """Ends the job that the promise stands for."""
-        ticket = self._tickets.pop(promise, None)
-        if ticket is not None:
-            del self._promises[ticket.number]
-            self._scheduler.cancel(ticket)
+    def cancel(self, future: EngineFuture) -> None:
+        """End the job of the future; does nothing if it has ended."""
+        scheduled = self._jobs.pop(future, None)
+        if scheduled is not None:
+            del self._futures[scheduled.job_id]
+            self._scheduler.cancel(scheduled)
 
     def wait_s(self) -> float:
-        """Seconds that the next forward should wait for more to come; 0 where it should begin."""
-        return self._gathering.wait_s(self._scheduler.waiting())
+        """Return the seconds for which the next forward should wait for more jobs; 0 if it should begin."""
+        return self._batch_window.wait_s(self._scheduler.waiting())
 
-    def begin(self) -> list[Ticket]:
-        """The tickets of the next forward, with room in memory for all; empty when nothing is to be done."""
+    def next_batch(self) -> list[ScheduledJob]:
+        """Return the jobs of the next forward, with memory reserved for all; empty if no job waits."""
         while self.has_work:
             busy = self._scheduler.pending_slots()
-            batch = self._scheduler.next_batch(lambda work: self._residency.make_room(work, busy))  # noqa: B023
+            batch = self._scheduler.next_batch(lambda item: self._kv.reserve(item, busy))  # noqa: B023
             if batch:
-                self._admit_waiting()  # an eviction may have left more room than was asked for
+                self._admit_queued()  # an eviction may have freed more memory than was needed
                 return batch
             self._preempt()
         return []
 
-    def finish(
-        self, batch: Sequence[Ticket], scores: Sequence[Scores], started_ns: int, forward_ns: int
+    def complete(
+        self, batch: Sequence[ScheduledJob], scores: Sequence[Scores], started_ns: int, forward_ns: int
     ) -> None:
-        done = works(batch)
-        for work in done:
-            self._prefill_tokens += work.num_unanswered
-            self._reused_tokens += work.num_reused
-        self._gathering.saw_forward(sum(len(work.tokens) for work in done), forward_ns / 1e9)
+        """Send the jobs of a forward their scores."""
+        inputs = forward_inputs(batch)
+        for item in inputs:
+            self._prefill_tokens += item.num_prefill
+            self._reused_tokens += item.num_reused
+        self._batch_window.record_forward(sum(len(item.tokens) for item in inputs), forward_ns / 1e9)
         self._scheduler.complete(batch, scores, started_ns, forward_ns)
-        for ticket, work in zip(batch, done, strict=True):
-            if ticket.work is None and ticket.priority != BACKGROUND:
-                self._gathering.answered(work.slot, len(work.tokens))
+        for scheduled, item in zip(batch, inputs, strict=True):
+            if scheduled.next_input is None and scheduled.priority != IDLE_PRIORITY:
+                self._batch_window.record_answer(item.slot, len(item.tokens))
         self._collect()
 
-    def fail(self, batch: Sequence[Ticket], error: Exception) -> None:
-        """Ends the jobs of a forward that raised."""
+    def fail(self, batch: Sequence[ScheduledJob], error: Exception) -> None:
+        """Raise `error` in the jobs of a failed forward."""
         self._scheduler.fail(batch, error)
         self._collect()
 
     def abort(self) -> None:
-        """Ends everything, and frees what is cached: the engine stops."""
-        for promise, ticket in self._tickets.items():
-            self._scheduler.cancel(ticket)
-            self._answer(promise, error=NotReady("the engine stops"))
-        for _, promise in self._waiting:
-            self._answer(promise, error=NotReady("the engine stops"))
-        self._tickets.clear()
-        self._promises.clear()
-        self._waiting.clear()
-        self._residency.drop_cached()
+        """End all jobs and queued opens with `NotReady`, and free cached memory: the engine stops."""
+        for future, scheduled in self._jobs.items():
+            self._scheduler.cancel(scheduled)
+            self.resolve(future, error=NotReady("the engine stops"))
+        for _, future in self._queue:
+            self.resolve(future, error=NotReady("the engine stops"))
+        self._jobs.clear()
+        self._futures.clear()
+        self._queue.clear()
+        self._kv.drop_cached()
 
-    def keep(self, promise: Promise) -> None:
-        """Keeps a promise that asks for nothing but an answer."""
-        self._answer(promise)
+    def resolve(self, future: EngineFuture, result: Any = None, error: BaseException | None = None) -> None:
+        """Set the result or the error of a future, to be delivered after `take_resolved`."""
+        future.result, future.error = result, error
+        self._resolved.append(future)
 
-    def take_answers(self) -> list[Promise]:
-        """The promises that have been kept since the last call."""
-        answers, self._answers = self._answers, []
-        return answers
+    def take_resolved(self) -> list[EngineFuture]:
+        """Return the futures that were resolved since the last call."""
+        resolved, self._resolved = self._resolved, []
+        return resolved
 
     def _preempt(self) -> None:
-        """Memory is full of sequences at work: the least recent gives way to the first in line."""
+        """Evict the least recently used sequence, although it has a job, for the first job in the queue."""
         first = self._scheduler.first()
-        assert first.work is not None
-        victim = self._residency.least_recent({first.work.slot})
+        assert first.next_input is not None
+        victim = self._kv.least_recently_used({first.next_input.slot})
         if victim is None:
             message = (
-                f"the sequence needs {first.work.end} KV positions, of {self._runner.kv_capacity} in all"
+                f"the sequence needs {first.next_input.end} KV positions;"
+                f" the engine has {self._runner.kv_capacity} in total"
             )
-            self._scheduler.throw(first.work.slot, Overloaded(message, RETRY_AFTER_S))
+            self._scheduler.throw(first.next_input.slot, Overloaded(message, RETRY_AFTER_S))
         else:
-            self._residency.evict(victim)
+            self._kv.evict(victim)
             self._scheduler.throw(victim, StaleState(StaleReason.EVICTED))
         self._collect()
 
-    def _admit_waiting(self) -> None:
-        while self._waiting and self._try_open(*self._waiting[0]):
-            self._waiting.popleft()
+    def _admit_queued(self) -> None:
+        while self._queue and self._try_open(*self._queue[0]):
+            self._queue.popleft()
 
-    def _try_open(self, opening: Open, promise: Promise) -> bool:
-        info = self._runner.info
-        sequence = self._residency.admit(
+    def _try_open(self, opening: Open, future: EngineFuture) -> bool:
+        sequence = self._kv.admit(
             max(1, opening.prompt_length),
             lambda slot: EngineSequence(
-                opening, slot, info.vocab_size, self.context_length, self._chunk_tokens, self._residency
+                opening=opening,
+                slot=slot,
+                vocab_size=self._runner.info.vocab_size,
+                context_length=self.context_length,
+                chunk_tokens=self._chunk_tokens,
+                prefix_cache=self._kv,
             ),
         )
         if sequence is None:
             return False
-        self._answer(promise, sequence)
+        self.resolve(future, sequence)
         return True
 
     def _collect(self) -> None:
-        """Answers for the jobs that are over."""
-        for ticket in self._scheduler.take_finished():
-            promise = self._promises.pop(ticket.number, None)
-            if promise is not None:
-                self._tickets.pop(promise, None)
-                self._answer(promise, (ticket.result, ticket.times), ticket.error)
-
-    def _answer(self, promise: Promise, result: Any = None, error: BaseException | None = None) -> None:
-        promise.result, promise.error = result, error
-        self._answers.append(promise)
+        """Resolve the futures of the jobs that have ended."""
+        for scheduled in self._scheduler.take_finished():
+            future = self._futures.pop(scheduled.job_id, None)
+            if future is not None:
+                self._jobs.pop(future, None)
+                self.resolve(future, (scheduled.result, scheduled.times), scheduled.error)

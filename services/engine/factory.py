@@ -4,9 +4,10 @@ import logging
 
 from fly.clock import Clock, SystemClock
 from services.engine.config import ModelConfig, StartFollowers
-from services.engine.engine import Engine, ThreadEngine
+from services.engine.engine import Engine
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedRunner
+from services.engine.thread_engine import ThreadEngine
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def build_engine(
         from services.engine.sharding.leader import lead
 
         leader = lead(config, start_followers)
-        return ThreadEngine(leader, config, upkeep=leader)
+        return ThreadEngine(leader, config, keepalive=leader)
     from services.engine.forward.torch_runner import load_runner
 
     runner = load_runner(config)

@@ -1,1 +1,1 @@
-"""The sub-drafter service: proposals by look-up, to speed the drafter up."""
+"""The sub-drafter service: proposals by look-up, which save forwards of the drafter."""

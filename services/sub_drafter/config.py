@@ -1,19 +1,18 @@
 """Configuration of one sub-drafter replica that looks tokens up."""
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from services.common.config import Config
+from services.common.config import Config, OneOf
 from services.common.service_config import ServeSection
-
-LookupEngine = Literal["ngram", "suffix"]
+from services.sub_drafter.engines import ENGINES
 
 
 class SubDrafterSection(Config):
     """Look-up of a sub-drafter replica."""
 
-    engine: LookupEngine = "ngram"
+    engine: Annotated[str, OneOf(ENGINES)] = "ngram"
     """`ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` uses the
     statistics of all occurrences, in the sequence and in a cache of finished responses."""
 

@@ -1,4 +1,4 @@
-"""The limits of the distributions that drafts claim to be drawn from."""
+"""Check the distributions that drafts were drawn from, as sent by the client."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _TOLERANCE = 1e-3
 def check_distributions(
     distributions: Sequence[SparseDistribution], drafts: Sequence[int], vocab_size: int
 ) -> None:
-    """Raises `InvalidRequest` unless each draft has one, which may be empty, or none has."""
+    """Raise `InvalidRequest` unless every draft has a valid distribution (which may be empty) or none has."""
     if distributions and len(distributions) != len(drafts):
         raise InvalidRequest.of("distributions", f"are {len(distributions)}, drafts are {len(drafts)}")
     for index, (distribution, draft) in enumerate(zip(distributions, drafts, strict=False)):
@@ -23,7 +23,7 @@ def check_distributions(
 
 
 def _fault(distribution: SparseDistribution, draft: int, vocab_size: int) -> tuple[str, str] | None:
-    """Which field is wrong, and how."""
+    """Return the invalid field and a description, or None."""
     ids, probabilities = distribution.ids, distribution.probabilities
     if not ids and not probabilities:
         return None

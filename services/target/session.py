@@ -1,4 +1,4 @@
-"""One sequence at a target: updates in, verifications out."""
+"""One sequence at a target: applies updates and returns verifications."""
 
 from fly.errors import InvalidRequest
 from fly.messages import Verification, VerifyStep
@@ -17,11 +17,11 @@ class VerifySession:
         self._sequence = sequence
 
     async def step(self, step: VerifyStep) -> Verification:
-        """Answers one step.
+        """Apply the update of a step and score its drafts.
 
         Raises:
-            StaleState: The kept tokens are not known here.
-            InvalidRequest: A field breaks a limit; distributions are looked at last.
+            StaleState: The kept tokens differ from those stored here, or were evicted.
+            InvalidRequest: A field breaks a limit; distributions are checked last.
         """
         length = step.update.keep + len(step.update.tokens)
         if step.num_drafts >= length:
@@ -30,20 +30,22 @@ class VerifySession:
         job = self._sequence.score(step.num_drafts + 1, self._proposals(step))
         scores, times = await self._engine.run_timed(job, self._sequence.opening.priority)
         return Verification(
-            step.update.step_id,
-            scores.choices,
-            scores.entropies,
-            frozenset(index for index, is_excluded in enumerate(scores.excluded) if is_excluded),
-            scores.logprobs,
+            step_id=step.update.step_id,
+            choices=scores.choices,
+            entropies=scores.entropies,
+            excluded_drafts=frozenset(
+                index for index, is_excluded in enumerate(scores.excluded) if is_excluded
+            ),
+            logprobs=scores.logprobs,
             times=times,
             load=self._engine.load(),
         )
 
     async def finish(self, last: SequenceUpdate) -> None:
-        """Nothing is remembered here of a sequence that is over."""
+        """Do nothing: a target stores nothing of finished sequences."""
 
     def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
-        """What the drafts were drawn from, where the sequence's coupling asks for it."""
+        """Return the distributions of the drafts, if the sequence's coupling needs them."""
         sampling = self._sequence.opening.sampling
         if sampling.coupling is not Coupling.REJECTION or sampling.temperature == 0:
             return ()

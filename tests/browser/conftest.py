@@ -1,4 +1,4 @@
-"""The page's own files in a browser, without a server: what it would be told is made up."""
+"""The page's own files in a browser without a server; its answers are made up."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +40,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def call(page: Page) -> Callable[..., Any]:
-    """Calls a function of a module: `call("axis.axisFor", 0.3)`."""
+    """Return a function that calls a module's function: `call("axis.axisFor", 0.3)`."""
 
     def call(path: str, *arguments: Any) -> Any:
         module, name = path.split(".")

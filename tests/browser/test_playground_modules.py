@@ -66,9 +66,9 @@ def test_a_stream_ends_with_its_end_mark(page: Page) -> None:
 
 def test_a_router_that_is_gone_is_told_with_its_remedy(page: Page) -> None:
     page.route("**/v1/completions", lambda route: route.abort())
-    told = page.evaluate(_STREAM.replace("window.fetch =", "const unused ="), "")
-    assert told["message"] == "the router cannot be reached"
-    assert "flyserve up" in told["remedy"]
+    shown = page.evaluate(_STREAM.replace("window.fetch =", "const unused ="), "")
+    assert shown["message"] == "the router cannot be reached"
+    assert "flyserve up" in shown["remedy"]
 
 
 def test_an_error_in_the_midst_of_a_stream_is_told_with_its_remedy(page: Page) -> None:
@@ -90,8 +90,8 @@ _KEYED = """async (key) => {
     return new Response(JSON.stringify({ error }), { status: 401 });
   };
   document.getElementById("api_key").value = key;
-  const told = await served().catch(({ message, remedy, field }) => ({ message, remedy, field }));
-  return { sent, told, asks: !document.getElementById("key").hidden };
+  const shown = await served().catch(({ message, remedy, field }) => ({ message, remedy, field }));
+  return { sent, shown, asks: !document.getElementById("key").hidden };
 }"""
 
 
@@ -101,8 +101,8 @@ def test_a_router_that_wants_a_key_is_given_it_or_has_it_asked_for(
 ) -> None:
     found = page.evaluate(_KEYED, key)
     assert set(found["sent"]) == {header}
-    assert found["asks"] and found["told"]["field"] == "api_key"
-    assert "one that this deployment knows" in found["told"]["remedy"]
+    assert found["asks"] and found["shown"]["field"] == "api_key"
+    assert "one that this deployment knows" in found["shown"]["remedy"]
 
 
 def test_a_command_for_a_shell_names_the_key_and_does_not_tell_it(call: Call) -> None:
@@ -193,8 +193,8 @@ def test_a_point_in_time_finds_its_round_or_the_nearest(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "shown"),
     [(0.0012, "1.2 ms"), (0.0124, "12 ms"), (0.0996, "0.10 s"), (1, "1.00 s"), (12.34, "12.3 s")],
 )
-def test_durations_have_the_unit_that_suits_them(call: Call, seconds: float, told: str) -> None:
-    assert call("format.duration", seconds) == told
+def test_durations_have_the_unit_that_suits_them(call: Call, seconds: float, shown: str) -> None:
+    assert call("format.duration", seconds) == shown

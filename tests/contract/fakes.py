@@ -1,4 +1,4 @@
-"""A language model made of a hash, target and drafter servers that speak it, and the faults they may have."""
+"""A hash-based language model, fake target and drafter servers for it, and faults that they can have."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ _CORPUS = ["the quick brown fox jumps over the lazy dog, 😀 says 你好 to the
 
 
 def save_tokenizer(folder: Path, eos_ids: Sequence[int] = (EOS, 1)) -> Path:
-    """A byte-level tokenizer of about 300 tokens, as a model folder has it."""
+    """Write a byte-level tokenizer of about 300 tokens into a model folder."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -74,7 +74,7 @@ class HashModel:
 
 
 def _unit(domain: str, ids: Sequence[int]) -> float:
-    """A number in [0, 1) that is the same in every process."""
+    """Return a number in [0, 1) that is the same in every process."""
     value = len(domain) * 7919 + ord(domain[0])
     for token in (*ids[-3:], len(ids)):
         value = (value * 6364136223846793005 + token + 1442695040888963407) % (1 << 64)
@@ -83,7 +83,7 @@ def _unit(domain: str, ids: Sequence[int]) -> float:
 
 
 Script = Callable[[int], Awaitable[Any]]
-"""Told the number of the step, from 1, over all streams; None lets the server answer as it should."""
+"""Called with the number of the step over all streams, from 1; None lets the server answer correctly."""
 
 
 async def _no_fault(step: int) -> None:
@@ -91,7 +91,7 @@ async def _no_fault(step: int) -> None:
 
 
 class FakeService:
-    """What both servers have: an identity, a script of faults, and what is seen of their streams."""
+    """Common part of both servers: identity, scripted faults, and a record of their streams."""
 
     def __init__(self, role: Role, model: HashModel, address: str = "127.0.0.1:0", **info: Any) -> None:
         self.model = model
@@ -115,12 +115,12 @@ class FakeService:
         return info_to_wire(self.info, Load(sequences=self.num_open))
 
     async def die(self) -> None:
-        """For a script: the process is gone in the middle of a step."""
+        """Fault: the process dies in the middle of a step."""
         self._dying = asyncio.create_task(self.host.drain(0.0))
         await asyncio.Event().wait()
 
     async def dead(self) -> None:
-        """Returns when the death that a script began has come to its end."""
+        """Return when the scripted death is complete."""
         assert self._dying is not None
         await self._dying
 

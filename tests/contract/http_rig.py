@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import Rig, running
-from tests.contract.scripted import SeededModel, ToldDrafter, ToldTarget
+from tests.contract.scripted import LoggingDrafter, LoggingTarget, SeededModel
 
 MODEL = "fake"
 TEMPLATE = (
@@ -28,8 +28,8 @@ class HttpRig:
     rig: Rig
     openai: AsyncOpenAI
     http: httpx2.AsyncClient
-    target: ToldTarget
-    drafter: ToldDrafter
+    target: LoggingTarget
+    drafter: LoggingDrafter
 
     @property
     def url(self) -> str:
@@ -77,8 +77,8 @@ async def serving_http(folder: Path, agreement: float = 0.8, **config: Any) -> A
     """Serves until the block is left; the model has a chat template, its tokens depend on the seed."""
     template = folder / "chat.jinja"
     template.write_text(TEMPLATE, encoding="utf-8")
-    target = ToldTarget(SeededModel(certain_share=0.3))
-    drafter = ToldDrafter(SeededModel(agreement=agreement))
+    target = LoggingTarget(SeededModel(certain_share=0.3))
+    drafter = LoggingDrafter(SeededModel(agreement=agreement))
     config = {"http_port": 0, "model_name": MODEL, "chat_template": template, **config}
     async with running(save_tokenizer(folder), [target], [drafter], **config) as rig:
         url = rig.addresses[1]

@@ -31,7 +31,7 @@ class Rig:
         self.stub = GenerationStub(channel)
 
     async def generate(self, mode: int, max_new_tokens: int = 60, **fields: Any) -> "Answer":
-        """The first choice, with what the response says of the request."""
+        """Return the first choice, with the fields of the response."""
         (choice, *_), response = await self.choices(mode, max_new_tokens, **fields)
         return Answer(choice, response)
 
@@ -42,7 +42,7 @@ class Rig:
         return list(response.choices), response
 
     async def rejection(self, **fields: Any) -> grpc.aio.AioRpcError:
-        """The error that this request is answered with."""
+        """Return the error of this request."""
         try:
             await self.stub.Generate(pb.GenerateRequest(**fields), timeout=20)
         except grpc.aio.AioRpcError as error:
@@ -77,7 +77,7 @@ def ids(response: Answer | pb.Choice) -> list[int]:
 async def running(
     model: Path, targets: Sequence[FakeTarget], drafters: Sequence[FakeDrafter] = (), **config: Any
 ) -> AsyncIterator[Rig]:
-    """Everything serves until the block is left."""
+    """Serve everything until the block ends."""
     async with AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving(fake.host)) for fake in (*targets, *drafters)]
         made = RouterConfig(

@@ -1,4 +1,4 @@
-"""Models that differ at chosen positions, with chosen entropies; services that remember what they heard."""
+"""Models that differ at chosen positions with chosen entropies; services that record their updates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class ScriptedModel(HashModel):
 
 
 def deviation(word: int) -> int:
-    """What a model says in place of `word` where it deviates."""
+    """Return the token in place of `word` at a deviation."""
     return 2 + (word - 1) % (VOCAB_SIZE - 2)
 
 
@@ -49,8 +49,8 @@ class SeededModel(HashModel):
 
 
 @dataclass
-class Told:
-    """What one service was told in each step: how much is decided, and the whole sequence."""
+class UpdateLog:
+    """The updates of one service: at each step the decided length and the whole sequence."""
 
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
 
@@ -58,18 +58,18 @@ class Told:
         self.steps.append((known.decided, [*known.tokens.ids]))
 
     def is_true_to(self, sequence: list[int]) -> bool:
-        """Whether all that was ever called decided is part of the sequence that came of it."""
+        """Return True if every decided prefix is a prefix of the final sequence."""
         return all(ids[:decided] == sequence[:decided] for decided, ids in self.steps)
 
 
-class ToldTarget(FakeTarget):
+class LoggingTarget(FakeTarget):
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(model, **info)
-        self.told = Told()
+        self.updates = UpdateLog()
         self.asked: list[VerifyStep] = []
 
     def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep) -> Verification:
-        self.told.take(known)
+        self.updates.take(known)
         self.asked.append(step)
         verification = super().answer(known, opening, step)
         if opening.num_logprobs is None:
@@ -78,7 +78,7 @@ class ToldTarget(FakeTarget):
 
 
 def logprobs_of(verification: Verification, known: ReplicatedSequence, count: int) -> Iterator[Logprobs]:
-    """Made-up ones that say which token they belong to: -(id + 1) / 1000."""
+    """Return artificial values that identify their token: -(id + 1) / 1000."""
     num_drafts = len(verification.choices) - 1
     drafts = known.tokens.ids[len(known) - num_drafts :]
     for draft, choice in zip_longest(drafts, verification.choices):
@@ -90,15 +90,15 @@ def logprob(token: int) -> float:
     return -(token + 1) / 1000
 
 
-class ToldDrafter(FakeDrafter):
-    """Tells what its drafts were drawn from where that is asked for."""
+class LoggingDrafter(FakeDrafter):
+    """A drafter that reports the distributions of its drafts if asked."""
 
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(model, **info)
-        self.told = Told()
+        self.updates = UpdateLog()
 
     def answer(self, known: ReplicatedSequence, opening: Open, step: DraftStep) -> Draft:
-        self.told.take(known)
+        self.updates.take(known)
         draft = super().answer(known, opening, step)
         if opening.sampling.coupling is not Coupling.REJECTION:
             return draft

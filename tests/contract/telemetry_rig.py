@@ -1,4 +1,4 @@
-"""A whole system of simulated engines on loopback, every process of which tells of itself."""
+"""A whole system of simulated engines on loopback, with telemetry in every process."""
 
 import asyncio
 import urllib.request
@@ -29,29 +29,29 @@ DRAFTER = replace(TARGET, agreement=0.9)
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one process said when it was scraped."""
+class Scrape:
+    """The samples of one process at one scrape."""
 
     samples: list[Sample]
 
     def __call__(self, name: str, **labels: str) -> float:
-        """The sum of a sample's values over all labels that are not given."""
+        """Return the sum of a sample's values over all labels that are not given."""
         found = [s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items()]
         assert found, f"there is no {name} {labels}"
         return sum(found)
 
 
-class TellingRig(Rig):
+class TelemetryRig(Rig):
     """A client of a running router, and every host behind it."""
 
     def __init__(self, channel: Any, hosts: dict[str, Host]) -> None:
         super().__init__(channel, hosts["router"].addresses)
         self.hosts = hosts
 
-    async def scrape(self, role: str) -> Told:
+    async def scrape(self, role: str) -> Scrape:
         text = await asyncio.to_thread(fetch, self.hosts[role].telemetry.metrics_address)
         families = list(text_string_to_metric_families(text))
-        return Told([sample for family in families for sample in family.samples])
+        return Scrape([sample for family in families for sample in family.samples])
 
 
 def fetch(address: str) -> str:
@@ -60,18 +60,18 @@ def fetch(address: str) -> str:
 
 
 @asynccontextmanager
-async def telling(
+async def running_with_telemetry(
     model: Path,
     telemetry: dict[str, Any],
     silent: Iterable[str] = (),
     target: SimulatedConfig = TARGET,
     **config: Any,
-) -> AsyncIterator[TellingRig]:
-    """Router, target, drafter and sub-drafter; the roles in `silent` tell nothing."""
+) -> AsyncIterator[TelemetryRig]:
+    """Run router, target, drafter and sub-drafter; the roles in `silent` have no telemetry."""
     async with AsyncExitStack() as stack:
         hosts: dict[str, Host] = {}
 
-        def told(role: str) -> dict[str, Any]:
+        def section(role: str) -> dict[str, Any]:
             return {} if role in silent else {"telemetry": {**telemetry, "replica": f"{role}-0"}}
 
         async def start(role: str, host: Host) -> str:
@@ -88,22 +88,22 @@ async def telling(
         sub_drafter = await start(
             "sub_drafter",
             await services.sub_drafter.servicer.create_host(
-                SubDrafterConfig(engine="suffix", response_cache_tokens=4096, **told("sub_drafter"))
+                SubDrafterConfig(engine="suffix", response_cache_tokens=4096, **section("sub_drafter"))
             ),
         )
         drafter = await start(
             "drafter",
             await services.drafter.servicer.create_host(
-                DrafterConfig(simulated=DRAFTER, sub_drafter=sub_drafter, **told("drafter"))
+                DrafterConfig(simulated=DRAFTER, sub_drafter=sub_drafter, **section("drafter"))
             ),
         )
         verifier = await start(
             "target",
-            await services.target.servicer.create_host(TargetConfig(simulated=target, **told("target"))),
+            await services.target.servicer.create_host(TargetConfig(simulated=target, **section("target"))),
         )
         served = RouterConfig(
-            model=model, grpc_port=0, targets=(verifier,), drafters=(drafter,), **told("router"), **config
+            model=model, grpc_port=0, targets=(verifier,), drafters=(drafter,), **section("router"), **config
         )
         address = await start("router", await router.server.create_host(served))
         channel = await stack.enter_async_context(open_channel(address))
-        yield TellingRig(channel, hosts)
+        yield TelemetryRig(channel, hosts)

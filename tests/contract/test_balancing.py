@@ -1,4 +1,4 @@
-"""Prefix affinity finds what replicas have cached, over real sockets, by the engines' own counters."""
+"""Prefix affinity hits the replicas' caches, over real sockets, measured by the engines' own counters."""
 
 from benchmarks.balancing.__main__ import measure_one
 from benchmarks.balancing.load import Load

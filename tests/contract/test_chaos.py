@@ -1,4 +1,4 @@
-"""One process after the other is killed amid many exact streams, and restarted: nobody notices."""
+"""Kill and restart one process after the other during many exact streams: no response changes."""
 
 import asyncio
 import itertools
@@ -38,22 +38,22 @@ class Deployment:
         two = self._add("target-1", "services.target", "--simulated", TARGET, *ROOM)
         drafting = ("--simulated", DRAFTER, "--sub-drafter", helper, *ROOM)
         drafter = self._add("drafter", "services.drafter", *drafting)
-        places = ("--target", one, "--target", two, "--drafter", drafter)
-        self.router = self._start("router", "--model", str(tokenizer), *places, "--grpc-port", "0")
+        addresses = ("--target", one, "--target", two, "--drafter", drafter)
+        self.router = self._start("router", "--model", str(tokenizer), *addresses, "--grpc-port", "0")
 
     @property
     def victims(self) -> Iterator[str]:
-        """Names, in turn and for ever."""
+        """Yield the names in turn, endlessly."""
         return itertools.cycle(tuple(self._commands))
 
     def replace(self, name: str) -> None:
-        """Kills one, and starts another at its address."""
+        """Kill a process and start another one at its address."""
         victim = self._running[name]
         victim.kill()
         self._running[name] = self._start(*self._commands[name], "--address", victim.address)
 
     def _add(self, name: str, *command: str) -> str:
-        """Its address."""
+        """Start a service; return its address."""
         self._commands[name], self._running[name] = command, self._start(*command)
         return self._running[name].address
 
@@ -68,7 +68,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 async def respond(deployment: Deployment) -> list[pb.GenerateResponse]:
-    """All responses at once."""
+    """Return all responses, requested concurrently."""
     async with open_channel(deployment.router.address) as channel:
         stub = GenerationStub(channel)
         prompts = [pb.TokenIds(ids=[40 + number, 41, 42]) for number in range(NUM_STREAMS)]
@@ -76,13 +76,13 @@ async def respond(deployment: Deployment) -> list[pb.GenerateResponse]:
         return list(await asyncio.gather(*(stub.Generate(request) for request in requests)))
 
 
-async def test_no_stream_notices_that_everybody_dies_in_turn(deployment: Deployment) -> None:
+async def test_no_response_changes_while_every_process_is_killed_in_turn(deployment: Deployment) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         expected = await respond(deployment)
         responding = asyncio.create_task(respond(deployment))
         for victim in itertools.islice(deployment.victims, KILLS):
             await asyncio.wait([responding], timeout=KILL_EVERY_S)
-            assert not responding.done(), "responses so short that not everybody dies amid them"
+            assert not responding.done(), "the responses are too short to kill every process during them"
             await asyncio.to_thread(deployment.replace, victim)
         responses = await responding
     for response, undisturbed in zip(responses, expected, strict=True):

@@ -1,4 +1,4 @@
-"""The command line against a real router: processes of their own, a simulated target."""
+"""The command line against a real router process with a simulated target."""
 
 import json
 import os
@@ -49,19 +49,19 @@ def test_a_conversation_goes_through_the_chat_template(router: ServiceProcess) -
     done = flyserve("chat", "--json", "--mode", "plain", address=router.address, stdin="hi\nho\n")
     first, second = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr
-    told = flyserve(
+    printed = flyserve(
         "generate", "<user>hi<assistant>", "--json", "--mode", "plain", address=router.address
     ).stdout
-    assert json.loads(told)["choices"][0]["text"] == first["choices"][0]["text"]
+    assert json.loads(printed)["choices"][0]["text"] == first["choices"][0]["text"]
     assert second["prompt_tokens"] > first["prompt_tokens"] + len(first["choices"][0]["tokens"])
 
 
 def test_status_tells_models_defaults_and_limits(router: ServiceProcess) -> None:
-    told = json.loads(flyserve("info", "--json", address=router.address).stdout)["deployment"]
-    assert (told["target"]["architecture"], told["drafter"]) == ("simulated", None)
-    assert (told["default"]["mode"], told["default"]["preset"]) == ("fly", "flyserve")
-    assert told["default"]["tail"] == "carry" and told["default"]["draft_length"] == 15
-    assert told["limits"]["choices"] > 0 and told["limits"]["max_new_tokens"] > 0
+    printed = json.loads(flyserve("info", "--json", address=router.address).stdout)["deployment"]
+    assert (printed["target"]["architecture"], printed["drafter"]) == ("simulated", None)
+    assert (printed["default"]["mode"], printed["default"]["preset"]) == ("fly", "flyserve")
+    assert printed["default"]["tail"] == "carry" and printed["default"]["draft_length"] == 15
+    assert printed["limits"]["choices"] > 0 and printed["limits"]["max_new_tokens"] > 0
 
 
 def test_a_rejection_is_one_line_with_its_status(router: ServiceProcess) -> None:

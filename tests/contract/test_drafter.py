@@ -10,7 +10,7 @@ from fly.errors import InvalidRequest
 from fly.messages import Open, Role
 from fly.sequence import TokenSequence
 from fly.types import SamplingParams
-from services.common.registry import StaticEndpoints
+from services.common.endpoint_sources import StaticEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
@@ -34,7 +34,7 @@ async def engine() -> AsyncIterator[ClockEngine]:
 
 
 async def running(sub_drafter: str | None) -> SubDrafters:
-    source = StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}) if sub_drafter else None
+    source = StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}) if sub_drafter else None
     sub_drafters = SubDrafters(source)
     await sub_drafters.start()
     return sub_drafters
@@ -56,13 +56,13 @@ async def test_a_draft_continues_the_sequence_and_is_remembered(channel: grpc.ai
     assert (whole.forwards, whole.sub_drafter_tokens, stream.replays) == (8, 0, 0)
 
 
-async def test_asked_for_nothing_it_only_updates(channel: grpc.aio.Channel) -> None:
+async def test_a_step_for_no_tokens_only_updates(channel: grpc.aio.Channel) -> None:
     async with DrafterStream(channel, OPENING) as stream:
         draft = await stream.draft(TokenSequence(PROMPT), 0, 0)
     assert (draft.tokens, draft.forwards) == ((), 0)
 
 
-async def test_beyond_its_context_it_drafts_less_then_nothing(channel: grpc.aio.Channel) -> None:
+async def test_near_the_context_limit_it_drafts_less_then_nothing(channel: grpc.aio.Channel) -> None:
     async with DrafterStream(channel, OPENING) as stream:
         near = await stream.draft(TokenSequence([20] * 60), 0, 8)
         at = await stream.draft(TokenSequence([20] * 64), 0, 8)
@@ -104,11 +104,11 @@ async def test_with_a_sub_drafter_the_draft_is_the_same(
         expected = await stream.draft(repeating, len(repeating), 16)
     async with serving(await create_host(SubDrafterConfig())) as address:
         host = host_engine(engine, await running(address))
-        async with connected(host) as helped, DrafterStream(helped, OPENING) as stream:
+        async with connected(host) as accelerated, DrafterStream(accelerated, OPENING) as stream:
             assert (await stream.draft(repeating, len(repeating), 16)).tokens == expected.tokens
 
 
-async def test_drafting_survives_the_death_of_its_sub_drafter(engine: ClockEngine) -> None:
+async def test_drafting_continues_without_its_sub_drafter(engine: ClockEngine) -> None:
     sub_drafter = await create_host(SubDrafterConfig())
     await sub_drafter.start()
     host = host_engine(engine, await running(sub_drafter.address))

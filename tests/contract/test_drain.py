@@ -1,4 +1,4 @@
-"""SIGTERM: readiness goes first, then nothing new comes in, what runs ends in peace, and so the process."""
+"""SIGTERM: health reports not serving, new calls are rejected, running ones finish, then the process ends."""
 
 import asyncio
 import signal
@@ -22,17 +22,17 @@ from tests.support.processes import ServiceProcess, service
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-# NOTE: gRPC cancels a call that comes just as its server closes; clients take both for a server that is away.
-REFUSED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# NOTE: gRPC cancels a call that arrives while its server closes; clients treat both as an unavailable server.
+REJECTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 PATIENCE_S = 8
-"""Less than any grace."""
+"""Less than any grace period."""
 PROMPT = [20, 21, 22, 23]
 SIMULATED = ("--simulated", "{base_s: 0.001}")
 
 
 @asynccontextmanager
-async def told_to_stop(process: ServiceProcess, channel: grpc.aio.Channel) -> AsyncIterator[None]:
-    """Inside the block the process drains; at its end it has ended, whoever watches its health."""
+async def draining(process: ServiceProcess, channel: grpc.aio.Channel) -> AsyncIterator[None]:
+    """Drain the process during the block; assert that it ends afterwards, despite open health watches."""
     health = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
     assert (await anext(health)).status == SERVING
     process.process.send_signal(signal.SIGTERM)
@@ -42,7 +42,7 @@ async def told_to_stop(process: ServiceProcess, channel: grpc.aio.Channel) -> As
         assert await asyncio.to_thread(process.process.wait) == 0
 
 
-async def test_a_router_ends_its_responses_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_router_finishes_its_responses_and_rejects_new_requests(tmp_path: Path) -> None:
     paced = f"{{vocab_size: {VOCAB_SIZE}, response_tokens: [500, 500], base_s: 0.01}}"
     with service("services.target", "--simulated", paced) as target:
         flags = ("--model", str(save_tokenizer(tmp_path)), "--target", target.address, "--grpc-port", "0")
@@ -52,11 +52,11 @@ async def test_a_router_ends_its_responses_and_takes_no_more(tmp_path: Path) -> 
                 expected = ids((await stub.Generate(make_request(PLAIN, 60))).choices[0])
                 stream = aiter(stub.GenerateStream(make_request(PLAIN, 60)))
                 received = ids(await anext(stream))
-                async with told_to_stop(router, channel):
+                async with draining(router, channel):
                     with pytest.raises(grpc.aio.AioRpcError) as rejected:
                         while True:
                             await GenerationStub(late).Generate(make_request(PLAIN, 1))
-                    assert rejected.value.code() in REFUSED
+                    assert rejected.value.code() in REJECTED
                     async for chunk in stream:
                         received += ids(chunk)
     assert received == expected
@@ -66,7 +66,9 @@ async def test_a_router_ends_its_responses_and_takes_no_more(tmp_path: Path) -> 
     ("module", "flags"),
     [("services.target", SIMULATED), ("services.drafter", SIMULATED), ("services.sub_drafter", ())],
 )
-async def test_a_service_ends_its_streams_and_takes_no_more(module: str, flags: tuple[str, ...]) -> None:
+async def test_a_service_finishes_its_streams_and_rejects_new_ones(
+    module: str, flags: tuple[str, ...]
+) -> None:
     def open_stream(channel: grpc.aio.Channel) -> TargetStream | DrafterStream:
         kind = TargetStream if module == "services.target" else DrafterStream
         return kind(channel, Open("test", prompt_length=len(PROMPT)))
@@ -82,7 +84,7 @@ async def test_a_service_ends_its_streams_and_takes_no_more(module: str, flags: 
         async with open_channel(served.address) as channel, open_channel(served.address) as late:
             stream = open_stream(channel)
             await step(stream)
-            async with told_to_stop(served, channel):
+            async with draining(served, channel):
                 with pytest.raises(NotReady):
                     while True:
                         async with open_stream(late) as another:
@@ -93,7 +95,7 @@ async def test_a_service_ends_its_streams_and_takes_no_more(module: str, flags: 
                     pass
 
 
-async def test_streams_that_outlive_the_grace_are_ended() -> None:
+async def test_streams_that_exceed_the_grace_period_are_ended() -> None:
     target = FakeTarget(HashModel())
     await target.host.start()
     async with open_channel(target.host.address) as channel:

@@ -1,6 +1,6 @@
-"""Whatever comes in, every RPC of every service answers with a clean status, serves on, and keeps nothing.
+"""Fuzzing: for any input, every RPC answers with a clean status, keeps serving and leaks nothing.
 
-`FLYSERVE_FUZZ_CASES=100000` sends so many calls to every RPC instead of some hundreds.
+`FLYSERVE_FUZZ_CASES=100000` sends this many calls to every RPC instead of some hundreds.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ def test_that_is_ten_thousand_cases() -> None:
 
 
 class System:
-    """Every service, with simulated models, and a client of each, on an event loop of its own."""
+    """Every service with simulated models, and a client of each, on its own event loop."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()
@@ -106,17 +106,17 @@ class System:
         self.loop.close()
 
     def loads(self) -> dict[str, common_pb2.Load]:
-        """What each service carries."""
+        """Return the load of each service."""
         return {name: self.run(self._load(name)) for name in self.channels.keys() - {"router", "registry"}}
 
     def settled(self) -> int:
-        """The tasks of the loop, once they are as few as at the start, or after a while."""
+        """Return the tasks of the loop once they are as few as at the start, or after a timeout."""
         return self.run(self._settled(self.num_tasks))
 
     async def _load(self, name: str) -> common_pb2.Load:
         service = "Target" if name == "target" else "Drafter"
-        told = await self.channels[name].unary_unary(f"/flyserve.v1.{service}/Info")(b"")
-        return common_pb2.InfoResponse.FromString(told).load
+        answer = await self.channels[name].unary_unary(f"/flyserve.v1.{service}/Info")(b"")
+        return common_pb2.InfoResponse.FromString(answer).load
 
     async def _settled(self, at_most: int) -> int:
         end, number = time.monotonic() + (5.0 if at_most else 0.5), len(asyncio.all_tasks())
@@ -133,10 +133,10 @@ class System:
         helped = {**SIMULATED, "sub_drafter": helper, "draft_ahead": "on"}
         drafter = await self._serve(await create_drafter(parse(DrafterConfig, helped, "test")))
         target = await self._serve(await create_target(parse(TargetConfig, SIMULATED, "test")))
-        told = {**ROUTER, "model": save_tokenizer(folder), "targets": [target], "drafters": [drafter]}
-        router = await self._serve(await create_router(parse(RouterConfig, told, "test")))
+        options = {**ROUTER, "model": save_tokenizer(folder), "targets": [target], "drafters": [drafter]}
+        router = await self._serve(await create_router(parse(RouterConfig, options, "test")))
         self._registry = Registry()
-        self._registry.show((Endpoint(Role.TARGET, target, "target-0"),))
+        self._registry.publish((Endpoint(Role.TARGET, target, "target-0"),))
         registry = await self._serve(Host(registry_service(self._registry)))
         addresses = {
             "target": target,
@@ -196,7 +196,7 @@ async def calls(
 async def call(
     channel: grpc.aio.Channel, method: MethodDescriptor, requests: Sequence[bytes]
 ) -> grpc.StatusCode:
-    """The status of one call; a watch is left after its first answer, a stream that says nothing is left."""
+    """Return the status of one call; a watch ends after its first answer, a silent stream after a while."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     started = time.monotonic()
     try:
@@ -243,7 +243,7 @@ async def take(stream: Any, method: MethodDescriptor) -> grpc.StatusCode:
 
 
 def conversation(make_step: Callable[[Any], Any], to_wire: Callable[[Any], Any]) -> list[bytes]:
-    """A stream as a client says it: a prompt, drafts, some of them taken back, the end."""
+    """Return a stream like a client's: a prompt, drafts, some of them rolled back, the end."""
     view, sequence = SequenceMirror(), TokenSequence()
     sequence.extend((40, 41, 42, 43))
     first = make_step(view.update(sequence, (), 4))

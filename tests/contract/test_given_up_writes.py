@@ -1,4 +1,4 @@
-"""A write that is given up in its middle: the client is told why all the same, and at once."""
+"""A write that is cancelled in its middle: the client still gets the status, and at once."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sub-drafter and drafter die in the middle of many exact streams, and come back: nobody notices."""
+"""Sub-drafter and drafter crash and restart during many exact streams; the responses do not change."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,23 +25,23 @@ DRAFTER = f"{{{LANGUAGE}, base_s: 0.002, agreement: 0.9}}"
 
 
 class Services:
-    """The processes of a deployment; helpers can be killed and restarted where they were."""
+    """The processes of a deployment; drafter and sub-drafter can be killed and restarted at their address."""
 
     def __init__(self, stack: ExitStack, tokenizer: Path) -> None:
         self._stack = stack
         self.sub_drafter = self.start_sub_drafter()
         self.drafter = self.start_drafter()
         target = self._start("services.target", "--simulated", TARGET)
-        places = ("--target", target.address, "--drafter", self.drafter.address)
-        self.router = self._start("router", "--model", str(tokenizer), *places, "--grpc-port", "0")
+        endpoints = ("--target", target.address, "--drafter", self.drafter.address)
+        self.router = self._start("router", "--model", str(tokenizer), *endpoints, "--grpc-port", "0")
 
     def start_sub_drafter(self, address: str = "127.0.0.1:0") -> ServiceProcess:
-        memory = ("--engine", "suffix", "--response-cache-tokens", "100000")
-        return self._start("services.sub_drafter", *memory, "--address", address)
+        engine = ("--engine", "suffix", "--response-cache-tokens", "100000")
+        return self._start("services.sub_drafter", *engine, "--address", address)
 
     def start_drafter(self, address: str = "127.0.0.1:0") -> ServiceProcess:
-        helper = ("--sub-drafter", self.sub_drafter.address, "--draft-ahead", "on")
-        return self._start("services.drafter", "--simulated", DRAFTER, *helper, "--address", address)
+        flags = ("--sub-drafter", self.sub_drafter.address, "--draft-ahead", "on")
+        return self._start("services.drafter", "--simulated", DRAFTER, *flags, "--address", address)
 
     def _start(self, module: str, *flags: str) -> ServiceProcess:
         return self._stack.enter_context(service(module, *flags))
@@ -54,7 +54,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
 
 
 class Stream:
-    """One response as it comes in."""
+    """A response as it arrives."""
 
     def __init__(self, stub: GenerationStub, number: int) -> None:
         prompt = pb.TokenIds(ids=[40 + number, 41, 42])
@@ -81,13 +81,13 @@ async def all_reach(streams: list[Stream], num_tokens: int) -> None:
 
 
 async def respond(channel: grpc.aio.Channel) -> list[Stream]:
-    """All responses, undisturbed."""
+    """Run all responses without faults."""
     streams = [Stream(GenerationStub(channel), number) for number in range(NUM_STREAMS)]
     await asyncio.gather(*(stream.read() for stream in streams))
     return streams
 
 
-async def test_helpers_that_die_and_come_back_change_no_exact_stream(services: Services) -> None:
+async def test_restarted_drafters_and_sub_drafters_change_no_exact_stream(services: Services) -> None:
     async with asyncio.timeout(TIMEOUT_S), open_channel(services.router.address) as channel:
         expected = await respond(channel)
         streams = [Stream(GenerationStub(channel), number) for number in range(NUM_STREAMS)]

@@ -1,4 +1,4 @@
-"""A service that can serve no more: its host says so, is drained, and whoever runs it is told."""
+"""A failed service: its host reports it and is drained, and the process that runs it is notified."""
 
 import asyncio
 import threading
@@ -15,8 +15,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Frail:
-    """A service that fails when it is told to."""
+class Fragile:
+    """A service that fails on demand."""
 
     def __init__(self) -> None:
         self.fails = asyncio.Event()
@@ -29,42 +29,42 @@ class Frail:
         self.is_closed = True
 
     def host(self) -> Host:
-        return Host(Service("flyserve.test.Frail", lambda server: None, self.close, self.failure))
+        return Host(Service("flyserve.test.Fragile", lambda server: None, self.close, self.failure))
 
 
 @pytest.fixture
-async def frail() -> AsyncIterator[Frail]:
+async def fragile() -> AsyncIterator[Fragile]:
     async with asyncio.timeout(20):
-        yield Frail()
+        yield Fragile()
 
 
-async def test_health_tells_of_a_failure_while_the_server_runs(frail: Frail) -> None:
-    host = frail.host()
+async def test_health_reports_a_failure_while_the_server_runs(fragile: Fragile) -> None:
+    host = fragile.host()
     await host.start()
     async with open_channel(host.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         changes = aiter(stub.Watch(health_pb2.HealthCheckRequest(service="")))
         assert (await anext(changes)).status == SERVING
-        frail.fails.set()
+        fragile.fails.set()
         assert (await anext(changes)).status == NOT_SERVING
         await host.failed.wait()
-        assert not frail.is_closed
+        assert not fragile.is_closed
     await host.drain(0.0)
-    assert frail.is_closed
+    assert fragile.is_closed
 
 
-async def test_serving_ends_with_a_failure(frail: Frail) -> None:
-    host = frail.host()
-    await serve_until_signalled(host, 60.0, lambda address: frail.fails.set())
-    assert host.failed.is_set() and frail.is_closed
+async def test_serving_ends_after_a_failure(fragile: Fragile) -> None:
+    host = fragile.host()
+    await serve_until_signalled(host, 60.0, lambda address: fragile.fails.set())
+    assert host.failed.is_set() and fragile.is_closed
 
 
-def test_a_host_on_a_thread_calls_back_after_it_was_drained() -> None:
-    made: list[Frail] = []
+def test_a_host_on_a_thread_calls_back_after_its_drain() -> None:
+    made: list[Fragile] = []
     called = threading.Event()
 
     async def build() -> Host:
-        made.append(Frail())
+        made.append(Fragile())
         return made[0].host()
 
     thread = HostThread(build, called.set)
@@ -73,5 +73,5 @@ def test_a_host_on_a_thread_calls_back_after_it_was_drained() -> None:
     thread.stop(0.0)
 
 
-async def _fail(frail: Frail) -> None:
-    frail.fails.set()
+async def _fail(fragile: Fragile) -> None:
+    fragile.fails.set()

@@ -1,4 +1,4 @@
-"""Where a host listens: at a port, at any free one, at the first free one of a range."""
+"""The port of a host: a given one, any free one, or the first free one of a range."""
 
 import socket
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def host_at(address: str) -> Host:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody else listens at."""
+    """Yield a port that is in use."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield int(server.getsockname()[1])
 
@@ -37,7 +37,7 @@ async def test_a_range_gives_the_first_port_that_is_free(taken: int) -> None:
 
 
 @pytest.mark.parametrize("ports", ["{0}", "{0}-{0}", "none", "2-1", ""])
-async def test_no_port_to_be_had_is_named(taken: int, ports: str) -> None:
+async def test_an_address_without_a_free_port_is_reported(taken: int, ports: str) -> None:
     address = f"127.0.0.1:{ports.format(taken)}"
     host = host_at(address)
     with pytest.raises(ConfigError, match=f"address: {address} is in use or cannot be bound"):

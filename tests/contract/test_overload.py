@@ -1,4 +1,4 @@
-"""A router at four times what its target can carry: it goes on as before for those whom it lets in."""
+"""A router at four times the capacity of its target: admitted requests are served as before."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The playground as the HTTP face serves it: the page, its files, what guards them."""
+"""The playground over HTTP: the page, its files, and their security headers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

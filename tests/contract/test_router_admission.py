@@ -1,4 +1,4 @@
-"""Back-pressure as a client sees it: whose turn it is, and a rejection that says when to come back."""
+"""Admission control from the client's side: fairness, and rejections with a retry delay."""
 
 import asyncio
 from pathlib import Path

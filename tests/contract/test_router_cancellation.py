@@ -1,4 +1,4 @@
-"""Clients that leave, that are late, that do not read: all work for them ends, everywhere, and soon."""
+"""Clients that cancel, time out or do not read: all their work ends, in every tier, and soon."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import LimitsConfig, RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel
-from services.common.registry import StaticEndpoints
+from services.common.endpoint_sources import StaticEndpointSource
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
@@ -51,12 +51,12 @@ class System:
         self._engines = engines
 
     async def num_open(self) -> list[int]:
-        """Sequences at target, drafter and sub-drafter."""
+        """Return the open sequences of target, drafter and sub-drafter."""
         info = await self._sub_drafter.Info(common_pb2.InfoRequest())
         return [*(engine.load().sequences for engine in self._engines), info.load.sequences]
 
     async def becomes(self, num_open: list[int]) -> float:
-        """Seconds until so many sequences are open."""
+        """Return the seconds until this many sequences are open."""
         started = time.monotonic()
         async with asyncio.timeout(5):
             while await self.num_open() != num_open:
@@ -78,7 +78,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
             ClockEngine(SimulatedRunner(language, role, 8, 65536), SystemClock())
             for role in (Role.TARGET, Role.DRAFTER)
         ]
-        helpers = SubDrafters(StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}))
+        helpers = SubDrafters(StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}))
         for part in (target, drafter, helpers):
             await part.start()
         hosts = [host_target(target), host_drafter(drafter, helpers, DraftingLimits(ahead_sequences=8))]
@@ -91,7 +91,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
 
 
 async def is_noticed(seconds_taken: Callable[[], Awaitable[float]]) -> bool:
-    """Whether one of a few tries is over in time: a busy machine delays any single one."""
+    """Return True if one of a few tries ends in time; a busy machine may delay a single one."""
     for _ in range(TRIES):
         if await seconds_taken() < NOTICED_S:
             return True
@@ -126,7 +126,7 @@ async def test_a_deadline_ends_all_work(system: System) -> None:
 
 @asynccontextmanager
 async def channel_with_little_room(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    """Of a client that takes no more than a few messages in advance."""
+    """Channel options of a client that buffers only a few messages."""
     options = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         yield channel
@@ -156,7 +156,7 @@ async def test_a_client_that_never_reads_holds_up_nobody_and_is_given_up(tmp_pat
         async with asyncio.timeout(20):
             await asyncio.gather(target.all_closed.wait(), drafter.all_closed.wait())
         received = 0
-        with pytest.raises(grpc.aio.AioRpcError, match="took nothing for 3 s"):
+        with pytest.raises(grpc.aio.AioRpcError, match="received nothing for 3 s"):
             async for chunk in unread:
                 received += len(ids(chunk))
         assert 0 < received < 4000
@@ -180,6 +180,6 @@ async def test_a_client_that_has_not_taken_even_the_first_piece_is_told_why_once
         unread = GenerationStub(channel).GenerateStream(make_request(PLAIN, request_id=wordy))
         await target.stepped.wait()
         await target.all_closed.wait()
-        with pytest.raises(grpc.aio.AioRpcError, match=r"took nothing for 0\.2 s"):
+        with pytest.raises(grpc.aio.AioRpcError, match=r"received nothing for 0\.2 s"):
             async for _ in unread:
                 pass

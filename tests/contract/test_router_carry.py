@@ -1,4 +1,4 @@
-"""Carried windows over real sockets: provisional tokens stay inside, every way out of a window is clean."""
+"""Carried windows over real sockets: provisional tokens are not streamed, and every window ends cleanly."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +15,7 @@ from protos.flyserve.v1 import generation_pb2 as pb
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import EOS, FakeService, Script, save_tokenizer
 from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make_request, running
-from tests.contract.scripted import ScriptedModel, ToldDrafter, ToldTarget
+from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LENGTH = 40
 CARRY = {"preset": "flyserve", "draft_length": 6}
@@ -25,18 +25,18 @@ CARRY = {"preset": "flyserve", "draft_length": 6}
 @dataclass
 class Scene:
     rig: Rig
-    target: ToldTarget
-    drafter: ToldDrafter
-    spare: ToldTarget
+    target: LoggingTarget
+    drafter: LoggingDrafter
+    spare: LoggingTarget
 
     async def carried(self, max_new_tokens: int = LENGTH, **fields: Any) -> Answer:
-        """The response with carried windows; what any service held for decided is part of it."""
+        """Return the response with carried windows; check the decided tokens of all services."""
         self.target.num_steps = self.drafter.num_steps = self.spare.num_steps = 0
         for service in (self.target, self.drafter, self.spare):
-            service.told.steps.clear()
+            service.updates.steps.clear()
         response = await self.rig.generate(FLY, max_new_tokens, speculation=CARRY, **fields)
         for service in (self.target, self.drafter, self.spare):
-            assert service.told.is_true_to([*PROMPT, *ids(response)])
+            assert service.updates.is_true_to([*PROMPT, *ids(response)])
         return response
 
     async def plain(self, max_new_tokens: int = LENGTH, **fields: Any) -> list[int]:
@@ -45,9 +45,9 @@ class Scene:
 
 @asynccontextmanager
 async def scene(folder: Path, deviates: Sequence[int], **model: Any) -> AsyncIterator[Scene]:
-    """A target, a drafter that differs from it at chosen positions, and a target in reserve."""
-    target, spare = ToldTarget(ScriptedModel(**model)), ToldTarget(ScriptedModel(**model))
-    drafter = ToldDrafter(ScriptedModel(deviates=frozenset(deviates), **model))
+    """Start a target, a drafter that differs from it at chosen positions, and a spare target."""
+    target, spare = LoggingTarget(ScriptedModel(**model)), LoggingTarget(ScriptedModel(**model))
+    drafter = LoggingDrafter(ScriptedModel(deviates=frozenset(deviates), **model))
     config = {"balancing": "round_robin"}
     async with running(save_tokenizer(folder), [target, spare], [drafter], **config) as rig:
         yield Scene(rig, target, drafter, spare)
@@ -58,7 +58,7 @@ def verdicts(response: Answer) -> list[int]:
 
 
 def at_step(service: FakeService, step: int, answer: Any = None) -> None:
-    """The service dies in this step, or gives this answer."""
+    """Make the service fail in this step, or give this answer."""
 
     async def script(number: int) -> Any:
         if number != step:
@@ -68,7 +68,7 @@ def at_step(service: FakeService, step: int, answer: Any = None) -> None:
     service.script = script
 
 
-async def test_a_window_that_the_next_draft_fills_is_a_rescue(tmp_path: Path) -> None:
+async def test_a_window_filled_by_the_next_draft_is_a_rescue(tmp_path: Path) -> None:
     async with scene(tmp_path, [3]) as stage:
         request = make_request(FLY, LENGTH, speculation=CARRY)
         chunks = [chunk async for chunk in stage.rig.stub.GenerateStream(request)]
@@ -95,7 +95,7 @@ async def test_a_window_that_fails_falls_back_to_the_targets_own_token(tmp_path:
 
 
 @pytest.mark.parametrize(("budget", "rescued"), [(11, 0), (12, 1)])
-async def test_a_window_is_carried_only_where_the_budget_can_fill_it(
+async def test_a_window_is_carried_only_if_the_budget_can_fill_it(
     tmp_path: Path, budget: int, rescued: int
 ) -> None:
     async with scene(tmp_path, [3]) as stage:
@@ -105,52 +105,52 @@ async def test_a_window_is_carried_only_where_the_budget_can_fill_it(
 
 
 @pytest.mark.parametrize("end", [4, 5, 6, 7, 9])
-async def test_no_window_reaches_across_the_end_of_the_response(tmp_path: Path, end: int) -> None:
+async def test_no_window_extends_beyond_the_end_of_the_response(tmp_path: Path, end: int) -> None:
     async with scene(tmp_path, [3], ends_at=len(PROMPT) + end) as stage:
         plain, response = await stage.plain(), await stage.carried()
     assert ids(response) == plain and ids(response)[end:] == [EOS]
     assert response.statistics.rescued == 0 and response.finish_reason == pb.FINISH_REASON_STOP_TOKEN
 
 
-async def test_min_tokens_puts_the_end_off_within_a_window(tmp_path: Path) -> None:
+async def test_min_tokens_delays_the_end_within_a_window(tmp_path: Path) -> None:
     async with scene(tmp_path, [3], ends_at=len(PROMPT) + 5) as stage:
         response = await stage.carried(sampling=common_pb2.SamplingParams(min_tokens=20))
     assert len(response.tokens) == 21 and ids(response)[-1] == EOS and response.statistics.rescued == 1
 
 
-async def test_a_drafter_that_is_lost_in_mid_window_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
+async def test_losing_the_drafter_within_a_window_leaves_the_targets_own_tokens(tmp_path: Path) -> None:
     async with scene(tmp_path, [3]) as stage:
         plain = await stage.plain()
         at_step(stage.drafter, 2)
         response = await stage.carried()
-    assert ids(response) == plain and "without a draft" in response.warnings[0]
+    assert ids(response) == plain and "had no draft" in response.warnings[0]
     assert verdicts(response)[3:5] == [pb.VERDICT_CORRECTED, pb.VERDICT_PLAIN]
     assert response.statistics.tau == 3.0, "three tokens were emitted in the one round with a draft"
 
 
-async def test_a_fail_over_in_mid_window_changes_nothing(tmp_path: Path) -> None:
+async def test_a_fail_over_within_a_window_changes_nothing(tmp_path: Path) -> None:
     async with scene(tmp_path, [3, 17, 29]) as stage:
-        expected, dead = await stage.carried(), list[FakeService]()
+        expected, failed = await stage.carried(), list[FakeService]()
         for target in (stage.target, stage.spare):
-            target.script, target.num_steps = dies_once(target, 2, dead), 0
+            target.script, target.num_steps = fails_once(target, 2, failed), 0
         response = await stage.rig.generate(FLY, LENGTH, speculation=CARRY)
-    assert ids(response) == ids(expected) and len(dead) == 1
+    assert ids(response) == ids(expected) and len(failed) == 1
     assert response.statistics.replays == 1 and response.statistics.rescued == 3
 
 
-def dies_once(service: FakeService, step: int, dead: list[FakeService]) -> Script:
-    """The first of several services to come to this step dies in it."""
+def fails_once(service: FakeService, step: int, failed: list[FakeService]) -> Script:
+    """Let the first of several services that reaches this step fail in it."""
 
     async def script(number: int) -> None:
-        if number == step and not dead:
-            dead.append(service)
+        if number == step and not failed:
+            failed.append(service)
             await service.die()
 
     return script
 
 
 @pytest.mark.parametrize("tier", ["target", "spare", "drafter"])
-async def test_a_service_that_forgets_in_mid_window_is_told_anew(tmp_path: Path, tier: str) -> None:
+async def test_a_service_that_loses_its_state_in_a_window_gets_a_replay(tmp_path: Path, tier: str) -> None:
     async with scene(tmp_path, [3]) as stage:
         expected = await stage.carried()
         at_step(getattr(stage, tier), 2, Stale(0, StaleReason.EVICTED))
@@ -159,7 +159,7 @@ async def test_a_service_that_forgets_in_mid_window_is_told_anew(tmp_path: Path,
     assert sum(response.statistics.replays for response in responses) >= 1
 
 
-async def test_stop_strings_are_looked_for_in_decided_text_only(tmp_path: Path) -> None:
+async def test_stop_strings_are_searched_in_decided_text_only(tmp_path: Path) -> None:
     async with scene(tmp_path, [3]) as rescuing:
         rescued = await rescuing.carried()
     tokenizer = Tokenizer.load(tmp_path)
@@ -172,7 +172,7 @@ async def test_stop_strings_are_looked_for_in_decided_text_only(tmp_path: Path) 
     assert ids(response) == plain and response.finish_reason == pb.FINISH_REASON_LENGTH
 
 
-async def test_many_responses_at_once_carry_each_their_own_windows(tmp_path: Path) -> None:
+async def test_concurrent_responses_carry_their_own_windows(tmp_path: Path) -> None:
     async with scene(tmp_path, [3, 14, 22]) as stage:
         expected = ids(await stage.carried())
         responses = await asyncio.gather(

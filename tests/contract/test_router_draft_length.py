@@ -1,4 +1,4 @@
-"""A router that chooses the length of drafts itself, over real sockets, with simulated engines."""
+"""A router with the draft length policy `goodput`, over real sockets, with simulated engines."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,19 +25,19 @@ from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, Rig, ids
 from tests.support.serving import connected, serving
 
 CLOCK = SystemClock(2.0)
-"""Slow, so that what the models cost weighs more than what the machine adds to it."""
+"""Slow, so that the costs of the models outweigh those of the machine."""
 LANGUAGE = SimulatedConfig(
     vocab_size=512, context_length=512, agreement=1.0, response_tokens=(300, 400), uncertain_share=0.9
 )
 CHEAP = replace(LANGUAGE, agreement=0.9, base_s=0.0002, per_token_s=0.0, per_token_above_s=0.0)
-DEAR = replace(LANGUAGE, agreement=0.3, base_s=0.004)
+EXPENSIVE = replace(LANGUAGE, agreement=0.3, base_s=0.004)
 GOODPUT = {"draft_length": {"policy": "goodput", "max": 15}}
 LENGTH = 60
 
 
 @asynccontextmanager
 async def deployed(folder: Path, drafts: SimulatedConfig) -> AsyncIterator[Rig]:
-    """A target whose forward takes 2 ms, a drafter, and a router with the policy `goodput`."""
+    """Start a target whose forward takes 2 ms, a drafter, and a router with the policy `goodput`."""
     async with AsyncExitStack() as stack:
         hosts = []
         for role, model in ((Role.TARGET, LANGUAGE), (Role.DRAFTER, drafts)):
@@ -65,12 +65,12 @@ async def several(rig: Rig, mode: int, count: int, **fields: object) -> list[Ans
 
 
 def mean_length(answers: list[Answer]) -> float:
-    """Draft tokens per round, rounds without a draft included."""
+    """Return draft tokens per round, including rounds without a draft."""
     rounds = sum(answer.statistics.rounds for answer in answers)
     return sum(answer.statistics.drafted for answer in answers) / rounds
 
 
-@pytest.mark.parametrize("drafts", [CHEAP, DEAR], ids=["cheap", "dear"])
+@pytest.mark.parametrize("drafts", [CHEAP, EXPENSIVE], ids=["cheap", "expensive"])
 async def test_exact_output_does_not_depend_on_the_policy(tmp_path: Path, drafts: SimulatedConfig) -> None:
     async with deployed(tmp_path, drafts) as rig:
         plain = await rig.generate(PLAIN, LENGTH)
@@ -80,25 +80,25 @@ async def test_exact_output_does_not_depend_on_the_policy(tmp_path: Path, drafts
     assert fixed.statistics.drafted / fixed.statistics.rounds > 3.5, "a request's own length is fixed"
 
 
-async def test_drafts_that_do_not_pay_come_to_an_end(tmp_path: Path) -> None:
-    async with deployed(tmp_path, DEAR) as dear:
-        await several(dear, EXACT, 2)
-        unpaid = await several(dear, EXACT, 2)
+async def test_unprofitable_drafts_end(tmp_path: Path) -> None:
+    async with deployed(tmp_path, EXPENSIVE) as expensive:
+        await several(expensive, EXACT, 2)
+        unprofitable = await several(expensive, EXACT, 2)
     async with deployed(tmp_path, CHEAP) as cheap:
         await several(cheap, EXACT, 2)
-        paid = await several(cheap, EXACT, 2)
-    assert mean_length(unpaid) < 1 < 2 < mean_length(paid)
+        profitable = await several(cheap, EXACT, 2)
+    assert mean_length(unprofitable) < 1 < 2 < mean_length(profitable)
 
 
-async def test_windows_are_carried_whatever_the_length(tmp_path: Path) -> None:
+async def test_windows_are_carried_at_any_draft_length(tmp_path: Path) -> None:
     async with deployed(tmp_path, CHEAP) as rig:
         answers = await several(rig, FLY, 4, speculation={"preset": "flyserve"})
     assert all(len(answer.tokens) == LENGTH for answer in answers)
     assert sum(answer.statistics.rescued for answer in answers) > 0
 
 
-async def test_a_request_may_ask_for_either_policy_and_is_told_the_default(tmp_path: Path) -> None:
-    async with deployed(tmp_path, DEAR) as rig:
+async def test_a_request_may_select_either_policy_and_info_reports_the_default(tmp_path: Path) -> None:
+    async with deployed(tmp_path, EXPENSIVE) as rig:
         info = await rig.stub.Info(common_pb2.InfoRequest())
         fixed = {"draft_length_policy": pb.DRAFT_LENGTH_POLICY_FIXED}
         long = await rig.generate(EXACT, 30, speculation=fixed)

@@ -1,4 +1,4 @@
-"""What a router does when replicas die, forget, lie or hang, and when clients leave."""
+"""Router behaviour when replicas die, lose state, answer wrongly or hang, and when clients cancel."""
 
 import asyncio
 from pathlib import Path
@@ -36,7 +36,7 @@ def answers_at(service: FakeService, steps: set[int], answer: Any) -> None:
 
 
 def hangs(service: FakeService) -> asyncio.Event:
-    """From its third step on; the event is set when it does."""
+    """Hang from the third step on; the event is set when it does."""
     hanging = asyncio.Event()
 
     async def script(number: int) -> None:
@@ -102,12 +102,12 @@ async def test_a_drafter_dies_and_the_response_goes_on_without(model: Path) -> N
         expected = ids(await rig.generate(PLAIN))
         dies_at(drafter, 3)
         response = await rig.generate(EXACT)
-        assert ids(response) == expected and "without a draft" in response.warnings[0]
+        assert ids(response) == expected and "had no draft" in response.warnings[0]
         assert ids(await rig.generate(EXACT)) == expected
 
 
 async def drafter_used(rig: Rig, drafter: FakeDrafter) -> bool:
-    """Whether the router drafts with this one while all are idle."""
+    """Return True if the router uses this drafter while all are idle."""
     await rig.generate(EXACT, 4)
     return drafter.num_steps > 0
 

@@ -1,4 +1,4 @@
-"""How a router follows its replicas: handshakes, pairs that do not fit, the registry, drains."""
+"""Replica directory: handshakes, incompatible pairs, the registry, drains."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,12 +14,12 @@ from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
 from protos.flyserve.v1 import registry_pb2, registry_pb2_grpc
 from router.config import RouterConfig
-from router.replicas.discovery import Fleet
+from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import any_replica
 from router.server import create_host
 from services.common.codec.registry import snapshot_to_wire
+from services.common.endpoint_sources import RegistryEndpointSource, StaticEndpointSource
 from services.common.host import Host, Service
-from services.common.registry import StaticEndpoints, WatchedRegistry
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import FLY, running
 from tests.support.serving import becomes_true, serving
@@ -28,7 +28,7 @@ PATIENCE_S = 10
 
 
 class FakeRegistry(registry_pb2_grpc.RegistryServicer):
-    """Tells each watcher the present snapshot and every later one."""
+    """Send each watcher the present snapshot and every later one."""
 
     def __init__(self, address: str = "127.0.0.1:0") -> None:
         self.host = Host(Service("flyserve.v1.Registry", self._register, self._close), address)
@@ -59,8 +59,10 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
 
 
 @asynccontextmanager
-async def watching(registry: FakeRegistry) -> AsyncIterator[Fleet]:
-    fleet = Fleet(WatchedRegistry(registry.host.address, SystemClock()), "least_load", SystemClock())
+async def watching(registry: FakeRegistry) -> AsyncIterator[ReplicaDirectory]:
+    fleet = ReplicaDirectory(
+        RegistryEndpointSource(registry.host.address, SystemClock()), "least_load", SystemClock()
+    )
     start = asyncio.create_task(fleet.start(PATIENCE_S))
     try:
         yield fleet
@@ -169,10 +171,10 @@ async def test_without_a_target_the_start_fails_and_says_who_did_not_answer(tmp_
 async def test_a_closed_fleet_leaves_no_task_and_no_channel_behind() -> None:
     target = FakeTarget(HashModel())
     async with serving(target.host) as address:
-        fleet = Fleet(StaticEndpoints({Role.TARGET: [address]}), "least_load", SystemClock())
+        fleet = ReplicaDirectory(StaticEndpointSource({Role.TARGET: [address]}), "least_load", SystemClock())
         await fleet.start(PATIENCE_S)
         (replica,) = fleet.targets.replicas
         await fleet.close()
         assert replica.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-        left = [task for task in asyncio.all_tasks() if "Fleet" in task.get_coro().__qualname__]
+        left = [task for task in asyncio.all_tasks() if "ReplicaDirectory" in task.get_coro().__qualname__]
         assert not left

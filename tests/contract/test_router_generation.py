@@ -1,4 +1,4 @@
-"""A router's responses over real sockets: modes, verdicts, and every way in which a response ends."""
+"""Responses of a router over real sockets: modes, verdicts, and every reason for an end."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -152,7 +152,7 @@ async def test_beyond_the_drafters_context_it_decodes_without_drafts(model: Path
     drafter = FakeDrafter(HashModel(context_length=32))
     async with running(model, [FakeTarget(HashModel())], [drafter]) as rig:
         response = await rig.generate(EXACT, 60)
-        assert len(response.tokens) == 60 and "context holds 32 tokens" in response.warnings[0]
+        assert len(response.tokens) == 60 and "context length of 32 tokens" in response.warnings[0]
 
 
 async def test_text_is_tokenized_and_info_names_both_models(rig: Rig, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""API keys at a running router: over gRPC and HTTP, with limits, apart from one another, and never told."""
+"""API keys at a running router: over gRPC and HTTP, with limits, isolated, and never logged."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ METHODS = tuple(pb.DESCRIPTOR.services_by_name["Generation"].methods)
 
 
 class Locked:
-    """A router that asks for keys, and two of them."""
+    """A router that requires API keys, and two keys."""
 
     def __init__(self, rig: HttpRig, file: Path, tokens: dict[str, str]) -> None:
         self.rig = rig
@@ -51,7 +51,7 @@ async def locked(folder: Path, **config: Any) -> AsyncIterator[Locked]:
 
 
 async def code_of(method: MethodDescriptor, channel: grpc.aio.Channel, metadata: Any) -> grpc.StatusCode:
-    """The status of an empty request."""
+    """Return the status of an empty request."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
@@ -127,7 +127,7 @@ async def test_paths_that_tell_something_of_the_deployment_ask_for_a_key(tmp_pat
 
 
 async def raw_get(url: str, path: str) -> bytes:
-    """The head of a response to a path that no client has made nicer."""
+    """Return the head of the response to a path that no client library has normalized."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
@@ -197,7 +197,7 @@ async def test_no_log_tells_a_token_a_hash_or_a_prompt(
         hashes = router.file.read_text()
     shown = [formatter(TelemetryConfig(log_format=form), "router") for form in ("text", "json")]
     ours = [record for record in caplog.records if record.name.split(".")[0] in ("router", "services")]
-    told = "\n".join(form.format(record) for form in shown for record in ours)
-    assert "what was read before holds" in told and "api_key=alice" in told
+    logged = "\n".join(form.format(record) for form in shown for record in ours)
+    assert "the last valid content stays in use" in logged and "api_key=alice" in logged
     for secret in (*router.tokens.values(), "a-wrong-token", "a-token-in-its-place", prompt, hashes):
-        assert secret not in told
+        assert secret not in logged

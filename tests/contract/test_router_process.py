@@ -1,4 +1,4 @@
-"""The router's command line: ready, drain, one line per error; and what importing it loads."""
+"""The router's command line: ready, drain, one line per error; and the modules that it imports."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ async def read_ready(process: subprocess.Popen[str]) -> str:
 
 
 async def read_addresses(process: subprocess.Popen[str]) -> list[str]:
-    """Where it listens: gRPC, then HTTP if it has a port."""
+    """Return the addresses: gRPC, then HTTP if it has a port."""
     assert process.stdout is not None
     async with asyncio.timeout(TIMEOUT_S):
         word, *addresses = (await asyncio.to_thread(process.stdout.readline)).split()
@@ -50,7 +50,7 @@ async def read_addresses(process: subprocess.Popen[str]) -> list[str]:
 
 
 async def rejected(*arguments: str) -> str:
-    """The one line that a bad start ends with."""
+    """Return the one line that a failed start prints."""
     with router(*arguments) as process:
         _, errors = await asyncio.to_thread(process.communicate, None, TIMEOUT_S)
         assert process.returncode == 2

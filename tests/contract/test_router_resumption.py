@@ -1,4 +1,4 @@
-"""A response whose stream broke goes on as if nothing had happened, wherever it broke."""
+"""Resumption: a response continues after a broken stream as if nothing had happened."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +25,7 @@ async def rig(tmp_path: Path, targets: list[FakeTarget]) -> AsyncIterator[Rig]:
 
 
 async def stream(rig: Rig, mode: int = PLAIN, resume: pb.Resumption | None = None, **fields: Any) -> Any:
-    """The chunks of a response."""
+    """Return the chunks of a response."""
     request = make_request(mode, 30, resume=resume, **fields)
     return [chunk async for chunk in rig.stub.GenerateStream(request, timeout=20)]
 

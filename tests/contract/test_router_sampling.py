@@ -1,4 +1,4 @@
-"""Sampling, choices and log-probabilities through a router: what reaches the services, what comes back."""
+"""Sampling, choices and log-probabilities through a router: requests to the services and their results."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,14 +17,21 @@ from router.requests.seeds import choice_seed
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
-from tests.contract.scripted import ScriptedModel, SeededModel, ToldDrafter, ToldTarget, drawn_from, logprob
+from tests.contract.scripted import (
+    LoggingDrafter,
+    LoggingTarget,
+    ScriptedModel,
+    SeededModel,
+    drawn_from,
+    logprob,
+)
 
 SAMPLING = common_pb2.SamplingParams
 HOT = {"temperature": 0.8, "seed": 7}
 
 
 class Stage:
-    def __init__(self, rig: Rig, target: ToldTarget, drafter: ToldDrafter) -> None:
+    def __init__(self, rig: Rig, target: LoggingTarget, drafter: LoggingDrafter) -> None:
         self.rig = rig
         self.target = target
         self.drafter = drafter
@@ -32,7 +39,7 @@ class Stage:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    target, drafter = ToldTarget(SeededModel()), ToldDrafter(SeededModel(agreement=0.8))
+    target, drafter = LoggingTarget(SeededModel()), LoggingDrafter(SeededModel(agreement=0.8))
     async with running(save_tokenizer(tmp_path), [target], [drafter], max_concurrent=2) as rig:
         yield Stage(rig, target, drafter)
 
@@ -70,7 +77,7 @@ async def test_sampling_with_one_seed_is_the_same_in_every_mode(stage: Stage) ->
     again = await stage.rig.generate(
         PLAIN, 40, sampling=SAMPLING(temperature=0.8, seed=other.statistics.seed)
     )
-    assert ids(again) == ids(other), "a seed that was drawn is told, and gives the same again"
+    assert ids(again) == ids(other), "the drawn seed is returned and gives the same tokens again"
 
 
 async def test_what_drafts_were_drawn_from_is_verified_with_them(stage: Stage) -> None:
@@ -111,7 +118,7 @@ async def test_a_drafter_whose_distributions_make_no_sense_is_left(
     stage.drafter.script = script
     sampling = SAMPLING(**HOT, coupling=common_pb2.COUPLING_REJECTION)
     response = await stage.rig.generate(EXACT, 20, sampling=sampling)
-    assert len(response.tokens) == 20 and "without a draft" in response.warnings[0]
+    assert len(response.tokens) == 20 and "had no draft" in response.warnings[0]
 
 
 async def test_each_choice_has_a_seed_of_its_own(stage: Stage) -> None:
@@ -179,28 +186,28 @@ async def test_leaving_a_stream_of_choices_ends_them_all(stage: Stage) -> None:
 
 async def test_log_probabilities_belong_to_their_tokens(tmp_path: Path) -> None:
     folder = save_tokenizer(tmp_path)
-    target, tokenizer = ToldTarget(ScriptedModel()), Tokenizer.load(folder)
-    drafter = ToldDrafter(ScriptedModel(deviates=frozenset({3, 12, 15})))
+    target, tokenizer = LoggingTarget(ScriptedModel()), Tokenizer.load(folder)
+    drafter = LoggingDrafter(ScriptedModel(deviates=frozenset({3, 12, 15})))
     async with running(folder, [target], [drafter]) as rig:
         carry = {"preset": "flyserve", "draft_length": 6}
         response = await rig.generate(FLY, 40, speculation=carry, logprobs=2)
         silent = await rig.generate(FLY, 40, speculation=carry)
     assert {token.verdict for token in response.tokens} >= {pb.VERDICT_RESCUED, pb.VERDICT_BONUS}
     for token in response.tokens:
-        told = token.logprobs
-        assert (told.token, told.choice) == pytest.approx((logprob(token.id), logprob(token.choice)))
-        assert [ranked.id for ranked in told.top] == [token.choice, token.choice + 1]
-        assert told.top[0].text == tokenizer.pieces((token.choice,))[0]
-        assert token.choice_text == (told.top[0].text if token.id != token.choice else "")
+        reported = token.logprobs
+        assert (reported.token, reported.choice) == pytest.approx((logprob(token.id), logprob(token.choice)))
+        assert [ranked.id for ranked in reported.top] == [token.choice, token.choice + 1]
+        assert reported.top[0].text == tokenizer.pieces((token.choice,))[0]
+        assert token.choice_text == (reported.top[0].text if token.id != token.choice else "")
     assert ids(silent) == ids(response) and not any(t.HasField("logprobs") for t in silent.tokens)
 
 
 async def test_a_target_that_tells_no_log_probabilities_is_left(tmp_path: Path) -> None:
-    target = ToldTarget(ScriptedModel())
+    target = LoggingTarget(ScriptedModel())
     sound = target.answer
 
-    def answer(*told: Any) -> Any:
-        return replace(sound(*told), logprobs=())
+    def answer(*arguments: Any) -> Any:
+        return replace(sound(*arguments), logprobs=())
 
     target.answer = answer  # type: ignore[method-assign]
     async with running(save_tokenizer(tmp_path), [target], replica_wait_s=0.2) as rig:

@@ -1,4 +1,4 @@
-"""Hosts that are gone without a word: nothing comes, no connection ends, and responses go on all the same."""
+"""Silent hosts: they send nothing and no connection ends, and responses continue elsewhere."""
 
 import asyncio
 import signal
@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def routed(model: Path, targets: Sequence[str], drafters: Sequence[str] = ()) -> AsyncIterator[Rig]:
-    """A router of these addresses; it would wait long for a step."""
+    """Start a router of these addresses, with the default long timeouts of steps."""
     config = RouterConfig(
         model=model, grpc_port=0, targets=tuple(targets), drafters=tuple(drafters), **PROBING
     )
@@ -46,7 +46,7 @@ async def behind_proxies(*fakes: FakeService) -> AsyncIterator[list[Proxy]]:
 
 
 def paced(fake: FakeService, seconds: float = 0.01) -> FakeService:
-    """Takes its time for every step, so that there is a middle of a response."""
+    """Slow every step down, so that faults can occur in the middle of a response."""
 
     async def script(number: int) -> None:
         await asyncio.sleep(seconds)
@@ -62,7 +62,7 @@ async def stepped(fake: FakeService, more: int) -> None:
         await fake.stepped.wait()
 
 
-async def test_a_target_whose_host_is_gone_is_left_in_mid_stream(model: Path) -> None:
+async def test_a_silent_target_is_replaced_in_the_middle_of_a_stream(model: Path) -> None:
     targets = [FakeTarget(HashModel()), FakeTarget(HashModel())]
     async with (
         behind_proxies(*targets) as proxies,
@@ -79,7 +79,7 @@ async def test_a_target_whose_host_is_gone_is_left_in_mid_stream(model: Path) ->
     assert sum(response.statistics.replays for response in responses) >= 1
 
 
-async def test_a_drafter_whose_host_is_gone_is_done_without_until_it_is_back(model: Path) -> None:
+async def test_decoding_continues_without_a_silent_drafter_until_it_recovers(model: Path) -> None:
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel(agreement=0.5))
     async with (
         behind_proxies(target, drafter) as (to_target, to_drafter),
@@ -96,17 +96,17 @@ async def test_a_drafter_whose_host_is_gone_is_done_without_until_it_is_back(mod
         to_drafter.recover()
         await stepped(drafter, 5)
         response = await call
-    assert ids(response) == expected and "without a draft" in response.warnings[0]
+    assert ids(response) == expected and "had no draft" in response.warnings[0]
     assert drafter.num_steps > num_steps
 
 
-async def test_a_replica_that_answers_streams_but_no_question_is_kept(model: Path) -> None:
+async def test_a_replica_that_answers_streams_but_no_probe_is_kept(model: Path) -> None:
     class Busy(FakeTarget):
-        num_asked = 0
+        num_probes = 0
 
         async def Info(self, request: Any, context: Any) -> common_pb2.InfoResponse:
-            self.num_asked += 1
-            if self.num_asked > 1:
+            self.num_probes += 1
+            if self.num_probes > 1:
                 await asyncio.Event().wait()
             response: common_pb2.InfoResponse = await super().Info(request, context)
             return response
@@ -115,11 +115,11 @@ async def test_a_replica_that_answers_streams_but_no_question_is_kept(model: Pat
     paced(target, 0.02)
     async with serving(target.host) as address, routed(model, [address]) as rig:
         response = await rig.generate(PLAIN)
-    assert target.num_asked > 2 and response.statistics.replays == 0
+    assert target.num_probes > 2 and response.statistics.replays == 0
 
 
 @pytest.mark.slow
-async def test_a_stopped_process_is_left_in_mid_stream(model: Path) -> None:
+async def test_a_stopped_process_is_replaced_in_the_middle_of_a_stream(model: Path) -> None:
     simulated = f"{{vocab_size: {VOCAB_SIZE}, response_tokens: [2000, 2000], base_s: 0.01}}"
     flags = ("services.target", "--simulated", simulated)
     with service(*flags) as one, service(*flags) as two:

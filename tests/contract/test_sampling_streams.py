@@ -59,7 +59,7 @@ async def drafter() -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def plain(target: grpc.aio.Channel, sampling: SamplingParams, count: int) -> list[int]:
-    """Tokens one at a time."""
+    """Return tokens decoded one at a time."""
     sequence = TokenSequence(PROMPT)
     async with TargetStream(target, opening(sampling)) as stream:
         for _ in range(count):
@@ -70,7 +70,7 @@ async def plain(target: grpc.aio.Channel, sampling: SamplingParams, count: int) 
 async def speculated(
     target: grpc.aio.Channel, drafter: grpc.aio.Channel, sampling: SamplingParams, count: int, num_drafts: int
 ) -> tuple[list[int], int]:
-    """Tokens by exact speculation, and how many drafts were accepted."""
+    """Return tokens by exact speculation, and the number of accepted drafts."""
     sequence, accepted = TokenSequence(PROMPT), 0
     async with (
         TargetStream(target, opening(sampling)) as scorer,
@@ -90,9 +90,9 @@ def check_distributions_of(draft: Draft, sampling: SamplingParams) -> None:
     if sampling.coupling is not Coupling.REJECTION:
         assert draft.distributions == ()
         return
-    for token, told in zip(draft.tokens, draft.distributions, strict=True):
-        assert token in told.ids
-        assert math.fsum(told.probabilities) == pytest.approx(1.0, abs=1e-12)
+    for token, position in zip(draft.tokens, draft.distributions, strict=True):
+        assert token in position.ids
+        assert math.fsum(position.probabilities) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("num_drafts", [1, 4, 15])
@@ -128,11 +128,11 @@ async def test_log_probabilities_come_where_they_are_asked_for(
     async with TargetStream(target, opening(sampling, num_logprobs=3)) as stream:
         answer = await stream.verify(TokenSequence(PROMPT), [25, 26], 4)
     assert len(answer.logprobs) == len(answer.choices) == 3
-    assert [told.draft is None for told in answer.logprobs] == [False, False, True]
-    for choice, told in zip(answer.choices, answer.logprobs, strict=True):
-        values = [value for _, value in told.top]
+    assert [position.draft is None for position in answer.logprobs] == [False, False, True]
+    for choice, position in zip(answer.choices, answer.logprobs, strict=True):
+        values = [value for _, value in position.top]
         assert values == sorted(values, reverse=True) and len(values) == 3
-        assert dict(told.top).get(choice, told.choice) == told.choice
+        assert dict(position.top).get(choice, position.choice) == position.choice
     async with TargetStream(target, opening(sampling)) as stream:
         assert (await stream.verify(TokenSequence(PROMPT), [25, 26], 4)).logprobs == ()
 

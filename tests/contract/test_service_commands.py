@@ -39,7 +39,7 @@ def test_a_model_that_cannot_be_served_is_one_line(tmp_path: Path, module: str) 
     make_tiny("llama").save_pretrained(tmp_path)
     change_config(tmp_path, quantization_config={"quant_method": "gptq"})
     assert rejection(["-m", module, "--model", str(tmp_path)]) == (
-        f"error: {tmp_path}: llama quantized with gptq is not served: take the unquantized weights"
+        f"error: {tmp_path}: llama quantized with gptq is not supported: use the unquantized weights"
     )
 
 
@@ -48,7 +48,7 @@ def test_weights_of_a_wrong_shape_are_one_line(tmp_path: Path) -> None:
     change_config(tmp_path, intermediate_size=50)
     line = rejection(["-m", "services.target", "--model", str(tmp_path)])
     assert line.startswith(
-        f"error: {tmp_path}: weights of a wrong shape: model.layers.0.mlp.down_proj.weight"
+        f"error: {tmp_path}: weights with a wrong shape: model.layers.0.mlp.down_proj.weight"
     )
     assert "is [32, 48], must be [32, 50]" in line
 
@@ -57,7 +57,7 @@ def test_weights_of_a_wrong_shape_are_one_line(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     make_tiny("llama").save_pretrained(tmp_path)
     line = rejection(["-m", "services.target", "--model", str(tmp_path), "--device", "cuda"])
-    assert line == "error: device: is cuda, but this process sees no GPU: take cpu, or give it one"
+    assert line == "error: device is cuda, but this process sees no GPU: use device cpu, or assign a GPU"
 
 
 def test_a_hub_id_without_a_network_is_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Three routers before the same services, which share nothing but what the registry told them last."""
+"""Three routers in front of the same services; they share only the registry's snapshots."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ PLAIN = Speculation(mode=Mode.PLAIN)
 
 
 class System:
-    """Two targets, a drafter, a registry that can be away, and routers that know only the registry.
+    """Two targets, a drafter, a registry that can be stopped, and routers configured with the registry alone.
 
     Attributes:
         routers: Their addresses.
@@ -43,68 +43,68 @@ class System:
         self._stack = stack
         self._registry = Registry()
         self._tokenizer = str(tokenizer)
-        self._where = "127.0.0.1:0"
-        self.come()
-        self._where = self._thread.host.address
-        stack.callback(self.go)
+        self._address = "127.0.0.1:0"
+        self.start_registry()
+        self._address = self._thread.host.address
+        stack.callback(self.stop_registry)
         self.services = {
             "target-0": self._start(*TARGET),
             "target-1": self._start(*TARGET),
             "drafter-0": self._start(*DRAFTER),
         }
-        self.show(*self.services)
+        self.publish(*self.services)
         self.routers = [self.start_router().address for _ in range(NUM_ROUTERS)]
 
     def start_router(self) -> ServiceProcess:
         model = ("--model", self._tokenizer)
-        return self._start("router", *model, "--registry", self._where, "--grpc-port", "0")
+        return self._start("router", *model, "--registry", self._address, "--grpc-port", "0")
 
-    def come(self) -> None:
-        """The registry is there, where it was."""
+    def start_registry(self) -> None:
+        """Start the registry at its address."""
 
         async def build() -> Host:
-            return Host(registry_service(self._registry), self._where)
+            return Host(registry_service(self._registry), self._address)
 
         self._thread = HostThread(build)
 
-    def go(self) -> None:
-        """The registry is away."""
+    def stop_registry(self) -> None:
+        """Stop the registry."""
         self._thread.stop(0.0)
 
-    def be_looked_for(self) -> None:
-        """Returns when somebody has looked for the registry where it is not."""
-        host, _, port = self._where.rpartition(":")
-        with socket.create_server((host, int(port))) as nobody:
-            nobody.accept()[0].close()
+    def wait_for_registry_call(self) -> None:
+        """Return when a router has tried to connect to the stopped registry."""
+        host, _, port = self._address.rpartition(":")
+        with socket.create_server((host, int(port))) as listener:
+            listener.accept()[0].close()
 
-    def show(self, *names: str) -> None:
-        """Has the registry list these services."""
+    def publish(self, *names: str) -> None:
+        """List these services in the registry."""
         roles = {name: Role(name.partition("-")[0]) for name in names}
         listed = tuple(Endpoint(roles[name], self.services[name].address, name) for name in names)
 
-        async def show() -> None:
-            self._registry.show(listed)
+        async def publish() -> None:
+            self._registry.publish(listed)
 
-        asyncio.run_coroutine_threadsafe(show(), self._thread.loop).result()
+        asyncio.run_coroutine_threadsafe(publish(), self._thread.loop).result()
 
     def add_target(self, name: str) -> None:
         self.services[name] = self._start(*TARGET)
 
     def replace(self, name: str) -> None:
-        """Kills a target and starts another at its address."""
+        """Kill a target and start another one at its address."""
         victim = self.services[name]
         victim.kill()
         self.services[name] = self._start(*TARGET, "--address", victim.address)
 
     async def load(self, name: str) -> Load:
-        """What a service says that it carries."""
+        """Return the load that a service reports."""
         async with open_channel(self.services[name].address) as channel:
             stub = DrafterStub(channel) if name.startswith("drafter") else TargetStub(channel)
             _, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=10))
             return load
 
     async def is_idle(self) -> bool:
-        """Whether no service has a sequence open."""
+        """Return True if no service has an open sequence."""
         return not any([(await self.load(name)).sequences for name in self.services])
 
     def _start(self, *command: str) -> ServiceProcess:
@@ -128,7 +128,7 @@ def streams_through(routers: Sequence[str], number: int, retries: int = 3) -> St
 
 
 async def answered(streams: Streams, more: int) -> None:
-    """Returns when so many more responses are there."""
+    """Return after `more` further responses."""
     wanted = streams.num_answered + more
     while streams.num_answered < wanted:
         await asyncio.sleep(0.01)
@@ -139,10 +139,10 @@ def assert_undisturbed(streams: Streams) -> None:
     assert not streams.different
 
 
-async def test_streams_of_a_killed_router_go_on_at_another_one(system: System) -> None:
+async def test_streams_of_a_killed_router_resume_at_another_one(system: System) -> None:
     victim = await asyncio.to_thread(system.start_router)
     streams = streams_through([victim.address, *system.routers], 12)
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     async with streams.running():
         await answered(streams, 12)
         victim.kill()
@@ -154,7 +154,7 @@ async def test_streams_of_a_killed_router_go_on_at_another_one(system: System) -
 
 
 async def test_the_routers_send_a_prompt_to_the_same_target(system: System) -> None:
-    """Each by itself: so what one had computed, the others find cached."""
+    """Each router chooses by itself, and finds the prefixes of the other routers' requests cached."""
     prompts = [[40 + index, *range(50, 113)] for index in range(12)]
     before = await reused(system)
     for router in system.routers:
@@ -163,7 +163,7 @@ async def test_the_routers_send_a_prompt_to_the_same_target(system: System) -> N
                 await client.generate(prompt, 2, speculation=PLAIN)
     found = [after - earlier for earlier, after in zip(before, await reused(system), strict=True)]
     assert sum(found) > 0.7 * (NUM_ROUTERS - 1) * len(prompts) * 48
-    assert min(found) > 0, "both targets are some prompt's home"
+    assert min(found) > 0, "each target must own some prompts"
 
 
 async def reused(system: System) -> list[int]:
@@ -172,25 +172,27 @@ async def reused(system: System) -> list[int]:
 
 async def test_routers_that_together_admit_more_than_the_targets_hold_lose_no_stream(system: System) -> None:
     streams = streams_through(system.routers, 30)
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     async with streams.running():
         await answered(streams, 30)
     assert_undisturbed(streams)
 
 
-async def test_routers_go_on_while_the_registry_is_away_and_follow_it_when_it_is_back(system: System) -> None:
+async def test_routers_serve_while_the_registry_is_stopped_and_follow_it_after_its_restart(
+    system: System,
+) -> None:
     streams = streams_through(system.routers, 12, retries=0)
-    await streams.ask_undisturbed()
+    await streams.record_undisturbed()
     system.add_target("target-2")
     async with streams.running():
-        await asyncio.to_thread(system.go)
+        await asyncio.to_thread(system.stop_registry)
         await answered(streams, 12)
         await asyncio.to_thread(system.replace, "target-0")
         await answered(streams, 12)
-        assert (await system.load("target-2")).prefill_tokens == 0, "nobody has told the routers of it"
-        assert (await system.load("target-0")).prefill_tokens > 0, "it is back where it was"
-        await asyncio.to_thread(system.come)
-        system.show("target-2", "drafter-0")
+        assert (await system.load("target-2")).prefill_tokens == 0, "the routers have not received it"
+        assert (await system.load("target-0")).prefill_tokens > 0, "it was restarted at its address"
+        await asyncio.to_thread(system.start_registry)
+        system.publish("target-2", "drafter-0")
         while (await system.load("target-0")).sequences or (await system.load("target-1")).sequences:
             await asyncio.sleep(0.05)
         await answered(streams, 12)
@@ -198,14 +200,14 @@ async def test_routers_go_on_while_the_registry_is_away_and_follow_it_when_it_is
     assert (await system.load("target-2")).prefill_tokens > 0
 
 
-async def test_a_router_that_starts_while_the_registry_is_away_serves_once_it_is_back(
+async def test_a_router_started_without_a_registry_serves_once_the_registry_starts(
     system: System,
 ) -> None:
-    await asyncio.to_thread(system.go)
+    await asyncio.to_thread(system.stop_registry)
     starting = asyncio.create_task(asyncio.to_thread(system.start_router))
-    await asyncio.to_thread(system.be_looked_for)
+    await asyncio.to_thread(system.wait_for_registry_call)
     assert not starting.done()
-    await asyncio.to_thread(system.come)
+    await asyncio.to_thread(system.start_registry)
     router = await starting
     async with AsyncClient(router.address, retries=0) as client:
         assert (await client.generate("prompt 0", 4, speculation=PLAIN)).tokens

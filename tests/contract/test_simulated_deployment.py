@@ -1,4 +1,4 @@
-"""A simulated deployment over real sockets: it grows with its replicas; a CPU that is too slow is told."""
+"""A simulated deployment over real sockets: throughput grows with replicas; a slow CPU is reported."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def measure(
 
 
 def measure_in_time(settings: tuple[str, ...], *deployments: Deployment) -> list[Figures]:
-    """At the first dilation at which the CPU keeps up; figures at another say nothing of a deployment."""
+    """Measure at the first dilation at which the CPU keeps up; other figures are meaningless."""
     for dilation in DILATIONS:
         found = measure(dilation, settings, *deployments)
         if all(each.distortion < MOST_DISTORTION for each in found):

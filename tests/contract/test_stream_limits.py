@@ -1,4 +1,4 @@
-"""Streams that do not behave: silent, half open, out of order, too many, past their deadline."""
+"""Misbehaving streams: silent, half open, out of order, too many, past their deadline."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from tests.contract.fakes import FakeTarget, HashModel
 from tests.support.serving import becomes_true, connected, serving
 
 PROMPT = [20, 21, 22, 23]
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 OPENING = Open("test", prompt_length=len(PROMPT))
 OPEN = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4)))
 CLOSE = target_pb2.VerifyRequest(close=common_pb2.Close())
@@ -55,10 +55,10 @@ async def verifies(channel: grpc.aio.Channel) -> bool:
 
 
 async def is_freed(engine: ClockEngine) -> bool:
-    return await becomes_true(lambda: (engine.load().sequences, engine.load().kv_used) == (0, 0), PATIENCE_S)
+    return await becomes_true(lambda: (engine.load().sequences, engine.load().kv_used) == (0, 0), TIMEOUT_S)
 
 
-async def test_a_stream_that_says_nothing_more_is_given_up(
+async def test_an_idle_stream_is_ended(
     channel: grpc.aio.Channel, engine: ClockEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_server.serve_stream, "__defaults__", (0.1,))
@@ -68,13 +68,13 @@ async def test_a_stream_that_says_nothing_more_is_given_up(
             await call.write(message)
         if step(1) in messages:
             await call.read()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             assert "idle" in await call.details()
     assert await is_freed(engine)
 
 
-async def test_nothing_is_answered_after_a_close(channel: grpc.aio.Channel, engine: ClockEngine) -> None:
+async def test_steps_after_a_close_are_not_answered(channel: grpc.aio.Channel, engine: ClockEngine) -> None:
     call = TargetStub(channel).Verify()
     for message in (OPEN, step(1), CLOSE, step(2)):
         await call.write(message)
@@ -84,7 +84,7 @@ async def test_nothing_is_answered_after_a_close(channel: grpc.aio.Channel, engi
     assert await is_freed(engine)
 
 
-async def test_a_stream_ends_by_the_deadline_of_its_request_though_its_client_does_not_end_it(
+async def test_a_stream_ends_at_the_deadline_of_its_request_even_if_its_client_does_not_end_it(
     channel: grpc.aio.Channel, engine: ClockEngine
 ) -> None:
     async with TargetStream(channel, replace(OPENING, deadline_ms=150)) as stream:
@@ -94,9 +94,9 @@ async def test_a_stream_ends_by_the_deadline_of_its_request_though_its_client_do
             await stream.verify(TokenSequence([*PROMPT, 24]), [], len(PROMPT))
 
 
-async def test_a_client_that_takes_its_first_answer_after_the_deadline_is_told_so() -> None:
+async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_error() -> None:
     target = FakeTarget(HashModel())
-    # More than a connection holds for a client that does not read, unless it grows with what comes.
+    # Larger than the flow-control window of a connection, unless the window grows (bdp_probe).
     answer = Verification(0, choices=(7,) * 50_000, entropies=(1.0,) * 50_000)
     target.script = AsyncMock(return_value=answer)
     options = (("grpc.http2.bdp_probe", 0),)
@@ -105,16 +105,16 @@ async def test_a_client_that_takes_its_first_answer_after_the_deadline_is_told_s
         opening = common_pb2.Open(prompt_length=4, deadline_ms=300)
         await call.write(target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=opening)))
         await call.write(step(1))
-        assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, PATIENCE_S)
-        async with asyncio.timeout(PATIENCE_S):
-            taken = await call.read()
-            assert isinstance(taken, target_pb2.VerifyResponse)
-            assert len(taken.verification.choices) == 50_000
+        assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            response = await call.read()
+            assert isinstance(response, target_pb2.VerifyResponse)
+            assert len(response.verification.choices) == 50_000
             assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @pytest.mark.slow
-async def test_ten_thousand_streams_that_never_step_take_no_place(
+async def test_ten_thousand_streams_without_a_step_open_no_sequence(
     channel: grpc.aio.Channel, engine: ClockEngine
 ) -> None:
     calls = []
@@ -128,7 +128,7 @@ async def test_ten_thousand_streams_that_never_step_take_no_place(
     assert await verifies(channel) and await is_freed(engine)
 
 
-async def test_a_step_that_waits_is_told_when_its_call_is_given_up(
+async def test_a_queued_step_fails_when_its_call_is_cancelled(
     channel: grpc.aio.Channel, engine: ClockEngine
 ) -> None:
     blockers = [TargetStream(channel, OPENING) for _ in range(4)]
@@ -136,10 +136,10 @@ async def test_a_step_that_waits_is_told_when_its_call_is_given_up(
         await blocker.verify(TokenSequence(PROMPT), [], len(PROMPT))
     stream = TargetStream(channel, OPENING)
     waiting = asyncio.create_task(stream.verify(TokenSequence(PROMPT), [], len(PROMPT)))
-    assert await becomes_true(lambda: engine.load().queued == 1, PATIENCE_S)
-    stream.hang_up()
+    assert await becomes_true(lambda: engine.load().queued == 1, TIMEOUT_S)
+    stream.cancel()
     with pytest.raises(NotReady):
         await waiting
     for blocker in blockers:
-        blocker.hang_up()
+        blocker.cancel()
     assert await is_freed(engine)

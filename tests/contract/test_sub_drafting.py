@@ -1,4 +1,4 @@
-"""A drafter and its sub-drafter over real sockets: what is saved, and what may go wrong unnoticed."""
+"""A drafter and its sub-drafter over real sockets: saved forwards, and faults that must not change drafts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from services.common.channel import open_channel
 from services.common.codec.shared import info_from_wire
-from services.common.registry import StaticEndpoints
+from services.common.endpoint_sources import StaticEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
@@ -33,22 +33,22 @@ OPENING = Open("test", prompt_length=len(PROMPT))
 LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
 SUFFIX = SubDrafterConfig(engine="suffix", response_cache_tokens=4096)
 NUM_DRAFTS, NUM_ROUNDS = 8, 4
-PATIENCE_S = 10
+TIMEOUT_S = 10
 
 
 @asynccontextmanager
 async def drafter(sub_drafter: str) -> AsyncIterator[str]:
-    """The address of a drafter helped by the sub-drafter at an address."""
+    """Start a drafter that uses the sub-drafter at an address; yield its own address."""
     engine = ClockEngine(SimulatedRunner(LANGUAGE, Role.DRAFTER, 8, 4096), SystemClock())
     await engine.start()
-    sub_drafters = SubDrafters(StaticEndpoints({Role.SUB_DRAFTER: [sub_drafter]}))
+    sub_drafters = SubDrafters(StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}))
     await sub_drafters.start()
     async with serving(host_engine(engine, sub_drafters)) as address:
         yield address
 
 
 async def respond(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
-    """A response of which every draft is accepted."""
+    """Run a response of which every draft is accepted."""
     sequence, drafts = TokenSequence(PROMPT), []
     async with open_channel(address) as channel, DrafterStream(channel, opening) as stream:
         for _ in range(rounds):
@@ -59,9 +59,9 @@ async def respond(address: str, opening: Open = OPENING, rounds: int = NUM_ROUND
     return drafts
 
 
-async def helped(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
-    """A response that took at most half a forward per token: on a busy machine answers may be late."""
-    async with asyncio.timeout(PATIENCE_S):
+async def accelerated(address: str, opening: Open = OPENING, rounds: int = NUM_ROUNDS) -> list[Draft]:
+    """Repeat a response until it takes at most half a forward per token, since answers may be late."""
+    async with asyncio.timeout(TIMEOUT_S):
         while forwards(drafts := await respond(address, opening, rounds)) * 2 > len(tokens(drafts)):
             pass
     return drafts
@@ -75,9 +75,9 @@ def forwards(drafts: list[Draft]) -> int:
     return sum(draft.forwards for draft in drafts)
 
 
-async def memory_of(address: str, becomes: Callable[[Load], bool]) -> Load:
-    """The sub-drafter's load, once it is as it should become."""
-    async with open_channel(address) as channel, asyncio.timeout(PATIENCE_S):
+async def cache_load(address: str, becomes: Callable[[Load], bool]) -> Load:
+    """Wait until the sub-drafter's load satisfies `becomes`; return it."""
+    async with open_channel(address) as channel, asyncio.timeout(TIMEOUT_S):
         while True:
             _, load = info_from_wire(await DrafterStub(channel).Info(common_pb2.InfoRequest()))
             if becomes(load):
@@ -85,33 +85,33 @@ async def memory_of(address: str, becomes: Callable[[Load], bool]) -> Load:
             await asyncio.sleep(0.005)
 
 
-async def test_what_was_generated_once_is_proposed_the_next_time() -> None:
+async def test_a_generated_response_is_proposed_the_next_time() -> None:
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         first = await respond(address)
-        load = await memory_of(suffix, lambda load: load.kv_used > 0)
-        second = await helped(address)
+        load = await cache_load(suffix, lambda load: load.kv_used > 0)
+        second = await accelerated(address)
     assert tokens(second) == tokens(first)
     assert (load.kv_used, load.kv_capacity) == (len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS, 4096)
     assert forwards(first) == NUM_DRAFTS * NUM_ROUNDS
     assert sum(draft.sub_drafter_tokens for draft in second) > 0
 
 
-async def test_other_salts_learn_nothing() -> None:
+async def test_other_salts_share_nothing() -> None:
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         await respond(address, replace(OPENING, cache_salt="mine"))
-        await memory_of(suffix, lambda load: load.kv_used > 0)
+        await cache_load(suffix, lambda load: load.kv_used > 0)
         others = [await respond(address, replace(OPENING, cache_salt=salt), 2) for salt in ("", "yours")]
-        await helped(address, replace(OPENING, cache_salt="mine"), 2)
+        await accelerated(address, replace(OPENING, cache_salt="mine"), 2)
     assert [forwards(drafts) for drafts in others] == [2 * NUM_DRAFTS] * 2
 
 
-async def test_requests_without_sub_drafter_neither_ask_nor_teach() -> None:
+async def test_requests_without_sub_drafter_neither_use_nor_fill_its_cache() -> None:
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         drafts = await respond(address, replace(OPENING, without_sub_drafter=True))
-        taught = await respond(address, rounds=1)
-        load = await memory_of(suffix, lambda load: load.kv_used > 0)
+        cached = await respond(address, rounds=1)
+        load = await cache_load(suffix, lambda load: load.kv_used > 0)
     assert all(draft.proposals.requested == 0 for draft in drafts)
-    assert load.kv_used == len(PROMPT) + len(tokens(taught))
+    assert load.kv_used == len(PROMPT) + len(tokens(cached))
 
 
 async def hangs(step: int) -> Any:
@@ -122,22 +122,22 @@ async def answers_late(step: int) -> Any:
     await asyncio.sleep(0.05)
 
 
-async def knows_other_words(step: int) -> Draft:
+async def sends_invalid_ids(step: int) -> Draft:
     return Draft(0, (LANGUAGE.vocab_size, 30))
 
 
-async def talks_too_much(step: int) -> Draft:
+async def sends_too_many_tokens(step: int) -> Draft:
     return Draft(0, (30,) * 500)
 
 
-async def doubts(step: int) -> Draft:
+async def is_uncertain(step: int) -> Draft:
     return Draft(0, (30, 31), match_length=2, confidence=0.01)
 
 
 BROKEN = {
     "late": (hangs, answers_late),
-    "invalid": (knows_other_words, talks_too_much),
-    "low_confidence": (doubts,),
+    "invalid": (sends_invalid_ids, sends_too_many_tokens),
+    "low_confidence": (is_uncertain,),
 }
 
 
@@ -156,7 +156,7 @@ async def test_bad_answers_change_nothing_and_are_counted(counted: str, script: 
     assert sum(draft.proposals.requested for draft in drafts) > 0
 
 
-async def test_a_sub_drafter_that_comes_back_is_used_again_by_the_same_stream() -> None:
+async def test_a_restarted_sub_drafter_is_used_again_by_the_same_stream() -> None:
     first = await create_host(SUFFIX)
     await first.start()
     async with drafter(first.address) as address, open_channel(address) as channel:
@@ -164,7 +164,7 @@ async def test_a_sub_drafter_that_comes_back_is_used_again_by_the_same_stream() 
         async with DrafterStream(channel, OPENING) as stream:
 
             async def draft() -> Draft:
-                # What repeats, whatever the model says of it.
+                # The sequence repeats the prompt, whatever the model drafts.
                 made = await stream.draft(sequence, len(sequence), NUM_DRAFTS)
                 sequence.extend(PROMPT)
                 return made
@@ -174,7 +174,7 @@ async def test_a_sub_drafter_that_comes_back_is_used_again_by_the_same_stream() 
             while (await draft()).proposals.requested:
                 pass
             async with serving(await create_host(replace_address(first.address))):
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     while not (await draft()).proposals.requested:
                         pass
 
@@ -189,7 +189,7 @@ async def test_a_model_serves_as_sub_drafter_through_the_drafters_own_servicer()
     async with drafter("127.0.0.1:1") as address:
         alone = await respond(address)
     async with serving(host) as model, drafter(model) as address:
-        drafts = await helped(address)
+        drafts = await accelerated(address)
         async with open_channel(model) as channel:
             info, _ = info_from_wire(await DrafterStub(channel).Info(common_pb2.InfoRequest()))
     assert info.role is Role.SUB_DRAFTER

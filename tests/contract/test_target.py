@@ -42,7 +42,7 @@ async def channel(engine: ClockEngine) -> AsyncIterator[grpc.aio.Channel]:
 
 
 async def greedy(channel: grpc.aio.Channel, count: int) -> list[int]:
-    """Tokens of plain decoding."""
+    """Return the tokens of plain decoding."""
     sequence = TokenSequence(PROMPT)
     async with TargetStream(channel, OPENING) as stream:
         for _ in range(count):
@@ -56,7 +56,7 @@ async def test_info_is_the_handshake(channel: grpc.aio.Channel, engine: ClockEng
     assert info == engine.info
 
 
-async def test_a_draft_is_judged_at_every_position(channel: grpc.aio.Channel) -> None:
+async def test_a_draft_is_scored_at_every_position(channel: grpc.aio.Channel) -> None:
     expected = await greedy(channel, 6)
     async with TargetStream(channel, OPENING) as stream:
         verification = await stream.verify(TokenSequence(PROMPT), expected[:5], len(PROMPT))
@@ -79,7 +79,7 @@ async def test_rollback_and_growth_leave_no_trace(channel: grpc.aio.Channel) -> 
 
 
 @pytest.mark.parametrize(("salt", "reused"), [("", 48), ("other", 0)])
-async def test_a_stream_is_told_what_it_did_not_need_to_compute(
+async def test_a_verification_reports_the_tokens_that_were_reused(
     channel: grpc.aio.Channel, salt: str, reused: int
 ) -> None:
     prompt = TokenSequence(range(20, 70))
@@ -111,9 +111,9 @@ async def test_a_lost_sequence_is_replayed_on_the_same_stream(channel: grpc.aio.
     assert await call.code() is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("farewell", ["cancel", "half_close", "close"])
-async def test_however_a_stream_ends_its_state_is_freed(
-    channel: grpc.aio.Channel, engine: ClockEngine, farewell: str
+@pytest.mark.parametrize("ending", ["cancel", "half_close", "close"])
+async def test_the_state_of_a_stream_is_freed_however_it_ends(
+    channel: grpc.aio.Channel, engine: ClockEngine, ending: str
 ) -> None:
     call = TargetStub(channel).Verify()
     opening = target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4))
@@ -122,9 +122,9 @@ async def test_however_a_stream_ends_its_state_is_freed(
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
     await call.read()
     assert engine.load().sequences == 1
-    if farewell == "cancel":
+    if ending == "cancel":
         call.cancel()
-    elif farewell == "half_close":
+    elif ending == "half_close":
         await call.done_writing()
     else:
         await call.write(target_pb2.VerifyRequest(close=common_pb2.Close()))
@@ -132,7 +132,7 @@ async def test_however_a_stream_ends_its_state_is_freed(
     assert engine.load().kv_used == 0
 
 
-async def _answer_to(channel: grpc.aio.Channel, *requests: target_pb2.VerifyRequest) -> grpc.aio.AioRpcError:
+async def _error_of(channel: grpc.aio.Channel, *requests: target_pb2.VerifyRequest) -> grpc.aio.AioRpcError:
     call = TargetStub(channel).Verify()
     with pytest.raises(grpc.aio.AioRpcError) as error:
         for request in requests:
@@ -146,7 +146,7 @@ async def test_messages_out_of_order_are_rejected_by_name(channel: grpc.aio.Chan
     step = target_pb2.VerifyRequest(step=target_pb2.VerifyStep())
     opening = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen())
     for requests in [(step,), (opening, opening), (target_pb2.VerifyRequest(),)]:
-        error = await _answer_to(channel, *requests)
+        error = await _error_of(channel, *requests)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "kind" in (error.details() or "")
 
@@ -164,4 +164,4 @@ async def test_values_beyond_a_limit_are_rejected_by_name(
                 TokenSequence(tokens[: len(tokens) - num_drafts]), tokens[len(tokens) - num_drafts :], 0
             )
     assert error.value.violations[0].field == field
-    assert await greedy(channel, 2), "the server goes on serving"
+    assert await greedy(channel, 2), "the server must continue to serve"

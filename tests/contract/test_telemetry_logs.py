@@ -1,4 +1,4 @@
-"""What processes log while they serve: requests by their ids, and nothing of what was said."""
+"""Logs of running processes name requests by their ids and contain no prompt and no response."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter
 from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, running
-from tests.contract.telemetry_rig import fetch, telling
+from tests.contract.telemetry_rig import fetch, running_with_telemetry
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "the quick brown fox jumps over the lazy dog"
@@ -45,13 +45,13 @@ def log() -> Iterator[Lines]:
     root.removeHandler(lines)
 
 
-async def test_requests_are_logged_by_id_and_nothing_of_what_was_said(tmp_path: Path, log: Lines) -> None:
+async def test_requests_are_logged_by_id_without_their_texts(tmp_path: Path, log: Lines) -> None:
     asked: dict[str, Any] = {"prompt_token_ids": None, "prompt": PROMPT, "stop": ["never said"]}
-    async with telling(save_tokenizer(tmp_path), {"log_format": "json"}) as rig:
+    async with running_with_telemetry(save_tokenizer(tmp_path), {"log_format": "json"}) as rig:
         answer = await rig.generate(EXACT, 60, request_id="logged", **asked)
         await rig.rejection(prompt=PROMPT, max_new_tokens=1 << 30)
-    told = [json.loads(line) for line in log.lines]
-    (ended, rejected) = [line for line in told if line["message"] == "request ended"]
+    lines = [json.loads(line) for line in log.lines]
+    (ended, rejected) = [line for line in lines if line["message"] == "request ended"]
     assert (ended["request_id"], ended["mode"], ended["outcome"]) == ("logged", "exact", "ok")
     assert ended["seconds"] > 0
     assert rejected["outcome"] == "invalid_request"
@@ -73,8 +73,8 @@ async def test_a_stream_that_fails_is_logged_with_its_request(tmp_path: Path, lo
     async with running(save_tokenizer(tmp_path), targets, **config) as rig:
         for index in range(2):
             await rig.generate(PLAIN, 20, request_id=f"request-{index}")
-    told = [json.loads(line) for line in log.lines]
-    (failed,) = [line for line in told if "failed in mid-stream" in line["message"]]
+    lines = [json.loads(line) for line in log.lines]
+    (failed,) = [line for line in lines if "failed in mid-stream" in line["message"]]
     assert failed["level"] == "warning" and failed["request_id"].startswith("request-")
 
 
@@ -90,10 +90,10 @@ def test_a_process_logs_json_from_its_first_line_on() -> None:
     try:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline().startswith("ready ")
-        told = [json.loads(process.stderr.readline()) for _ in range(2)]
-        (address,) = [line["message"].split("//")[1].removesuffix("/metrics") for line in told[:1]]
+        lines = [json.loads(process.stderr.readline()) for _ in range(2)]
+        (address,) = [line["message"].split("//")[1].removesuffix("/metrics") for line in lines[:1]]
         assert 'flyserve_build_info{replica="",role="sub_drafter"' in fetch(address)
-        assert all(line["role"] == "sub_drafter" for line in told)
+        assert all(line["role"] == "sub_drafter" for line in lines)
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=30)
         assert all(json.loads(line) for line in rest.splitlines())
@@ -104,15 +104,15 @@ def test_a_process_logs_json_from_its_first_line_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("setting", "reason"),
     [
         ("{metrics_prot: 1}", "telemetry.metrics_prot: unknown key, did you mean 'metrics_port'?"),
         ("{otlp_endpoint: collector}", "must be http://host:port, or https://host:port with TLS"),
         ("{log_format: xml}", "Input should be 'text' or 'json'"),
     ],
 )
-def test_a_bad_setting_is_one_line(told: str, reason: str) -> None:
-    command = [sys.executable, "-m", "services.sub_drafter", "--telemetry", told]
+def test_a_bad_setting_is_one_line(setting: str, reason: str) -> None:
+    command = [sys.executable, "-m", "services.sub_drafter", "--telemetry", setting]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""What Prometheus is told, scraped over real sockets, against what the responses report of themselves."""
+"""Metrics scraped over real sockets agree with what the responses report."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.process import Telemetry
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, make_request
-from tests.contract.telemetry_rig import TARGET, fetch, telling
+from tests.contract.telemetry_rig import TARGET, fetch, running_with_telemetry
 
 METRICS = {"metrics_port": 0}
 VERDICTS = {"VERDICT_EXACT": "exact", "VERDICT_RESCUED": "rescued", "VERDICT_CORRECTED": "corrected"}
@@ -30,8 +30,8 @@ def total(answers: list[Answer], field: str) -> float:
     return sum(getattr(answer.statistics, field) for answer in answers)
 
 
-async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
-    async with telling(model, METRICS) as rig:
+async def test_the_metrics_agree_with_the_responses(model: Path) -> None:
+    async with running_with_telemetry(model, METRICS) as rig:
         answers = [await rig.generate(mode, 60) for mode in (FLY, EXACT, FLY)]
         plain = await rig.generate(PLAIN, 20)
         router, target, drafter = [await rig.scrape(role) for role in ("router", "target", "drafter")]
@@ -42,8 +42,9 @@ async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
     assert router("flyserve_responses_total", mode="fly", finish_reason="length") == 2
     assert router("flyserve_tokens_total") == total(everything, "emitted") == 200
     assert router("flyserve_goodput_tokens_total", mode="plain") == 20
-    told = Counter(VERDICTS[pb.Verdict.Name(t.verdict)] for answer in everything for t in answer.tokens)
-    assert {verdict: router("flyserve_tokens_total", verdict=verdict) for verdict in told} == dict(told)
+    verdicts = Counter(VERDICTS[pb.Verdict.Name(t.verdict)] for answer in everything for t in answer.tokens)
+    for verdict, number in verdicts.items():
+        assert router("flyserve_tokens_total", verdict=verdict) == number
     assert router("flyserve_rounds_total") == total(everything, "rounds")
     assert router("flyserve_draft_length_tokens_sum") == total(everything, "drafted")
     assert router("flyserve_rounds_carried_total") == total(everything, "carried")
@@ -78,7 +79,7 @@ async def test_the_metrics_say_what_the_responses_say(model: Path) -> None:
 
 
 async def test_the_tasks_of_the_event_loop_are_counted(model: Path) -> None:
-    async with telling(model, METRICS) as rig:
+    async with running_with_telemetry(model, METRICS) as rig:
         before = (await rig.scrape("target"))("flyserve_event_loop_tasks")
         waiting = [asyncio.create_task(asyncio.sleep(60)) for _ in range(50)]
         after = (await rig.scrape("target"))("flyserve_event_loop_tasks")
@@ -87,26 +88,26 @@ async def test_the_tasks_of_the_event_loop_are_counted(model: Path) -> None:
     assert after - before == pytest.approx(50, abs=5)
 
 
-async def test_acceptance_by_position_falls_and_begins_with_every_draft(model: Path) -> None:
-    async with telling(model, METRICS) as rig:
+async def test_acceptance_falls_by_position_and_starts_with_every_draft(model: Path) -> None:
+    async with running_with_telemetry(model, METRICS) as rig:
         answers = [await rig.generate(EXACT, 100) for _ in range(3)]
         router = await rig.scrape("router")
 
     def at(position: int, outcome: str) -> float:
         return router("flyserve_draft_positions_total", position=str(position), outcome=outcome)
 
-    kept, drafted = [[at(p, outcome) for p in range(15)] for outcome in ("kept", "drafted")]
+    accepted, drafted = [[at(p, outcome) for p in range(15)] for outcome in ("accepted", "drafted")]
     assert drafted[0] == router("flyserve_rounds_total", drafted="true")
     assert sum(drafted) == total(answers, "drafted")
-    # In exact mode nothing is kept for a while only.
-    assert sum(kept) == total(answers, "accepted")
-    assert kept == sorted(kept, reverse=True)
-    assert all(some <= most for some, most in zip(kept, drafted, strict=True))
+    # In mode exact no token is accepted provisionally.
+    assert sum(accepted) == total(answers, "accepted")
+    assert accepted == sorted(accepted, reverse=True)
+    assert all(some <= most for some, most in zip(accepted, drafted, strict=True))
 
 
-async def test_what_goes_wrong_is_told_by_its_kind(model: Path) -> None:
+async def test_failed_requests_are_counted_by_the_kind_of_error(model: Path) -> None:
     slow = TARGET.__class__(base_s=0.2, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
-    async with telling(model, METRICS, target=slow) as rig:
+    async with running_with_telemetry(model, METRICS, target=slow) as rig:
         await rig.rejection(prompt="hello", max_new_tokens=1 << 30)
         call = rig.stub.Generate(make_request(PLAIN, 60))
         while (await rig.scrape("router"))("flyserve_requests_active") == 0:
@@ -124,11 +125,12 @@ async def test_what_goes_wrong_is_told_by_its_kind(model: Path) -> None:
         for outcome in {s.labels["outcome"] for s in router.samples if s.name == "flyserve_requests_total"}
         if outcome != "invalid_request"
     }
+    assert ended.pop("ok") == 0
     assert sum(ended.values()) == 2 and ended.keys() <= {"cancelled", "deadline_exceeded"}
 
 
-async def test_metrics_are_served_on_loopback_and_end_with_their_process(model: Path) -> None:
-    async with telling(model, METRICS) as rig:
+async def test_metrics_are_served_on_loopback_until_the_process_ends(model: Path) -> None:
+    async with running_with_telemetry(model, METRICS) as rig:
         addresses = [host.telemetry.metrics_address for host in rig.hosts.values()]
         assert all(address.startswith("127.0.0.1:") for address in addresses)
     for address in addresses:
@@ -137,17 +139,17 @@ async def test_metrics_are_served_on_loopback_and_end_with_their_process(model: 
 
 
 async def test_without_a_port_nothing_is_served(model: Path) -> None:
-    async with telling(model, {}) as rig:
+    async with running_with_telemetry(model, {}) as rig:
         await rig.generate(FLY, 20)
         assert {host.telemetry.metrics_address for host in rig.hosts.values()} == {""}
 
 
-async def test_a_replica_beside_its_predecessor_tells_its_metrics_once_the_port_is_free() -> None:
+async def test_a_replacement_serves_its_metrics_once_the_port_is_free() -> None:
     first = Telemetry(TelemetryConfig(metrics_port=0, replica="first"), "target")
     first.start("127.0.0.1")
     port = int(first.metrics_address.rpartition(":")[2])
-    told = TelemetryConfig(metrics_port=port, replica="second", waits_for_port=True)
-    second, third = Telemetry(told, "target"), Telemetry(told, "target")
+    config = TelemetryConfig(metrics_port=port, replica="second", waits_for_port=True)
+    second, third = Telemetry(config, "target"), Telemetry(config, "target")
     second.start("127.0.0.1")
     assert not second.metrics_address
     await first.close()

@@ -1,4 +1,4 @@
-"""TLS between all services: roles, and everything that a wrong peer may try."""
+"""TLS between all services: roles, and every attempt of an unauthorized peer."""
 
 import socket
 import ssl
@@ -12,7 +12,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from fly.errors import ConfigError
 from orchestration.control.registry import Registry, registry_service
-from orchestration.deployment.security import controller_identity, registry_guard
+from orchestration.deployment.security import controller_identity, registry_access_policy
 from protos.flyserve.v1 import common_pb2, registry_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
@@ -21,7 +21,7 @@ from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host
-from services.common.security.guard import Check, Guard
+from services.common.security.access_policy import AccessPolicy, Check
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host as create_sub_drafter
 from services.target.config import TargetConfig
@@ -52,8 +52,8 @@ async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tm
         assert router.addresses[1].startswith("https://") and answer.status_code == 200
 
 
-@pytest.mark.parametrize("role", ["drafter", "sub-drafter", "target", "stranger"])
-async def test_a_target_answers_only_a_router(authority: Authority, role: str) -> None:
+@pytest.mark.parametrize("role", ["drafter", "sub-drafter", "target", "unknown"])
+async def test_a_target_accepts_only_a_router(authority: Authority, role: str) -> None:
     files = authority.issue(f"{role}.flyserve", file=f"caller-{role}")
     router = authority.issue(ROUTER)
     async with serving(await a_target(authority)) as address:
@@ -61,7 +61,7 @@ async def test_a_target_answers_only_a_router(authority: Authority, role: str) -
         assert await info(address, authority.peer(files, TARGET)) is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_controller_may_ask_a_target_how_it_is_and_no_more(authority: Authority) -> None:
+async def test_a_controller_may_call_info_of_a_target_and_nothing_else(authority: Authority) -> None:
     peer = authority.peer(authority.issue("controller.flyserve"), TARGET)
     async with serving(await a_target(authority)) as address, open_channel(address, peer) as channel:
         assert await info(address, peer) is grpc.StatusCode.OK
@@ -70,16 +70,16 @@ async def test_a_controller_may_ask_a_target_how_it_is_and_no_more(authority: Au
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-@pytest.mark.parametrize(("caller", "is_let_in"), [("router", True), ("drafter", True), ("target", False)])
-async def test_routers_and_drafters_may_ask_the_registry(
-    authority: Authority, caller: str, is_let_in: bool
+@pytest.mark.parametrize(("caller", "is_accepted"), [("router", True), ("drafter", True), ("target", False)])
+async def test_routers_and_drafters_may_call_the_registry(
+    authority: Authority, caller: str, is_accepted: bool
 ) -> None:
     identity = controller_identity(authority.security("controller.flyserve"))
-    host = Host(registry_service(Registry()), guard=registry_guard(identity))
+    host = Host(registry_service(Registry()), access_policy=registry_access_policy(identity))
     peer = authority.peer(authority.issue(f"{caller}.flyserve"), "controller.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
         asked = RegistryStub(channel).List(registry_pb2.ListRequest(), timeout=5)
-        if is_let_in:
+        if is_accepted:
             assert not (await asked).snapshot.endpoints
         else:
             with pytest.raises(grpc.aio.AioRpcError) as rejected:
@@ -87,9 +87,9 @@ async def test_routers_and_drafters_may_ask_the_registry(
             assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_sub_drafter_answers_only_a_drafter(authority: Authority) -> None:
-    told = {"security": authority.security("sub-drafter.flyserve")}
-    host = await create_sub_drafter(parse(SubDrafterConfig, told, "test"))
+async def test_a_sub_drafter_accepts_only_a_drafter(authority: Authority) -> None:
+    config = {"security": authority.security("sub-drafter.flyserve")}
+    host = await create_sub_drafter(parse(SubDrafterConfig, config, "test"))
     peer = authority.peer(authority.issue(ROUTER), "sub-drafter.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as rejected:
@@ -97,7 +97,7 @@ async def test_a_sub_drafter_answers_only_a_drafter(authority: Authority) -> Non
         assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_strangers_do_not_get_as_far_as_a_call(authority: Authority, tmp_path: Path) -> None:
+async def test_peers_without_a_valid_certificate_cannot_connect(authority: Authority, tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     of_another = Authority(other).issue(ROUTER)
     of_another["ca"] = str(tmp_path / "ca.pem")
@@ -122,8 +122,8 @@ async def test_a_server_whose_certificate_has_expired_is_not_called(authority: A
         assert await info(address, peer) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_servers_with_certificates_share_a_range_of_ports(authority: Authority) -> None:
-    """As replicas of one pod do: the second finds the first port taken."""
+async def test_tls_servers_share_a_range_of_ports(authority: Authority) -> None:
+    """Take the first port, as another replica on the same pod does, and expect a later one of the range."""
     router = authority.peer(authority.issue(ROUTER), TARGET)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -134,21 +134,21 @@ async def test_servers_with_certificates_share_a_range_of_ports(authority: Autho
             assert await info(address, router) is grpc.StatusCode.OK
 
 
-async def test_tls_to_a_plaintext_port_ends_and_the_port_serves_on(authority: Authority) -> None:
+async def test_a_tls_call_to_a_plaintext_port_fails_and_the_port_keeps_serving(authority: Authority) -> None:
     async with serving(await create_target(parse(TargetConfig, SIMULATED, "test"))) as address:
         peer = authority.peer(authority.issue(ROUTER), TARGET)
         assert await info(address, peer) is grpc.StatusCode.UNAVAILABLE
         assert await info(address, None) is grpc.StatusCode.OK
 
 
-async def test_the_public_service_may_want_certificates_of_its_clients(
+async def test_the_public_service_can_require_client_certificates(
     authority: Authority, tmp_path: Path
 ) -> None:
     tls = {**authority.issue(ROUTER, PUBLIC), "client_certificates": True}
     async with secured_system(authority, tmp_path, tls=tls) as router:
-        someone = authority.peer(authority.issue("alice.example.com"), PUBLIC)
+        client = authority.peer(authority.issue("alice.example.com"), PUBLIC)
         for peer, code in (
-            (someone, grpc.StatusCode.OK),
+            (client, grpc.StatusCode.OK),
             (authority.anonymous(PUBLIC), grpc.StatusCode.UNAVAILABLE),
         ):
             async with open_channel(router.address, peer) as channel:
@@ -160,7 +160,7 @@ async def test_the_public_service_may_want_certificates_of_its_clients(
             assert found is code
 
 
-async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: Authority) -> None:
+async def test_the_plaintext_port_serves_health_and_nothing_else(authority: Authority) -> None:
     host = await a_target(authority, health_port=0)
     async with serving(host):
         assert host.health_port not in (0, host.port)
@@ -172,26 +172,26 @@ async def test_probes_are_told_health_and_nothing_else_in_plaintext(authority: A
 
 
 @pytest.mark.parametrize(
-    ("interface", "check", "said"),
+    ("interface", "check", "warning"),
     [
-        ("0.0.0.0", None, "whoever reaches"),
-        ("0.0.0.0", lambda method, context: None, "API keys travel to"),
+        ("0.0.0.0", None, "accepts every caller that can reach it"),
+        ("0.0.0.0", lambda method, context: None, "API keys are sent to"),
         ("127.0.0.1", None, ""),
         ("[::1]", None, ""),
         ("localhost", None, ""),
     ],
 )
-def test_what_others_can_reach_in_plaintext_is_told(
-    interface: str, check: Check | None, said: str, caplog: pytest.LogCaptureFixture
+def test_a_server_that_others_can_reach_in_plaintext_logs_a_warning(
+    interface: str, check: Check | None, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Guard(check=check).tell_exposure(f"{interface}:50051")
-    assert said in caplog.text and bool(said) == bool(caplog.text)
-    Guard(lambda: grpc.ssl_server_credentials([(b"", b"")]), check).tell_exposure(f"{interface}:50051")
-    assert len(caplog.records) == bool(said)
+    AccessPolicy(check=check).log_exposure(f"{interface}:50051")
+    assert warning in caplog.text and bool(warning) == bool(caplog.text)
+    AccessPolicy(lambda: grpc.ssl_server_credentials([(b"", b"")]), check).log_exposure(f"{interface}:50051")
+    assert len(caplog.records) == bool(warning)
 
 
 @pytest.mark.parametrize("broken", ["certificate", "key", "ca"])
-async def test_files_that_make_no_sense_are_rejected_by_name(authority: Authority, broken: str) -> None:
+async def test_invalid_files_are_rejected_by_name(authority: Authority, broken: str) -> None:
     files = authority.issue(TARGET)
     Path(files[broken]).write_text("not PEM")
     with pytest.raises(ConfigError, match="do not belong together"):

@@ -1,4 +1,4 @@
-"""New certificates while services run: who serves with them, and who calls."""
+"""Certificate rotation while services run, for servers and for clients."""
 
 import asyncio
 import ssl
@@ -10,9 +10,9 @@ import pytest
 from fly.clock import SystemClock
 from fly.messages import Endpoint, Role
 from orchestration.control.registry import Registry, registry_service
-from orchestration.deployment.security import controller_identity, registry_guard
+from orchestration.deployment.security import controller_identity, registry_access_policy
+from services.common.endpoint_sources import RegistryEndpointSource
 from services.common.host import Host
-from services.common.registry import WatchedRegistry
 from tests.contract.tls_rig import PUBLIC, ROUTER, TARGET, a_target, info, secured_system
 from tests.support.certificates import Authority
 from tests.support.serving import serving
@@ -23,7 +23,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-async def test_a_server_takes_new_files_and_keeps_the_old_while_they_are_half_written(
+async def test_a_server_reloads_its_files_and_keeps_the_old_ones_while_the_new_are_incomplete(
     authority: Authority, tmp_path: Path
 ) -> None:
     router = authority.issue(ROUTER)
@@ -37,28 +37,28 @@ async def test_a_server_takes_new_files_and_keeps_the_old_while_they_are_half_wr
         assert await info(address, authority.peer(router, "elsewhere.flyserve")) is grpc.StatusCode.OK
 
 
-async def test_a_router_calls_and_serves_with_new_files(authority: Authority, tmp_path: Path) -> None:
-    """All certificates expire from the services' sight: a new authority signs every one of them."""
+async def test_a_router_calls_and_serves_with_rotated_files(authority: Authority, tmp_path: Path) -> None:
+    """Rotate every certificate: a new authority signs all of them."""
     registry, clock = Registry(), SystemClock()
     identity = controller_identity(authority.security("controller.flyserve"))
     caller = controller_identity(authority.security(ROUTER))
     assert identity is not None and caller is not None
-    host = Host(registry_service(registry), guard=registry_guard(identity))
+    host = Host(registry_service(registry), access_policy=registry_access_policy(identity))
     async with serving(host) as address:
-        watch = WatchedRegistry(address, clock, caller).watch()
+        watch = RegistryEndpointSource(address, clock, caller).watch()
         assert not (await anext(watch)).endpoints
         await watch.aclose()
         renewed = Authority(tmp_path)
         renewed.issue("controller.flyserve")
         renewed.issue(ROUTER)
-        registry.show((Endpoint(Role.TARGET, "127.0.0.1:1", "target-0"),))
-        watch = WatchedRegistry(address, clock, caller).watch()
+        registry.publish((Endpoint(Role.TARGET, "127.0.0.1:1", "target-0"),))
+        watch = RegistryEndpointSource(address, clock, caller).watch()
         async with asyncio.timeout(10):
             assert [e.replica for e in (await anext(watch)).endpoints] == ["target-0"]
         await watch.aclose()
 
 
-async def test_the_http_face_takes_new_files(authority: Authority, tmp_path: Path) -> None:
+async def test_the_http_server_reloads_its_files(authority: Authority, tmp_path: Path) -> None:
     async with secured_system(authority, tmp_path) as router:
         before = await served_certificate(router.addresses[1])
         assert await answer_in_plaintext(router.addresses[1]) == b""
@@ -67,7 +67,7 @@ async def test_the_http_face_takes_new_files(authority: Authority, tmp_path: Pat
 
 
 async def served_certificate(url: str) -> bytes:
-    """What an HTTPS server shows to a new connection."""
+    """Return the certificate that an HTTPS server sends to a new connection."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, port = url.removeprefix("https://").split(":")
@@ -82,7 +82,7 @@ async def served_certificate(url: str) -> bytes:
 
 
 async def answer_in_plaintext(url: str) -> bytes:
-    """What an HTTPS server says to somebody who speaks HTTP."""
+    """Return the answer of an HTTPS server to a plain HTTP request."""
     host, port = url.removeprefix("https://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")

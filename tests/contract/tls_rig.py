@@ -31,12 +31,12 @@ PUBLIC = "llm.example.com"
 
 
 async def a_target(authority: Authority, name: str = TARGET, **security: Any) -> Host:
-    told = {**SIMULATED, "security": authority.security(name, **security)}
-    return await create_target(parse(TargetConfig, told, "test"))
+    config = {**SIMULATED, "security": authority.security(name, **security)}
+    return await create_target(parse(TargetConfig, config, "test"))
 
 
 async def info(address: str, tls: PeerTls | None) -> grpc.StatusCode:
-    """The status of a question at a target."""
+    """Call `Info` of a target; return the status."""
     async with open_channel(address, tls) as channel:
         try:
             await TargetStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
@@ -47,9 +47,9 @@ async def info(address: str, tls: PeerTls | None) -> grpc.StatusCode:
 
 @asynccontextmanager
 async def secured_system(authority: Authority, model: Path, **security: Any) -> AsyncIterator[Host]:
-    """A router in front of a target, a drafter and a sub-drafter, all of them with certificates."""
+    """Run a router, target, drafter and sub-drafter, each with a certificate; yield the router's host."""
 
-    def told(*names: str) -> dict[str, Any]:
+    def security_of(*names: str) -> dict[str, Any]:
         return {"security": authority.security(*names)}
 
     async with AsyncExitStack() as stack:
@@ -57,8 +57,10 @@ async def secured_system(authority: Authority, model: Path, **security: Any) -> 
         async def serve(host: Host) -> str:
             return await stack.enter_async_context(serving(host))
 
-        helper = await create_sub_drafter(parse(SubDrafterConfig, told("sub-drafter.flyserve"), "test"))
-        helped = {**SIMULATED, **told("drafter.flyserve"), "sub_drafter": await serve(helper)}
+        helper = await create_sub_drafter(
+            parse(SubDrafterConfig, security_of("sub-drafter.flyserve"), "test")
+        )
+        helped = {**SIMULATED, **security_of("drafter.flyserve"), "sub_drafter": await serve(helper)}
         drafter = await serve(await create_drafter(parse(DrafterConfig, helped, "test")))
         target = await serve(await a_target(authority))
         own = authority.security(ROUTER, PUBLIC, **security)

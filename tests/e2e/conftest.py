@@ -1,4 +1,4 @@
-"""The demo pair behind a router, in fp32, every service a process of its own."""
+"""The demo pair behind a router, in fp32, every service in its own process."""
 
 import os
 from collections.abc import Iterator
@@ -43,13 +43,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def url(deployment: Deployment) -> str:
-    """Where the playground is."""
+    """Return the URL of the playground."""
     return f"{deployment.router.urls[0]}/"
 
 
 @pytest.fixture
 def page(browser: Browser, url: str) -> Iterator[Page]:
-    """The playground, ready for use."""
+    """Return the loaded playground page."""
     with opened(browser, url, viewport=WIDE) as page:
         ready(page)
         yield page

@@ -1,4 +1,4 @@
-"""What the documents tell people to type does what they say; what is not run says why."""
+"""The commands and programs in the documents work as described; those that are not run say why."""
 
 import os
 import re
@@ -22,7 +22,7 @@ INTERPRETERS = {"python": (sys.executable, "-c"), "sh": ("bash", "-euo", "pipefa
 
 
 def typed(code: str, deployment: Deployment) -> str:
-    """The code with the addresses and the model's name of this deployment."""
+    """Return the code with the addresses and the model name of this deployment."""
     (url,) = deployment.router.urls
     here = {
         "http://127.0.0.1:8000": url,

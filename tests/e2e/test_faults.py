@@ -1,4 +1,4 @@
-"""With real weights: what dies in mid-stream leaves no trace in an exact response, and nothing behind."""
+"""With real weights: processes that die in mid-stream change no exact response and leave nothing behind."""
 
 import signal
 import subprocess
@@ -61,7 +61,7 @@ def test_a_killed_client_frees_its_sequence_within_a_second(
 
 
 def num_open(address: str) -> int:
-    """Sequences that a target or drafter has open."""
+    """Return the open sequences of a target or drafter."""
     with grpc.insecure_channel(address) as channel:
         for stub in (TargetStub(channel), DrafterStub(channel)):
             try:

@@ -1,4 +1,4 @@
-"""The demo pair over HTTP, with the `openai` package: what a newcomer does; it is what gRPC gives."""
+"""The demo pair over HTTP with the `openai` package: the same results as over gRPC."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,10 +48,10 @@ def test_a_streamed_chat_tells_verdicts_and_rounds(client: OpenAI, problems: lis
     text, rounds, statistics = "", [], None
     for chunk in client.chat.completions.create(**asking(task), stream=True, extra_body=EXACT):
         text += chunk.choices[0].delta.content or ""
-        told = (chunk.model_extra or {})["flyserve"]
-        rounds += told["rounds"]
-        statistics = told.get("statistics")
-        assert {token["verdict"] for token in told["tokens"]} <= {"exact", "corrected", "bonus", "plain"}
+        extension = (chunk.model_extra or {})["flyserve"]
+        rounds += extension["rounds"]
+        statistics = extension.get("statistics")
+        assert {token["verdict"] for token in extension["tokens"]} <= {"exact", "corrected", "bonus", "plain"}
     assert text == whole.choices[0].message.content
     assert statistics is not None and len(rounds) == statistics["rounds"] and statistics["tau"] > 2
     assert sum(played["accepted"] for played in rounds) == statistics["accepted"]
@@ -65,10 +65,12 @@ def test_completions_with_all_that_openai_has(client: OpenAI, problems: list[Tas
     assert stopped.choices[0].text == whole.choices[0].text.partition("Answer")[0]
     asked: dict[str, Any] = {"model": MODEL, "prompt": prompt, "n": 2, "temperature": 1.0, "seed": 5}
     first, again = [client.completions.create(**asked, max_tokens=40, extra_body=EXACT) for _ in range(2)]
-    texts = [[choice.text for choice in told.choices] for told in (first, again)]
+    texts = [[choice.text for choice in each.choices] for each in (first, again)]
     assert texts[0] == texts[1] and texts[0][0] != texts[0][1]
-    told = client.completions.create(model=MODEL, prompt=prompt, logprobs=3, max_tokens=10, extra_body=EXACT)
-    logprobs = told.choices[0].logprobs
+    completion = client.completions.create(
+        model=MODEL, prompt=prompt, logprobs=3, max_tokens=10, extra_body=EXACT
+    )
+    logprobs = completion.choices[0].logprobs
     assert logprobs is not None and logprobs.token_logprobs is not None and logprobs.top_logprobs is not None
     for logprob, top in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
         assert logprob == pytest.approx(max(top.values())), "greedy and exact: each token is the likeliest"

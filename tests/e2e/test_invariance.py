@@ -33,7 +33,7 @@ EXACT = Speculation(mode=Mode.EXACT)
 
 
 class Expected:
-    """Plain responses, one at a time, and what excuses a difference from them."""
+    """Return plain responses, one at a time, and the ties that may explain a difference."""
 
     def __init__(self, router: str, problems: list[Task], temperature: float, target: LlamaForCausalLM):
         self.problems = problems
@@ -59,7 +59,7 @@ def expected(
 
 @pytest.fixture(scope="module")
 def clumsy_router(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """In front of the same targets, with an untrained drafter that is hardly ever right."""
+    """A router with the same targets and an untrained drafter that is almost never right."""
     folder = tmp_path_factory.mktemp("clumsy")
     save_untrained(folder)
     flags = ("--model", str(folder), "--dtype", "float32")
@@ -72,7 +72,7 @@ def clumsy_router(deployment: Deployment, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def lone_router(deployment: Deployment) -> Iterator[str]:
-    """In front of the same targets, without a drafter."""
+    """A router with the same targets, without a drafter."""
     with router_of(deployment.targets) as router:
         yield router.address
 

@@ -1,4 +1,4 @@
-"""With real weights: no service grows with the requests that it has served."""
+"""With real weights: the memory of a service does not grow with the number of served requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -40,7 +40,7 @@ def test_500_requests_take_no_more_memory_than_50() -> None:
 
 
 def resident_bytes(deployment: Deployment) -> dict[str, int]:
-    """Of every service's process."""
+    """Return the memory of every service process."""
     services = {
         "target": deployment.targets[0],
         "drafter": deployment.drafter,

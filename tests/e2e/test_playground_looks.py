@@ -1,4 +1,4 @@
-"""How the playground looks and can be reached: themes, widths, contrast, names, the order of tabs."""
+"""Looks and accessibility of the playground: themes, widths, contrast, names, tab order."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_theme_is_the_systems_until_one_is_chosen(browser: Browser, url: str
 
 
 def take(page: Page, viewport: dict[str, int], file: Path) -> None:
-    """The whole page, with the card of a rescued token where there is room beside it."""
+    """Take a picture of the whole page, with the card of a rescued token if there is room for it."""
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": viewport["width"], "height": height})
     if viewport == WIDE:

@@ -1,4 +1,4 @@
-"""`python -m services.target --shards 2`: what it says of itself, and that it ends as one."""
+"""`python -m services.target --shards 2`: its info, and that all processes end together."""
 
 import grpc
 import psutil
@@ -14,7 +14,7 @@ FLAGS = ("--model", str(TARGET_MODEL), "--dtype", "float32")
 
 
 def follower_of(pid: int) -> psutil.Process:
-    """The child that holds the other part; Python's resource tracker is a child, too."""
+    """Return the child process with the other shard; Python's resource tracker is a child, too."""
     children = psutil.Process(pid).children()
     return next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
 

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helm.charts import CPU_DEMO, pod_templates, rendered
+from tests.support.requirements import EXTRAS, needed
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
@@ -106,8 +106,9 @@ def test_the_packages_that_it_installs_are_named_and_pinned() -> None:
     words = shlex.split(re.sub(r"\$\{[^}]*\}", "", line))
     assert words[words.index("--constraint") + 1] == "constraints.txt"
     extras = re.fullmatch(r"\.\[(.*)\]", words[words.index("--editable") + 1])
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras is not None and set(extras[1].split(",")) == known.keys() - {"dev"}
+    assert extras is not None
+    everything = {f"flyserve[{extra}]" for extra in EXTRAS if extra != "dev"}
+    assert needed([f"flyserve[{extras[1]}]"]) == needed(everything)
 
 
 def test_what_it_installs_needs_only_what_was_copied_before(tmp_path: Path) -> None:

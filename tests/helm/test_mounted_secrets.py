@@ -16,7 +16,7 @@ from flyserve import AsyncClient, Tls
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.deployment.plan import plan, router_config
-from orchestration.deployment.security import controller_identity, controller_security, registry_guard
+from orchestration.deployment.security import controller_identity, controller_security, registry_access_policy
 from router.config import RouterConfig
 from router.server import create_host as create_router
 from services.common.channel import open_channel
@@ -57,8 +57,8 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
             return await stack.enter_async_context(serving(host))
 
         registry = Registry()
-        guard = registry_guard(controller_identity(controller_security(made.security)))
-        address = await serve(Host(registry_service(registry), guard=guard))
+        access_policy = registry_access_policy(controller_identity(controller_security(made.security)))
+        address = await serve(Host(registry_service(registry), access_policy=access_policy))
         said = {spec.role: {"security": spec.config["security"]} for spec in plan(made, address)}
         helper = await serve(
             await create_sub_drafter(parse(SubDrafterConfig, said[Role.SUB_DRAFTER], "test"))
@@ -67,7 +67,7 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
         drafter = await serve(await create_drafter(parse(DrafterConfig, drafts, "test")))
         verifies = {**said[Role.TARGET], **SIMULATED}
         target = await serve(await create_target(parse(TargetConfig, verifies, "test")))
-        registry.show(
+        registry.publish(
             (Endpoint(Role.TARGET, target, "target-0"), Endpoint(Role.DRAFTER, drafter, "drafter-0"))
         )
         config = router_config(made, address, 60.0, 5.0)

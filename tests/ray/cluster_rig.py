@@ -15,11 +15,11 @@ import pytest
 from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
-from orchestration.control.status import DeploymentStatus, ReplicaStatus, State
+from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import ControllerConfig, Deployment
 from orchestration.deployment.plan import ACTORS
-from orchestration.local.own_ray import prepare_environment, temporary_folder
-from orchestration.ray.controller_client import ask, create_controller, end_controller
+from orchestration.local.local_ray import prepare_environment, temporary_folder
+from orchestration.ray.controller_client import create_controller, get_result, stop_controller
 from services.common.config import parse
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 
@@ -33,7 +33,7 @@ _SYSTEM = {
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
 }
-"""So Ray takes a lost node for lost after 2 s; by default it takes up to 15."""
+"""Ray detects a lost node after 2 s instead of up to 15 s."""
 
 
 class Nodes:
@@ -47,13 +47,13 @@ class Nodes:
         return str(self._cluster.address)
 
     def kill(self, id: str) -> None:
-        """Ends a node's processes at once."""
+        """Kill a node's processes."""
         (node,) = [node for node in self._cluster.worker_nodes if node.unique_id == id or node.node_id == id]
         self._cluster.remove_node(node, allow_graceful=False)
 
     @contextmanager
-    def gcs_away(self) -> Iterator[None]:
-        """Ray's GCS answers nothing during the block."""
+    def gcs_suspended(self) -> Iterator[None]:
+        """Suspend Ray's GCS during the block."""
         (gcs,) = (p for p in psutil.Process().children(recursive=True) if p.name() == "gcs_server")
         gcs.suspend()
         try:
@@ -67,7 +67,7 @@ class Nodes:
 
 @contextmanager
 def three_nodes() -> Iterator[Nodes]:
-    """A head and two workers of 4 logical CPUs each, with token authentication."""
+    """Start a head and two workers of 4 logical CPUs each, with token authentication."""
     prepare_environment()
     import ray
     from ray.cluster_utils import Cluster
@@ -89,7 +89,7 @@ def three_nodes() -> Iterator[Nodes]:
 
 
 def model(folder: Path, name: str, **parameters: Any) -> str:
-    """The folder of a simulated model."""
+    """Create the folder of a simulated model; return its path."""
     made = folder / name
     made.mkdir()
     save_tokenizer(made)
@@ -108,22 +108,22 @@ class Running:
 
     @property
     def registry(self) -> str:
-        return str(ask(self.handle.address.remote(), 30))
+        return str(get_result(self.handle.address.remote(), 30))
 
     def apply(self, source: str = "test.yaml", **tiers: Any) -> Any:
         data = {"name": self.name, "rollout": {"drain_s": 20}, **tiers}
         deployment = parse(Deployment, data, "test")
-        return ask(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
+        return get_result(self.handle.apply.remote(deployment.model_dump_json(), source, False), 30)
 
     def status(self) -> DeploymentStatus:
-        status: DeploymentStatus = ask(self.handle.status.remote(), 30)
+        status: DeploymentStatus = get_result(self.handle.status.remote(), 30)
         return status
 
     def rows(self) -> dict[str, ReplicaStatus]:
         return {row.replica: row for row in self.status().replicas}
 
     def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 30.0) -> float:
-        """Seconds until it came true; a controller that is being restarted is asked again."""
+        """Return the seconds until the condition is true; retry while the controller is being restarted."""
         from fly.errors import NotReady
 
         begin = time.monotonic()
@@ -141,32 +141,32 @@ class Running:
         )
 
     def until_complete(self, within_s: float = 30.0) -> float:
-        """Seconds until everything desired serves and nothing else is there."""
+        """Return the seconds until every desired replica is ready and no other exists."""
 
         def is_complete(rows: Sequence[ReplicaStatus]) -> bool:
-            return bool(rows) and all(row.state is State.READY and row.is_current for row in rows)
+            return bool(rows) and all(row.state is ReplicaState.READY and row.is_current for row in rows)
 
         return self.until(is_complete, within_s)
 
     def until_number(self, targets: int, drafters: int) -> float:
-        """Seconds until so many serve and nothing else is there."""
+        """Return the seconds until these numbers are ready and no other replica exists."""
 
-        def are_there(rows: Sequence[ReplicaStatus]) -> bool:
-            roles = [row.role for row in rows if row.state is State.READY]
+        def are_ready(rows: Sequence[ReplicaStatus]) -> bool:
+            roles = [row.role for row in rows if row.state is ReplicaState.READY]
             counts = (roles.count(Role.TARGET), roles.count(Role.DRAFTER))
             return counts == (targets, drafters) and len(rows) == targets + drafters
 
-        return self.until(are_there, within_s=60)
+        return self.until(are_ready, within_s=60)
 
     def down(self) -> None:
-        end_controller(self.handle, 0.0, 30.0)
+        stop_controller(self.handle, 0.0, 30.0)
 
 
 class Load:
-    """Exact streams, one after the other, on every one of several threads.
+    """Exact streams, one after the other, on each of several threads.
 
     Attributes:
-        num_replays: Times that a stream was replayed to a replica, as after it was cut at another one.
+        num_replays: Replays of streams to a replica, for example after another replica was lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -175,25 +175,25 @@ class Load:
         self._is_over = False
         self.num_replays = 0
 
-    def answer(self, prompt: str) -> tuple[int, ...]:
+    def generate(self, prompt: str) -> tuple[int, ...]:
         exact = Speculation(mode=Mode.EXACT)
         response = self._client.generate(prompt, NEW_TOKENS, speculation=exact)
         self.num_replays += response.statistics.replays
         return tuple(token.id for token in response.tokens)
 
     def answers(self) -> dict[str, tuple[int, ...]]:
-        """Of every prompt."""
-        return dict(zip(PROMPTS, self._pool.map(self.answer, PROMPTS), strict=True))
+        """Return the tokens of every prompt."""
+        return dict(zip(PROMPTS, self._pool.map(self.generate, PROMPTS), strict=True))
 
     @contextmanager
     def running(self, prompts: Sequence[str] = PROMPTS) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
-        """What was answered during the block, complete when it has ended; a failed stream raises then."""
+        """Generate during the block; yield a list that is complete at its end, where failed streams raise."""
         answered: list[tuple[str, tuple[int, ...]]] = []
         self._is_over = False
 
         def work(prompt: str) -> None:
             while not self._is_over:
-                answered.append((prompt, self.answer(prompt)))
+                answered.append((prompt, self.generate(prompt)))
 
         workers = [self._pool.submit(work, prompt) for prompt in prompts]
         try:
@@ -209,7 +209,7 @@ class Load:
 
 
 def process_of(name: str) -> psutil.Process:
-    """The process of a class of actors, by the title that Ray gives it."""
+    """Return the process of an actor class, found by the title that Ray sets."""
     (found,) = [
         process
         for process in psutil.Process().children(recursive=True)
@@ -219,10 +219,10 @@ def process_of(name: str) -> psutil.Process:
 
 
 def listener_at(address: str) -> psutil.Process:
-    """The process of this machine that listens there."""
+    """Return the process of this machine that listens at `address`."""
     port = int(address.rpartition(":")[2])
     for process in psutil.Process().children(recursive=True):
         for connection in process.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
                 return process
-    raise AssertionError(f"nobody listens at {address}")
+    raise AssertionError(f"nothing listens at {address}")

@@ -1,4 +1,4 @@
-"""What every test on Ray must leave behind: nothing."""
+"""Check that tests on Ray leave no processes and no files behind."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # NOTE: after `tmp_path`, which is not to be in it.
+    # NOTE: requested after `tmp_path`, which must not be inside it.
     # NOTE: short: the kernel limits socket paths to 107 bytes.
     scratch = Path("/tmp") / f"fs{os.getpid()}"
     scratch.mkdir()

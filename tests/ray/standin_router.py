@@ -1,4 +1,4 @@
-"""A router's command line without a router: listens, says so, waits for the signal."""
+"""A stand-in for the router's command line: it prints that it is ready and waits for a signal."""
 
 import signal
 import threading

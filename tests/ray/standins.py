@@ -47,14 +47,14 @@ class Broken(StandIn):
 
 
 def _simulated(config: dict[str, Any]) -> dict[str, Any]:
-    """A folder of a model holds the parameters of a simulated one instead of weights."""
-    told = dict(config)
-    folder = Path(told.pop("model"))
+    """Return the config with the parameters of a simulated model, read from the model's folder."""
+    own = dict(config)
+    folder = Path(own.pop("model"))
     try:
         parameters = json.loads((folder / "simulated.json").read_text())
     except OSError:
         raise ModelError(f"{folder}: no such model on this node") from None
-    return {**told, "simulated": parameters}
+    return {**own, "simulated": parameters}
 
 
 class SimulatedTarget(TargetActor):

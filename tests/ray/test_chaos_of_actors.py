@@ -1,7 +1,6 @@
-"""`flyserve up`, whose processes are killed in turn amid many exact streams: nobody notices.
+"""Kill the processes of `flyserve up` in turn during many exact streams: no response changes.
 
-`FLYSERVE_CHAOS_S=60` goes on for a minute instead of some seconds. The registry is the controller's: the two
-die together.
+`FLYSERVE_CHAOS_S=60` extends the test to a minute. The controller hosts the registry, so both end together.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from demo.paths import MODELS
 from demo.tasks import load_tasks
 from fly.errors import NotReady
 from fly.messages import Role
-from orchestration.control.status import State
+from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
@@ -47,15 +46,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400 + 10 * CHAOS_S)]
 
 
 class Killer:
-    """Kills processes of a deployment in turn, and leaves it to the deployment to start others.
+    """Kills processes of a deployment in turn; the deployment must restart them.
 
     Attributes:
-        killed: How many of each class of actors.
-        seconds: From the first to the last.
+        killed: Number of kills per actor class.
+        seconds: Time from the first kill to the last.
     """
 
     def __init__(self, actors: Mapping[Role, str]) -> None:
-        """Of these classes, and the controller."""
+        """Kill actors of these classes, and the controller."""
         names = [actors[role].rpartition(":")[2] for role in (Role.TARGET, Role.DRAFTER, Role.SUB_DRAFTER)]
         self.killed: Counter[str] = Counter()
         self._target = names[0]
@@ -64,7 +63,7 @@ class Killer:
         self._names = itertools.cycle((*names, CONTROLLER))
 
     def kill(self) -> None:
-        """The next one in turn, as soon as it has started; the older of two targets, never the last one."""
+        """Kill the next process in turn once it has started: the older of two targets, never the last one."""
         name = next(self._names)
         while len(found := sorted(processes_of(name), key=psutil.Process.create_time)) < self._least(name):
             time.sleep(0.05)
@@ -78,7 +77,7 @@ class Killer:
 
 
 def processes_of(name: str) -> Iterator[psutil.Process]:
-    """The processes of a class of actors, by the title that Ray gives them, but for those that start."""
+    """Yield the running processes of an actor class, found by the title that Ray sets."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             title = " ".join(process.cmdline())
@@ -87,8 +86,8 @@ def processes_of(name: str) -> Iterator[psutil.Process]:
 
 
 async def survive(streams: Streams, running: LocalDeployment, killer: Killer) -> None:
-    """The streams go on while one process after the other dies; in the end everything is there again."""
-    await streams.ask_undisturbed()
+    """Run the streams while processes are killed in turn; wait until all replicas are ready again."""
+    await streams.record_undisturbed()
     async with streams.running():
         for _ in range(int(CHAOS_S / KILL_EVERY_S)):
             await asyncio.sleep(KILL_EVERY_S)
@@ -97,10 +96,10 @@ async def survive(streams: Streams, running: LocalDeployment, killer: Killer) ->
 
 
 async def whole(running: LocalDeployment) -> None:
-    """Returns when every replica is ready."""
+    """Return when every replica is ready."""
     while True:
         with contextlib.suppress(NotReady):
-            if all(row.state is State.READY for row in await asyncio.to_thread(running.status)):
+            if all(row.state is ReplicaState.READY for row in await asyncio.to_thread(running.status)):
                 return
         await asyncio.sleep(0.1)
 
@@ -133,7 +132,7 @@ def test_64_streams_of_simulated_engines(tmp_path: Path) -> None:
 
 
 def report(streams: Streams, killer: Killer) -> None:
-    """For who asks pytest to show what is printed."""
+    """Print the counts, shown by `pytest -s`."""
     print(
         f"{streams.num_answered} responses, {streams.num_replays} replays, {streams.num_resumed} resumed,"
         f" {len(streams.failures)} failed, {len(streams.different)} differ;"
@@ -158,7 +157,7 @@ def test_8_streams_of_the_shipped_pair() -> None:
 
 
 def rounded(streams: Streams, prompts: Sequence[Sequence[int]]) -> list[Difference]:
-    """Where responses part from the undisturbed ones: forwards of another shape round in another way."""
+    """Return the differences from the undisturbed responses; a different batch shape rounds differently."""
     if not streams.different:
         return []
     target = LlamaForCausalLM.from_pretrained(MODELS / "target", dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""What the chart renders is what runs: its files and commands, with this machine in place of the cluster."""
+"""Run the chart's rendered files and commands, with this machine instead of a cluster."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ import yaml
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from orchestration.local.own_ray import prepare_environment, temporary_folder
+from orchestration.local.local_ray import prepare_environment, temporary_folder
 from tests.helm.charts import CPU_DEMO, SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
 from tests.support.secret_mounts import MountedSecrets
 
@@ -30,17 +30,17 @@ LOCAL = {
     "port: 8000": "port: 0",
     "port: 9400": "port: 0",
 }
-"""What is said of the cluster, and of this machine instead; ports are any free ones."""
+"""Replacements of the cluster's addresses and ports by this machine's; port 0 is any free one."""
 
 
 @pytest.fixture(autouse=True)
 def _commands_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = str(Path(sys.executable).parent)
-    monkeypatch.setenv("PATH", os.pathsep.join([beside, os.environ["PATH"]]))
+    scripts = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", os.pathsep.join([scripts, os.environ["PATH"]]))
 
 
 def deployment_file(manifests: list[Manifest], folder: Path, **more: str) -> Path:
-    """The deployment file of the ConfigMap, for this machine."""
+    """Write the deployment file of the ConfigMap, adapted to this machine."""
     text = one(manifests, "ConfigMap", "-config")["data"]["deployment-blue.yaml"]
     for theirs, ours in (LOCAL | more).items():
         text = text.replace(theirs, ours)
@@ -50,7 +50,7 @@ def deployment_file(manifests: list[Manifest], folder: Path, **more: str) -> Pat
 
 
 def command(manifests: list[Manifest], role: str, **places: str) -> list[str]:
-    """The command of a role's container, with other places in it."""
+    """Return the command of a role's container, with `places` replaced."""
     pods = (pod for pod in pod_templates(manifests) if pod["metadata"]["labels"]["flyserve.io/role"] == role)
     words: list[str] = next(pods)["spec"]["containers"][0]["command"]
     for theirs, ours in places.items():
@@ -61,7 +61,7 @@ def command(manifests: list[Manifest], role: str, **places: str) -> list[str]:
 
 @contextmanager
 def serving(words: list[str]) -> Iterator[str]:
-    """A running command, by the address that it says it is ready at."""
+    """Run a command; yield the address at which it is ready."""
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -75,7 +75,7 @@ def serving(words: list[str]) -> Iterator[str]:
 
 
 def generated(manifests: list[Manifest], address: str, **places: str) -> str:
-    """What the pod of `helm test` prints."""
+    """Run the command of the `helm test` pod; return its output."""
     words = command(manifests, "test", **{"demo-flyserve:50051": address, **places})
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_the_deployment_file_of_the_cpu_example_starts(tmp_path: Path) -> None:
         assert "books" in generated(manifests, address)
 
 
-def test_the_secured_example_serves_with_its_secrets_and_takes_new_ones(
+def test_the_secured_example_serves_with_its_secrets_and_reloads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"target": {"replicas": 1}, "router": {"http_port": None}}
@@ -108,12 +108,12 @@ def test_the_secured_example_serves_with_its_secrets_and_takes_new_ones(
             probe = health_pb2.HealthCheckRequest(service="flyserve.v1.Generation")
             answer = HealthStub(channel).Check(probe, timeout=10)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        # All of them at once: another authority, other certificates, another token.
+        # Replace all of them at once: authority, certificates, token.
         monkeypatch.setenv("FLYSERVE_TOKEN", fill(secrets, tmp_path / "second"))
         assert "books" in generated(manifests, address, **places)
 
 
-def test_the_commands_of_job_and_router_start_against_a_ray(tmp_path: Path) -> None:
+def test_the_commands_of_job_and_router_run_against_ray(tmp_path: Path) -> None:
     values = {"target": {"replicas": 1}, "drafter": None, "apply": {"timeoutSeconds": 400}}
     manifests = rendered(tmp_path, values)
     file, mounted = deployment_file(manifests, tmp_path), "/etc/flyserve/deployment-blue.yaml"
@@ -138,7 +138,7 @@ def test_the_commands_of_job_and_router_start_against_a_ray(tmp_path: Path) -> N
 
 @contextmanager
 def ray_head(cluster: Manifest) -> Iterator[str]:
-    """A Ray of one node that is marked as the workers of a cluster are; the address of its dashboard."""
+    """Start Ray with one node that has the marks of all workers; yield its dashboard's URL."""
     prepare_environment()
     from ray.cluster_utils import Cluster
 
@@ -149,12 +149,12 @@ def ray_head(cluster: Manifest) -> Iterator[str]:
         patch.setenv("RAY_TMPDIR", str(folder))
         (folder / "ray").mkdir()
         port = _free_port()
-        # NOTE: the agent's port, as other Rays here may have its usual one: no agent, no jobs.
+        # NOTE: jobs need the agent; another Ray on this machine may use its default port.
         places = {"dashboard_port": port, "dashboard_agent_listen_port": _free_port()}
         head = {"num_cpus": 4, "resources": marks, "include_dashboard": True, **places}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
-            # NOTE: as `ray start` does in a pod: jobs look for their Ray there, else anywhere.
+            # NOTE: `ray start` writes this file in a pod, and jobs find their Ray by it.
             (folder / "ray" / "ray_current_cluster").write_text(cluster.address)
             yield f"http://127.0.0.1:{port}"
         finally:

@@ -1,4 +1,4 @@
-"""Replicas that wait for room bring pods: what the controller asks of Ray, seen by Ray's own autoscaler."""
+"""Pending replicas add pods: the controller's resource demands, seen by Ray's own autoscaler."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fly.messages import Role
-from orchestration.control.status import State
-from orchestration.local.own_ray import temporary_folder
+from orchestration.control.status import ReplicaState
+from orchestration.local.local_ray import temporary_folder
 from tests.helm.charts import EXAMPLES, Manifest, one, rendered
 from tests.ray.cluster_rig import FOLDER, SIMULATED, Running, model
 
@@ -22,7 +22,7 @@ SHARED = {Role.TARGET: "standins:SharedStandIn", Role.DRAFTER: "standins:StandIn
 
 @contextmanager
 def head_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A Ray whose head has room for the controller and for nothing else, as that of the chart."""
+    """Start Ray with a head that has room for the controller only, like the chart's."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -40,17 +40,17 @@ def head_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def deployment(manifests: list[Manifest], folder: Path) -> dict[str, Any]:
-    """The tiers of the ConfigMap, with simulated models."""
+    """Return the tiers of the ConfigMap, with simulated models."""
     (text,) = one(manifests, "ConfigMap", "-config")["data"].values()
-    said = yaml.safe_load(text)
-    tiers = {name: said[name] for name in ("target", "drafter", "sub_drafter")}
+    config = yaml.safe_load(text)
+    tiers = {name: config[name] for name in ("target", "drafter", "sub_drafter")}
     for name in ("target", "drafter"):
         tiers[name] |= {"model": model(folder, name)}
     return tiers
 
 
 def pods_of(cluster: Manifest, gcs: str) -> dict[str, int]:
-    """Pods that Ray's autoscaler asks KubeRay for, by group, where there is none yet."""
+    """Return the pods that Ray's autoscaler requests from KubeRay, by group."""
     from ray._raylet import GcsClient
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
     from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
@@ -72,11 +72,11 @@ def pods_of(cluster: Manifest, gcs: str) -> dict[str, int]:
 
 
 def all_wait(running: Running, number: int) -> None:
-    running.until(lambda rows: [row.state for row in rows] == [State.PENDING] * number, 60)
+    running.until(lambda rows: [row.state for row in rows] == [ReplicaState.PENDING] * number, 60)
 
 
 def add_pods(cluster: Any, manifest: Manifest, pods: dict[str, int]) -> None:
-    """What KubeRay does when it is asked for pods."""
+    """Add nodes for pods, as KubeRay does."""
     for group in manifest["spec"]["workerGroupSpecs"]:
         offered = group["rayStartParams"]
         marks = yaml.safe_load(yaml.safe_load(offered["resources"]))
@@ -84,7 +84,7 @@ def add_pods(cluster: Any, manifest: Manifest, pods: dict[str, int]) -> None:
             cluster.add_node(num_cpus=int(offered["num-cpus"]), resources=marks)
 
 
-def test_replicas_that_wait_bring_the_pods_that_they_need(
+def test_pending_replicas_add_the_pods_that_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifests = rendered(tmp_path, {"target": {"replicas": 3}}, BY_NAME["autoscaled"])
@@ -93,7 +93,7 @@ def test_replicas_that_wait_bring_the_pods_that_they_need(
         running = Running("main", SIMULATED)
         running.apply(**deployment(manifests, tmp_path))
         all_wait(running, 5)
-        # At least one of each group is there in any case; two more targets come because they are asked for.
+        # Each group has at least one pod; two more targets are added for the pending replicas.
         pods = pods_of(group, cluster.address)
         assert pods.pop("headgroup", 1) == 1
         assert pods == {"target": 3, "drafter": 1, "sub-drafter": 1}
@@ -102,7 +102,7 @@ def test_replicas_that_wait_bring_the_pods_that_they_need(
         running.down()
 
 
-def test_a_shared_replica_that_waits_brings_one_pod_for_all_its_shards(
+def test_a_pending_sharded_replica_adds_one_pod_for_all_its_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"target": {"replicas": 2, "autoscaling": {"min": 1, "max": 2}}, "drafter": {"replicas": 1}}

@@ -1,4 +1,4 @@
-"""Three nodes, a deployment on them, 16 exact streams through a router, and everything that may go wrong."""
+"""Three nodes, a deployment on them, 16 exact streams through a router, and every kind of fault."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.control.status import State
+from orchestration.control.status import ReplicaState
 from tests.ray.cluster_rig import (
     PROMPTS,
     SIMULATED,
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing() -> None:
-    """The cluster outlives each of these tests; its own fixture looks at what is left."""
+    """Check nothing here: the cluster outlives each of these tests."""
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +70,17 @@ def load(running: Running, models: dict[str, str]) -> Iterator[Load]:
 
 
 def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command of another process; a later option overrides an earlier one."""
+    """Run a command in another process; a later option overrides an earlier one."""
     flyserve = str(Path(sys.executable).with_name("flyserve"))
     name, *more = arguments
-    told = [flyserve, name, "--ray-address", nodes.address, *more]
+    words = [flyserve, name, "--ray-address", nodes.address, *more]
     return subprocess.run(
-        told, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100
+        words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100
     )
 
 
 def command(nodes: Nodes, *arguments: str) -> str:
-    """What a command prints that succeeds."""
+    """Run a command that must succeed; return its output."""
     done = run(nodes, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -96,7 +96,7 @@ def test_targets_are_spread_and_the_same_again_changes_nothing(
     assert {row.replica: row.address for row in running.status().replicas} == {
         name: row.address for name, row in rows.items()
     }
-    with pytest.raises(ConfigError, match=r"main runs already, as test.yaml says, and this is other.yaml"):
+    with pytest.raises(ConfigError, match=r"main already runs from test.yaml, and this is other.yaml"):
         running.apply("other.yaml", target={"model": models["b"]})
 
 
@@ -116,7 +116,7 @@ def test_the_controller_is_killed_under_load(running: Running, load: Load) -> No
     assert took_s < 10
 
 
-def test_the_controller_is_stuck_under_load_and_a_target_is_killed_meanwhile(
+def test_a_target_is_killed_under_load_while_the_controller_is_suspended(
     running: Running, load: Load
 ) -> None:
     expected = load.answers()
@@ -138,10 +138,10 @@ def test_the_controller_is_stuck_under_load_and_a_target_is_killed_meanwhile(
     assert all(answer == expected[prompt] for prompt, answer in answered)
 
 
-def test_rays_gcs_is_away_under_load(running: Running, load: Load, nodes: Nodes) -> None:
+def test_rays_gcs_is_suspended_under_load(running: Running, load: Load, nodes: Nodes) -> None:
     expected = load.answers()
     before = running.rows()
-    with load.running() as answered, nodes.gcs_away():
+    with load.running() as answered, nodes.gcs_suspended():
         begin = time.monotonic()
         while time.monotonic() < begin + 4 or len(answered) < 32:
             time.sleep(0.01)
@@ -152,7 +152,7 @@ def test_rays_gcs_is_away_under_load(running: Running, load: Load, nodes: Nodes)
     }
 
 
-def test_a_node_is_killed_under_load_and_comes_back(running: Running, load: Load, nodes: Nodes) -> None:
+def test_a_node_is_killed_under_load_and_replaced(running: Running, load: Load, nodes: Nodes) -> None:
     expected = load.answers()
     before = running.rows()
     drafters_node = before["drafter-0"].node
@@ -173,7 +173,7 @@ def test_a_node_is_killed_under_load_and_comes_back(running: Running, load: Load
     assert took_s < 15
     back = nodes.add()[:8]
     running.handle.drain.remote("target-1", False)
-    running.until(lambda rows: any(back in row.node and row.state is State.READY for row in rows))
+    running.until(lambda rows: any(back in row.node and row.state is ReplicaState.READY for row in rows))
     running.until_complete()
 
 
@@ -194,18 +194,18 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
     assert all(answer in (old[prompt], new[prompt]) for prompt, answer in answered)
 
 
-def test_what_has_no_room_is_told_and_the_rest_goes_on(running: Running, load: Load) -> None:
-    from orchestration.ray.controller_client import ask
+def test_replicas_without_room_are_reported_and_the_others_serve(running: Running, load: Load) -> None:
+    from orchestration.ray.controller_client import get_result
 
-    ask(running.handle.scale.remote({Role.TARGET: 14}), 30)
-    running.until(lambda rows: any(row.state is State.PENDING for row in rows))
-    pending = next(row for row in running.rows().values() if row.state is State.PENDING)
+    get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    running.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows))
+    pending = next(row for row in running.rows().values() if row.state is ReplicaState.PENDING)
     assert "no node has room for 1 CPUs at present" in pending.detail
     assert "flyserve scale target=N" in pending.remedy
-    assert load.answer("prompt 0")
+    assert load.generate("prompt 0")
     with pytest.raises(ConfigError, match=r"target.replicas: is 5000: .* less than or equal to 1024"):
-        ask(running.handle.scale.remote({Role.TARGET: 5000}), 30)
-    ask(running.handle.scale.remote({Role.TARGET: 1}), 30)
+        get_result(running.handle.scale.remote({Role.TARGET: 5000}), 30)
+    get_result(running.handle.scale.remote({Role.TARGET: 1}), 30)
     running.until_complete()
 
 
@@ -225,30 +225,30 @@ def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dic
             elastic.until_number(targets=1, drafters=1)
         load.close()
     assert up_s < 20
-    assert len({*answered, *later}) == len(PROMPTS), "every prompt has one answer"
+    assert len({*answered, *later}) == len(PROMPTS), "every prompt must have one response"
     assert load.num_replays == 0
     elastic.down()
 
 
-def test_shards_share_a_node_and_a_model_that_is_missing_is_told(nodes: Nodes, tmp_path: Path) -> None:
+def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_path: Path) -> None:
     shared = Running("shared", {Role.TARGET: "standins:SharedStandIn"})
     shared.apply(target={"model": str(tmp_path), "shards": 3, "replicas": 2})
     shared.until_complete()
     assert len({row.node for row in shared.rows().values()}) == 2
     import ray
 
-    homes: dict[str, set[str]] = {}
+    nodes_of: dict[str, set[str]] = {}
     for table in ray.util.placement_group_table().values():
         if table["state"] == "CREATED" and len(table["bundles"]) == 3:
-            homes[table["name"]] = set(table["bundles_to_node_id"].values())
-    assert {name: len(home) for name, home in homes.items()} == {
+            nodes_of[table["name"]] = set(table["bundles_to_node_id"].values())
+    assert {name: len(ids) for name, ids in nodes_of.items()} == {
         "flyserve-shared/target-0.1": 1,
         "flyserve-shared/target-1.1": 1,
     }
     shared.down()
     missing = Running("missing", SIMULATED)
     missing.apply(target={"model": str(tmp_path / "gone")})
-    missing.until(lambda rows: any(row.state is State.FAILED for row in rows))
+    missing.until(lambda rows: any(row.state is ReplicaState.FAILED for row in rows))
     failed = missing.rows()["target-0"]
     assert "no such model on this node" in failed.detail
     assert "every node" in failed.remedy
@@ -286,12 +286,12 @@ def test_a_deployment_outlives_the_command_that_applied_it(nodes: Nodes, tmp_pat
 @pytest.mark.parametrize(
     ("environment", "arguments", "message"),
     [
-        ({"RAY_AUTH_TOKEN": "0" * 64}, (), "RAY_AUTH_TOKEN: is not the token of the Ray cluster at"),
+        ({"RAY_AUTH_TOKEN": "0" * 64}, (), "RAY_AUTH_TOKEN is not the token of the Ray cluster at"),
         ({}, ("--ray-address", "127.0.0.1:1"), "no Ray answers at 127.0.0.1:1"),
-        ({}, ("--name", "nobody"), "no deployment is called nobody; there are: main"),
+        ({}, ("--name", "missing"), "no deployment has the name missing; running: main"),
     ],
 )
-def test_a_command_that_cannot_reach_it_says_why_in_one_line(
+def test_a_command_that_cannot_connect_reports_the_reason_in_one_line(
     running: Running, nodes: Nodes, environment: dict[str, str], arguments: tuple[str, ...], message: str
 ) -> None:
     done = run(nodes, "status", *arguments, **environment)

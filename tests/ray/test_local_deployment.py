@@ -58,7 +58,7 @@ def by_name(running: LocalDeployment) -> dict[str, tuple[str, int]]:
 
 
 def command(*arguments: str) -> str:
-    """What a command of another process of this user prints, which finds the deployment by itself."""
+    """Run a command in another process of this user, which finds the deployment; return its output."""
     flyserve = str(Path(sys.executable).with_name("flyserve"))
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     environment.pop("RAY_AUTH_TOKEN")
@@ -73,18 +73,18 @@ def pid_listening_at(address: str) -> int:
         for connection in process.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
                 return process.pid
-    raise AssertionError(f"nobody listens at {address}")
+    raise AssertionError(f"nothing listens at {address}")
 
 
-def test_a_killed_replica_is_restarted_and_published_anew(deployment: Deployment) -> None:
+def test_a_killed_replica_is_restarted_and_listed_again(deployment: Deployment) -> None:
     with local_deployment(deployment, quiet, OPTIONS) as running:
         before = by_name(running)
         assert set(before) == {"target-0", "target-1", "drafter-0", "sub_drafter-0"}
         assert all(generation == 1 for _, generation in before.values())
-        told = json.loads(command("status", "--json"))
-        assert {row["replica"]: (row["address"], row["generation"]) for row in told["replicas"]} == before
+        shown = json.loads(command("status", "--json"))
+        assert {row["replica"]: (row["address"], row["generation"]) for row in shown["replicas"]} == before
         target = psutil.Process(pid_listening_at(before["target-0"][0]))
-        assert target.nice() == psutil.Process().nice(), "it gives way to whatever else runs here"
+        assert target.nice() == psutil.Process().nice(), "Ray must not lower its priority"
 
         os.kill(target.pid, signal.SIGKILL)
 
@@ -96,7 +96,7 @@ def test_a_killed_replica_is_restarted_and_published_anew(deployment: Deployment
         eventually(lambda: "sub_drafter-1" in by_name(running))
 
 
-def test_a_replica_that_cannot_start_names_itself_and_the_cause(
+def test_a_replica_that_cannot_start_is_reported_with_the_cause(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     options = LocalOptions(actors={**STANDINS, Role.DRAFTER: "standins:Broken"}, router="standin_router")
@@ -108,7 +108,7 @@ def test_a_replica_that_cannot_start_names_itself_and_the_cause(
     assert str(error.value) == f"drafter-0 cannot be started: {tmp_path}: no weights in the folder"
 
 
-def test_a_start_that_takes_too_long_names_what_is_missing(deployment: Deployment) -> None:
+def test_a_start_that_takes_too_long_names_the_missing_replicas(deployment: Deployment) -> None:
     options = LocalOptions(
         actors={**STANDINS, Role.TARGET: "standins:Slow"}, router="standin_router", startup_timeout_s=6.0
     )
@@ -119,7 +119,7 @@ def test_a_start_that_takes_too_long_names_what_is_missing(deployment: Deploymen
         pass
 
 
-def test_a_router_that_fails_says_why(deployment: Deployment) -> None:
+def test_a_failed_router_is_reported_with_the_reason(deployment: Deployment) -> None:
     options = LocalOptions(actors=STANDINS, router="standin_broken_router", grace_s=1.0)
     with (
         pytest.raises(ConfigError, match="standin_broken_router: cannot serve"),

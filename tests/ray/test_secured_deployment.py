@@ -17,28 +17,28 @@ pytestmark = pytest.mark.slow
 ROLES = ("target", "drafter", "sub-drafter", "router", "controller")
 
 
-def test_a_deployment_with_certificates_and_keys_serves_those_who_have_them(tmp_path: Path) -> None:
+def test_a_deployment_with_certificates_and_keys_serves_only_clients_that_have_them(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     for role in ROLES:
         authority.issue(f"{role}.flyserve", *(["localhost"] if role == "router" else []))
     token = issue_key(tmp_path / "keys.yaml", "alice", {})
     tls = {"certificate": "{role}.pem", "key": "{role}.key", "ca": "ca.pem"}
     file = tmp_path / "deployment.yaml"
-    said = {
+    config = {
         "target": {"model": "demo/models/target"},
         "drafter": {"model": "demo/models/drafter"},
         "sub_drafter": {"engine": "ngram"},
         "router": {"grpc_port": 0},
         "security": {"tls": tls, "auth_tokens_file": "keys.yaml"},
     }
-    file.write_text(yaml.safe_dump(said), encoding="utf-8")
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
     with local_deployment(load_deployment(file), lambda status: None, LocalOptions(grace_s=1.0)) as running:
         address = running.address.replace("127.0.0.1", "localhost")
         trust = Tls(root=tmp_path / "ca.pem")
         with Client(address, tls=trust, token=token) as alice:
             response = alice.generate("Ada has 3 books", 24)
             assert len(response.tokens) > 0 and response.statistics.drafted > 0
-        with Client(address, tls=trust, retries=0) as nobody, pytest.raises(Unauthenticated):
-            nobody.info()
+        with Client(address, tls=trust, retries=0) as anonymous, pytest.raises(Unauthenticated):
+            anonymous.info()
         with Client(address, retries=0) as plain, pytest.raises(NotReady):
             plain.info(5.0)

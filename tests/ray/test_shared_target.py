@@ -1,4 +1,4 @@
-"""A target replica of two processes, real weights in fp32: its answers, and what becomes of a lost one."""
+"""A target replica of two processes with real weights in fp32: responses, and restart after a loss."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from demo.tokenizer import render
 from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, Speculation
-from orchestration.control.status import State
+from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS, ReplicaSpec
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
@@ -33,7 +33,7 @@ NUM_PROBLEMS = 50
 MAX_NEW_TOKENS = 96
 CONCURRENCY = 16
 TIE = 1e-4
-"""Two logits this near may change places with the shape of a forward."""
+"""Two logits closer than this may change order with the shape of a forward."""
 SHARED = {
     "target": {
         "model": str(TARGET_MODEL),
@@ -56,7 +56,7 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
 
 
 def responses(address: str, problems: Sequence[Task]) -> list[list[int]]:
-    """Token ids of every response, several at a time."""
+    """Return the token ids of every response; requests run concurrently."""
     with Client(address) as client, ThreadPoolExecutor(CONCURRENCY) as pool:
 
         def respond(task: Task) -> list[int]:
@@ -71,7 +71,7 @@ def responses(address: str, problems: Sequence[Task]) -> list[list[int]]:
 def first_difference(
     whole: LlamaForCausalLM, prompt: list[int], response: list[int]
 ) -> tuple[int, float] | None:
-    """Where the model would have gone on otherwise, and how near its two best logits lie there."""
+    """Return the first position where the model chooses another token, and the gap of its two best logits."""
     logits = whole(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
     best = logits.topk(2).values
     for position, (chosen, token) in enumerate(zip(logits.argmax(-1).tolist(), response, strict=True)):
@@ -81,7 +81,7 @@ def first_difference(
 
 
 def actors(name: str) -> list[psutil.Process]:
-    """Processes of a class of actors, by the title that Ray gives them."""
+    """Return the processes of an actor class, found by the title that Ray sets."""
     return [
         process
         for process in psutil.Process().children(recursive=True)
@@ -90,13 +90,13 @@ def actors(name: str) -> list[psutil.Process]:
 
 
 def generation(running: LocalDeployment) -> int:
-    """Which start of the target serves; 0 while none does."""
-    ready = {row.replica: row.generation for row in running.status() if row.state is State.READY}
+    """Return the generation of the target that is ready; 0 if none is."""
+    ready = {row.replica: row.generation for row in running.status() if row.state is ReplicaState.READY}
     return ready.get("target-0", 0)
 
 
 @pytest.mark.timeout(900)
-def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
+def test_two_shards_respond_like_one_process_and_a_lost_one_is_replaced() -> None:
     problems = load_tasks(NUM_PROBLEMS)
     options = LocalOptions(startup_timeout_s=240.0, grace_s=2.0)
     with local_deployment(parse(Deployment, SHARED, "test"), lambda status: None, options) as running:
@@ -123,27 +123,29 @@ def test_two_shards_answer_as_one_process_and_a_lost_one_is_replaced() -> None:
     assert all(gap <= TIE for _, gap in differences), differences
 
 
-def test_a_group_for_which_no_node_has_room_says_so() -> None:
-    from orchestration.local.own_ray import local_ray, prepare_environment, temporary_folder
+def test_a_group_without_a_large_enough_node_is_reported() -> None:
+    from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
 
     prepare_environment()
     spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
     with temporary_folder() as folder, local_ray(2, (), folder, verbose=False):
         from orchestration.control.instances import Instance
-        from orchestration.control.supervision import ReplicaDown
+        from orchestration.control.supervisor import InstanceUnavailable
         from orchestration.ray.fleet import RayFleet
 
         async def start() -> None:
             replica = await RayFleet("test").start(Instance(spec, 1), "127.0.0.1:1")
-            with pytest.raises(ReplicaDown, match=r"no node is large enough for 2 shards of 8 CPUs: .* 2"):
+            with pytest.raises(
+                InstanceUnavailable, match=r"no node is large enough for 2 shards of 8 CPUs: .* 2"
+            ):
                 await replica.node()
-            await replica.end()
-            await replica.end()
+            await replica.stop()
+            await replica.stop()
 
         asyncio.run(start())
 
 
-def test_heads_that_cannot_be_shared_are_rejected_in_one_line(tmp_path: Path) -> None:
+def test_heads_that_cannot_be_divided_are_rejected_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_text(f"target: {{model: {TARGET_MODEL}, shards: 4}}\nrouter: {{grpc_port: 0}}\n")
     command = [str(Path(sys.executable).with_name("flyserve")), "up", str(file)]

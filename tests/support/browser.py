@@ -1,4 +1,4 @@
-"""A headless Chromium for the length of a module, and pages that must not complain."""
+"""A headless Chromium for one module, and pages whose console must stay free of errors."""
 
 import os
 import shutil
@@ -20,12 +20,12 @@ _FLAGS = (
     "--disable-lcd-text",
 )
 
-# A busy machine may take its time.
+# A busy machine may be slow.
 expect.set_options(timeout=60_000)
 
 
 def chromium_path() -> str:
-    """The installed Chromium: a test without one has failed, it is not skipped."""
+    """Return the path of the installed Chromium; without one the test fails and is not skipped."""
     named = os.environ.get("CHROMIUM")
     found = shutil.which(named) if named else next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
@@ -35,7 +35,7 @@ def chromium_path() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running browser. No asyncio loop may run in this thread until the block is left."""
+    """Run a browser. No asyncio loop may run in this thread until the block ends."""
     path = chromium_path()
     # Chromium's own sandbox does not run as root, which containers and CI are.
     with sync_playwright() as playwright:
@@ -48,7 +48,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(browser: Browser, url: str, **context: Any) -> Iterator[Page]:
-    """A page in a profile of its own; what it complains of in the console fails the test."""
+    """Open a page in its own profile; errors in its console fail the test."""
     with browser.new_context(**context) as profile:
         page = profile.new_page()
         complaints: list[str] = []

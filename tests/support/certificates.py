@@ -1,4 +1,4 @@
-"""Certificates of a made-up authority, one for every role, in files as a deployment has them."""
+"""Certificates of a test authority, one per role, in files as a deployment has them."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 class Authority:
-    """An authority whose certificates lie in a folder."""
+    """A certificate authority that writes its files to a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -20,7 +20,7 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(folder / "ca.pem"))
 
     def issue(self, *names: str, file: str = "", expired: bool = False) -> dict[str, str]:
-        """Signs a certificate for these names; what there was under its file's name is replaced."""
+        """Sign a certificate for these names; replace an earlier file of the same name."""
         issued = self._ca.issue_cert(*names, not_after=LONG_AGO if expired else None)
         stem = file or names[0].partition(".")[0]
         certificate, key = self.folder / f"{stem}.pem", self.folder / f"{stem}.key"
@@ -29,14 +29,14 @@ class Authority:
         return {"certificate": str(certificate), "key": str(key), "ca": str(self.folder / "ca.pem")}
 
     def security(self, *names: str, **more: object) -> dict[str, object]:
-        """The section of a configuration."""
+        """Return the security section of a configuration."""
         return {"tls": self.issue(*names), **more}
 
     def peer(self, files: dict[str, str], name: str) -> PeerTls:
-        """How the holder of these files calls whoever bears `name`."""
+        """Return the credentials of these files for calls to a server with `name`."""
         certificate, key, ca = (Path(files[field]).read_bytes() for field in ("certificate", "key", "ca"))
         return PeerTls(grpc.ssl_channel_credentials(ca, key, certificate), name)
 
     def anonymous(self, name: str) -> PeerTls:
-        """How somebody without a certificate calls whoever bears `name`."""
+        """Return credentials without a certificate for calls to a server with `name`."""
         return PeerTls(grpc.ssl_channel_credentials((self.folder / "ca.pem").read_bytes()), name)

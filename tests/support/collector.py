@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector on loopback that keeps every span it is sent."""
+"""An OpenTelemetry collector on loopback that keeps every span it receives."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +15,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 
 @dataclass(frozen=True)
+class CollectedEvent:
+    """One event of a span."""
+
+    name: str
+    at_ns: int
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Collected:
-    """One span as it came."""
+    """One span as it was received."""
 
     service: str
     name: str
@@ -27,12 +36,18 @@ class Collected:
     start_ns: int
     end_ns: int
     attributes: dict[str, Any]
+    events: list[CollectedEvent]
+    num_dropped_events: int
     is_error: bool
+
+    def events_named(self, name: str) -> list[dict[str, Any]]:
+        """Return the attributes of all events with this name."""
+        return [event.attributes for event in self.events if event.name == name]
 
 
 @dataclass
 class Collector(TraceServiceServicer):
-    """Where spans arrive; `endpoint` is told to those who send them."""
+    """The receiver of spans, at `endpoint`."""
 
     endpoint: str = ""
     spans: list[Collected] = field(default_factory=list)
@@ -40,38 +55,40 @@ class Collector(TraceServiceServicer):
 
     def Export(self, request: Any, context: Any) -> Any:
         self.raw.append(request.SerializeToString())
-        for told in request.resource_spans:
-            resource = _attributes(told.resource.attributes)
-            for scope in told.scope_spans:
+        for process in request.resource_spans:
+            resource = _attributes(process.resource.attributes)
+            for scope in process.scope_spans:
                 self.spans += [_collected(resource["service.name"], span) for span in scope.spans]
         return ExportTraceServiceResponse()
 
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """Takes spans until the block is left."""
-    server, taker = grpc.server(ThreadPoolExecutor(2)), Collector()
-    add_TraceServiceServicer_to_server(taker, server)
-    taker.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    """Receive spans until the block is left."""
+    server, receiver = grpc.server(ThreadPoolExecutor(2)), Collector()
+    add_TraceServiceServicer_to_server(receiver, server)
+    receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
-        yield taker
+        yield receiver
     finally:
         server.stop(None).wait()
 
 
 def _collected(service: str, span: Any) -> Collected:
     return Collected(
-        service,
-        span.name,
-        span.trace_id,
-        span.span_id,
-        span.parent_span_id,
-        span.kind,
-        span.start_time_unix_nano,
-        span.end_time_unix_nano,
-        _attributes(span.attributes),
-        span.status.code == 2,
+        service=service,
+        name=span.name,
+        trace=span.trace_id,
+        id=span.span_id,
+        parent=span.parent_span_id,
+        kind=span.kind,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+        attributes=_attributes(span.attributes),
+        events=[CollectedEvent(e.name, e.time_unix_nano, _attributes(e.attributes)) for e in span.events],
+        num_dropped_events=span.dropped_events_count,
+        is_error=span.status.code == 2,
     )
 
 

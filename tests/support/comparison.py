@@ -1,4 +1,4 @@
-"""Responses side by side: where they part, and whether rounding may excuse it."""
+"""Compare responses: their first differences, and whether rounding explains these."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from fly.noise import Domain, noise_keys, token_noise
 from flyserve import Client, Sampling, Speculation
 
 TIE = 1e-4
-"""Two logits this near may change places with the shape of a forward."""
+"""Two logits closer than this may change order with the shape of a forward."""
 
 MAX_NEW_TOKENS = 256
 CONCURRENCY = 8
@@ -23,7 +23,7 @@ GREEDY = Sampling()
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two responses part, and how near the target's two best candidates lie there."""
+    """The first difference of two responses, and the gap between the target's two best tokens there."""
 
     problem: int
     position: int
@@ -37,9 +37,9 @@ def responses(
     sampling: Sampling = GREEDY,
     concurrency: int = CONCURRENCY,
 ) -> list[list[int]]:
-    """Token ids of every response of the router at `address`, several at a time.
+    """Return the token ids of every response of the router at `address`; requests run concurrently.
 
-    The seed of a problem is its number, beyond that of `sampling`.
+    Each problem has its own seed instead of that of `sampling`.
     """
     with Client(address) as client, ThreadPoolExecutor(concurrency) as pool:
 
@@ -53,19 +53,19 @@ def responses(
 
 
 def seed_of(number: int) -> int:
-    """The seed of problem `number`."""
+    """Return the seed of problem `number`."""
     return 1000 + number
 
 
 def prompt_ids(address: str, problems: Sequence[Task]) -> list[list[int]]:
-    """Token ids of every prompt."""
+    """Return the token ids of every prompt."""
     with Client(address) as client:
         return [[piece.id for piece in client.tokenize(render(task.prompt))] for task in problems]
 
 
 @torch.inference_mode()
 def gap_after(target: PreTrainedModel, ids: list[int], temperature: float = 0.0, seed: int = 0) -> float:
-    """Between the two best candidates after `ids`, in logits; when sampling, the shared noise is added."""
+    """Return the gap between the two best logits after `ids`, with the shared noise if sampling."""
     logits: torch.Tensor = target(torch.tensor([ids])).logits[0, -1].double()
     if temperature:
         words = [np.array([value], dtype=np.uint64) for value in (seed, len(ids), Domain.SHARED)]
@@ -78,7 +78,7 @@ def gap_after(target: PreTrainedModel, ids: list[int], temperature: float = 0.0,
 def differences(
     left: list[list[int]], right: list[list[int]], gap: Callable[[int, int], float]
 ) -> list[Difference]:
-    """The first difference of every pair that differs; `gap` is told its problem and position."""
+    """Return the first difference of every differing pair; `gap` takes the problem and the position."""
     found = []
     for problem, (one, other) in enumerate(zip(left, right, strict=True)):
         if one != other:
@@ -91,6 +91,6 @@ def differences(
 
 
 def assert_only_a_tie(found: list[Difference]) -> None:
-    """At most one sequence differs, and only where two candidates tie."""
+    """Assert that at most one sequence differs, and only where two candidates tie."""
     assert len(found) <= 1, found
     assert all(difference.gap <= TIE for difference in found), found

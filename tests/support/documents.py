@@ -1,4 +1,4 @@
-"""The snippets and commands of the documents, and what a mark above one says of it."""
+"""The snippets and commands of the documents, and the marks in the comments above them."""
 
 import re
 import textwrap
@@ -21,7 +21,7 @@ _BLOCK = re.compile(
 )
 _INLINE = re.compile(r"`((?:flyserve|make|python -m) [^`\n]+)`")
 _FIGURES = {"", "mermaid", "text"}
-"""Languages of what is looked at, not run."""
+"""Languages of figures, which are not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Snippet:
     """A block of code.
 
     Attributes:
-        mark: Of the comment before it; `not run: why`, `prints: what`, or empty.
+        mark: Text of the comment before it: `not run: reason`, `prints: output`, or empty.
     """
 
     place: str
@@ -39,24 +39,24 @@ class Snippet:
 
     @property
     def reason(self) -> str | None:
-        """Why it is not run; None where it is."""
-        said, _, why = self.mark.partition(": ")
-        return why.strip() if said == "not run" else None
+        """Return the reason why it is not run; None if it is run."""
+        kind, _, reason = self.mark.partition(": ")
+        return reason.strip() if kind == "not run" else None
 
     @property
     def prints(self) -> str:
-        """What its output must hold."""
-        said, _, what = self.mark.partition(": ")
-        return what if said == "prints" else ""
+        """Return the text that its output must contain."""
+        kind, _, output = self.mark.partition(": ")
+        return output if kind == "prints" else ""
 
 
 def snippets() -> list[Snippet]:
-    """All blocks of all documents but figures."""
+    """Return all blocks of all documents except figures."""
     return [snippet for path in DOCUMENTS for snippet in _snippets(path) if snippet.language not in _FIGURES]
 
 
 def commands() -> list[str]:
-    """Every command that a text mentions, once."""
+    """Return every command that the documents mention, once."""
     return sorted({found for path in DOCUMENTS for found in _INLINE.findall(path.read_text("utf-8"))})
 
 

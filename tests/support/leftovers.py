@@ -1,4 +1,4 @@
-"""Finds processes that a command has left behind, by a mark in its environment."""
+"""Find processes that a command has left behind, by a mark in its environment."""
 
 import os
 import uuid
@@ -10,7 +10,7 @@ _MARK = "FLYSERVE_TEST_MARK"
 
 
 class MarkedCommand:
-    """A command whose processes, and theirs in turn, are known by their environment.
+    """A command whose processes and their descendants are recognized by their environment.
 
     Attributes:
         environment: To run it with.
@@ -21,7 +21,7 @@ class MarkedCommand:
         self.environment: Mapping[str, str] = {**os.environ, _MARK: self._value}
 
     def leftovers(self) -> list[psutil.Process]:
-        """Those of its processes that still run."""
+        """Return its processes that still run."""
         return [process for process in psutil.process_iter() if self._is_marked(process)]
 
     def _is_marked(self, process: psutil.Process) -> bool:

@@ -7,13 +7,13 @@ N, WINDOW, THRESHOLD = 15, 5, 0.3
 
 
 class Greedy:
-    """A model with its cache over one growing sequence."""
+    """A model with its cache for one growing sequence."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.cache, self.seen = model, DynamicCache(config=model.config), 0
 
     def logits(self, ids: list[int], count: int) -> torch.Tensor:
-        """Logits of the last `count` positions of `ids`, which may roll back what was seen."""
+        """Return the logits of the last `count` positions of `ids`, rolling the cache back if needed."""
         keep = min(self.seen, len(ids) - count)
         if self.seen > keep:
             self.cache.crop(keep - self.seen)
@@ -26,7 +26,7 @@ class Greedy:
 def official_response(
     target: PreTrainedModel, drafter: PreTrainedModel, prompt: list[int], end: int, max_new: int
 ) -> tuple[list[int], list[float]]:
-    """Response tokens up to the first end, and at each the gap between the target's two best logits."""
+    """Return the tokens up to the end, and at each the gap between the target's two best logits."""
     scorer, proposer, ids, gaps = Greedy(target), Greedy(drafter), list(prompt), []
     while len(ids) - len(prompt) < max_new:
         draft: list[int] = []

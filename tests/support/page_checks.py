@@ -1,9 +1,9 @@
-"""What every page owes its readers: contrast, and names for its controls."""
+"""Accessibility checks of every page: contrast of texts, and names of controls."""
 
 from playwright.sync_api import Page
 
-# WCAG 2.2, 1.4.3: every shown text against the first opaque background behind it. Colours are read back from
-# a canvas, as a style may be written in any colour space. What cannot be used at present is exempt.
+# WCAG 2.2, 1.4.3: every visible text against the first opaque background behind it. Colours are read back
+# from a canvas, because a style may use any colour space. Disabled controls are exempt.
 _FAINT_TEXTS = """() => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
@@ -43,10 +43,10 @@ _UNNAMED_CONTROLS = """() => [...document.querySelectorAll("button, input, selec
 
 
 def faint_texts(page: Page) -> list[str]:
-    """Texts whose contrast with what is behind them is below 4.5, with that contrast."""
+    """Return the texts whose contrast with their background is below 4.5, with that contrast."""
     return list(page.evaluate(_FAINT_TEXTS))
 
 
 def unnamed_controls(page: Page) -> list[str]:
-    """Controls that a screen reader has no name for."""
+    """Return the controls without a name for screen readers."""
     return list(page.evaluate(_UNNAMED_CONTROLS))

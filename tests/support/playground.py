@@ -1,43 +1,43 @@
-"""The playground's page as a person uses it."""
+"""Actions of a user on the playground's page."""
 
 from playwright.sync_api import Page, expect
 
 WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 
-# Notes how many tokens there are whenever some are added, and every shift of the layout but for words that go
-# to the next line as they grow.
+# Records the number of tokens whenever some are added, and every layout shift except words that wrap to the
+# next line as they grow.
 WATCH = """() => {
   window.lengths = [];
   window.shifts = [];
   const list = document.getElementById("tokens");
   new MutationObserver(() => window.lengths.push(list.children.length)).observe(list, { childList: true });
-  const told = ({ node }) => node?.id || node?.className || node?.nodeName;
+  const describe = ({ node }) => node?.id || node?.className || node?.nodeName;
   const isWord = ({ node }) => (node?.closest ? node : node?.parentElement)?.closest(".tokens");
   const note = (entries) => entries.getEntries().forEach(({ value, sources }) => {
-    if (!sources.every(isWord)) window.shifts.push([value, sources.map(told)]);
+    if (!sources.every(isWord)) window.shifts.push([value, sources.map(describe)]);
   });
   new PerformanceObserver(note).observe({ type: "layout-shift" });
 }"""
 
 
 def ready(page: Page) -> None:
-    """Waits until the page knows what is served."""
+    """Wait until the page has loaded the deployment's info."""
     expect(page.locator("#served")).to_contain_text("FlyServe")
 
 
 def generate(page: Page, prompt: str) -> None:
-    """Types a prompt and begins its response."""
+    """Enter a prompt and start its response."""
     page.get_by_label("Prompt", exact=True).fill(prompt)
     page.get_by_role("button", name="Generate").click()
 
 
 def is_done(page: Page) -> None:
-    """Waits until the page says that all went well."""
+    """Wait until the page reports success."""
     expect(page.get_by_role("status")).to_contain_text("Done: ")
 
 
 def style(page: Page, selector: str, name: str = "color") -> str:
-    """A property of the first such element, as it is computed."""
+    """Return a computed style property of the first matching element."""
     read = "(element, name) => getComputedStyle(element).getPropertyValue(name)"
     return str(page.locator(selector).first.evaluate(read, name))

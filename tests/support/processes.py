@@ -1,4 +1,4 @@
-"""Services as processes of their own, freed by handle."""
+"""Services as child processes."""
 
 import os
 import subprocess
@@ -17,21 +17,21 @@ DRAFTER_MODEL = ROOT / "demo" / "models" / "drafter"
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """A running service: where it listens, its process, and the URLs of its other servers."""
+    """A running service: its address, its process, and the URLs of its other servers."""
 
     address: str
     process: subprocess.Popen[str]
     urls: tuple[str, ...] = ()
 
     def kill(self) -> None:
-        """Ends it at once, as a crash would."""
+        """Kill it, like a crash."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
 def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
-    """`python -m module flags`, ready when the block is entered, ended when it is left."""
+    """Run `python -m module flags`; enter the block when it is ready, end the process after the block."""
     command = [sys.executable, "-m", module, *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as log:
@@ -51,7 +51,7 @@ def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
 
 
 def _ready_addresses(process: subprocess.Popen[str], log: TextIO) -> list[str]:
-    """Reads the line that a service prints when it serves."""
+    """Read the line that a service prints when it is ready."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("ready "):
@@ -74,7 +74,7 @@ class Deployment:
 def demo_deployment(
     num_targets: int = 1, dtype: str = "float32", kv_tokens: int = 65536
 ) -> Iterator[Deployment]:
-    """Starts every service of the demo pair as its own process."""
+    """Start every service of the demo pair as its own process."""
     with ExitStack() as stack:
 
         def start(module: str, *flags: str) -> ServiceProcess:
@@ -95,7 +95,7 @@ def demo_deployment(
 def router_of(
     targets: Iterable[ServiceProcess], drafter: ServiceProcess | None = None
 ) -> Iterator[ServiceProcess]:
-    """A router of the demo's target in front of running services."""
+    """Start a router for the demo's target in front of running services."""
     places = [flag for target in targets for flag in ("--target", target.address)]
     helper = () if drafter is None else ("--drafter", drafter.address)
     ports = ("--grpc-port", "0", "--http-port", "0")

@@ -1,4 +1,4 @@
-"""A TCP proxy that can swallow what passes, as the network in front of a host that is gone."""
+"""A TCP proxy that can drop all bytes, like the network in front of a host that has failed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class Proxy:
-    """Forwards bytes between clients and one server, until it is told to swallow them.
+    """Forwards bytes between clients and one server, until `swallow` is called.
 
     Attributes:
         address: host:port for clients.
@@ -22,15 +22,15 @@ class Proxy:
         self.swallowed = asyncio.Event()
 
     def swallow(self) -> None:
-        """From now on nothing passes, and nobody is told: no connection ends."""
+        """Drop all bytes from now on, without closing any connection."""
         self._is_open = asyncio.Event()
 
     def recover(self) -> None:
-        """New connections work again; those from before never do."""
+        """Forward the bytes of new connections again; earlier ones stay silent."""
         self._is_open.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client's connection."""
+        """Serve one client's connection."""
         is_open = self._is_open
         await is_open.wait()
         to_server, from_server = await asyncio.open_connection(self._server_host, self._server_port)
@@ -53,7 +53,7 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(server: str) -> AsyncIterator[Proxy]:
-    """A proxy in front of `server`, host:port, until the block is left."""
+    """Run a proxy in front of `server`, host:port, until the block ends."""
     proxy = Proxy(server)
     tasks: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""A runner over a real arena whose keys and values are the token ids themselves, checked at every read."""
+"""A runner with a real KV cache whose keys and values are the token ids, checked at every read."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,74 +7,74 @@ import torch
 
 from fly.blocks import BLOCK_TOKENS
 from fly.messages import Role
-from services.engine.base import Scores, Slot, Work
-from services.engine.memory.arena import ContiguousArena, KvArena
-from services.engine.memory.paged_arena import PagedArena
+from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
+from services.engine.memory.paged_kv_cache import PagedKvCache
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
 NUM_LAYERS = 2
 
 
 class RememberingRunner:
-    """Answers as the simulated model does, but only where memory holds exactly the sequence's own past.
+    """Scores as the simulated model does, and asserts that memory contains exactly the sequence's own tokens.
 
     Attributes:
-        arena: Its memory.
+        kv_cache: Its memory.
         num_rows: Token rows computed so far.
         copies: Prefixes that were shared: source, slot, tokens.
     """
 
-    def __init__(self, config: SimulatedConfig, arena: KvArena) -> None:
-        self.arena = arena
+    def __init__(self, config: SimulatedConfig, kv_cache: KvCache) -> None:
+        self.kv_cache = kv_cache
         self.num_rows = 0
-        self.copies: list[tuple[Slot, Slot, int]] = []
-        # Its memory is never too small: what counts is the arena's.
+        self.copies: list[tuple[KvSlot, KvSlot, int]] = []
+        # The model's own memory is never full; `kv_cache` is the memory under test.
         self._model = SimulatedRunner(config, Role.TARGET, 1, 1 << 20)
         self._slot = self._model.allocate(1 << 20)
         self.info = self._model.info
 
-    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
-        copied = self.arena.copy_prefix(source, slot, num_tokens)
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        copied = self.kv_cache.copy_prefix(source, slot, num_tokens)
         if copied:
             self.copies.append((source, slot, num_tokens))
         return copied
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.arena, name)
+        return getattr(self.kv_cache, name)
 
-    def forward(self, batch: Sequence[Work]) -> list[Scores]:
-        return [self._score(work) for work in batch]
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
+        return [self._score(item) for item in batch]
 
-    def answer(self, work: Work) -> Scores:
-        """What the model answers, memory apart."""
-        whole = Work(
+    def answer(self, item: ForwardInput) -> Scores:
+        """Return the scores of the model, without checking memory."""
+        whole = ForwardInput(
             self._slot or 0,
             0,
-            list(work.history),
-            work.num_outputs,
-            work.sampling,
-            work.prompt_length,
-            work.history,
-            work.drafts,
+            list(item.history),
+            item.num_outputs,
+            item.sampling,
+            item.prompt_length,
+            item.history,
+            item.drafts,
         )
         return self._model.forward([whole])[0]
 
-    def _score(self, work: Work) -> Scores:
-        end = work.start + len(work.tokens)
-        assert list(work.tokens) == list(work.history[work.start : end])
+    def _score(self, item: ForwardInput) -> Scores:
+        end = item.start + len(item.tokens)
+        assert list(item.tokens) == list(item.history[item.start : end])
         for layer in range(NUM_LAYERS):
-            new = torch.tensor(work.tokens, dtype=torch.float32).view(1, -1, 1)
-            keys, values = self.arena.store(layer, work.slot, work.start, new, new + layer)
-            past = torch.tensor(work.history[:end], dtype=torch.float32)
+            new = torch.tensor(item.tokens, dtype=torch.float32).view(1, -1, 1)
+            keys, values = self.kv_cache.store(layer, item.slot, item.start, new, new + layer)
+            past = torch.tensor(item.history[:end], dtype=torch.float32)
             assert torch.equal(keys.flatten(), past), "the memory is not the sequence's own past"
             assert torch.equal(values.flatten(), past + layer)
-        self.num_rows += len(work.tokens)
-        return self.answer(work) if work.num_outputs else Scores((), (), ())
+        self.num_rows += len(item.tokens)
+        return self.answer(item) if item.num_outputs else Scores((), (), ())
 
-    def held(self, slots: Iterable[Slot]) -> int:
-        """Token positions that the slots hold together."""
-        if isinstance(self.arena, ContiguousArena):
-            return sum(self.arena._ledger.reserved(slot) for slot in slots)
-        assert isinstance(self.arena, PagedArena)
-        blocks = {block for slot in slots for block in self.arena._ledger.table(slot)}
+    def held(self, slots: Iterable[KvSlot]) -> int:
+        """Return the token positions that the slots hold together."""
+        if isinstance(self.kv_cache, ContiguousKvCache):
+            return sum(self.kv_cache._allocator.reserved(slot) for slot in slots)
+        assert isinstance(self.kv_cache, PagedKvCache)
+        blocks = {block for slot in slots for block in self.kv_cache._allocator.table(slot)}
         return len(blocks) * BLOCK_TOKENS

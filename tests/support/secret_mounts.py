@@ -27,12 +27,14 @@ class _Mount:
     revision: int = field(default=0)
 
     def show(self, files: Files) -> None:
-        """All files change at the same moment, as the kubelet has it."""
-        shown = {name: told for name, told in files.items() if self.entries is None or name in self.entries}
+        """Change all files at the same moment, as the kubelet does."""
+        shown = {
+            name: content for name, content in files.items() if self.entries is None or name in self.entries
+        }
         before, self.revision = self.revision, self.revision + 1
         (new := self.folder / f"..revision_{self.revision}").mkdir(parents=True)
-        for name, told in shown.items():
-            (new / name).write_bytes(told)
+        for name, content in shown.items():
+            (new / name).write_bytes(content)
         (link := self.folder / "..data_tmp").symlink_to(new.name)
         os.replace(link, self.folder / "..data")
         for name in shown:
@@ -42,10 +44,10 @@ class _Mount:
 
 
 class MountedSecrets:
-    """The Secrets of rendered pods in a folder of this machine, which stands for the root of all of them."""
+    """The Secrets of rendered pods, mounted in one folder of this machine instead of each pod's root."""
 
     def __init__(self, pods: Iterable[Any], root: Path) -> None:
-        """Nothing is shown yet; `pods` are pod templates."""
+        """Mount nothing yet; `pods` are pod templates."""
         self._mounts: dict[str, dict[Path, _Mount]] = {}
         for pod in pods:
             volumes = {volume["name"]: volume.get("secret") for volume in pod["spec"].get("volumes", [])}
@@ -61,17 +63,17 @@ class MountedSecrets:
 
     @property
     def names(self) -> set[str]:
-        """Of the Secrets."""
+        """Return the names of the Secrets."""
         return set(self._mounts)
 
     def show(self, secret: str, files: Files) -> None:
-        """What the Secret holds from now on, wherever it is mounted."""
+        """Set the content of a Secret wherever it is mounted."""
         for mount in self._mounts[secret].values():
             mount.show(files)
 
 
 def certificate_files(authority: Authority, *names: str) -> dict[str, bytes]:
-    """A Secret with a certificate for these names, as cert-manager makes it."""
+    """Return a Secret with a certificate for these names, in cert-manager's format."""
     issued = authority.issue(*names)
     entries = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "ca"}
     return {entry: Path(issued[kind]).read_bytes() for entry, kind in entries.items()}

@@ -1,4 +1,4 @@
-"""Hosts on loopback for the length of a test, and conditions that come true in time."""
+"""Hosts on loopback for one test, and waiting for conditions."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from services.common.host import Host
 
 @asynccontextmanager
 async def serving(host: Host) -> AsyncIterator[str]:
-    """The address of a host that serves until the block is left."""
+    """Serve a host until the block ends; yield its address."""
     await host.start()
     try:
         yield host.address
@@ -23,13 +23,13 @@ async def serving(host: Host) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def connected(host: Host) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to a host that serves until the block is left."""
+    """Serve a host until the block ends; yield a channel to it."""
     async with serving(host) as address, open_channel(address) as channel:
         yield channel
 
 
 async def becomes_true(condition: Callable[[], bool], within_s: float) -> bool:
-    """Whether the condition holds before the time is over; looks every few milliseconds."""
+    """Return True if the condition becomes true within the time; check it every few milliseconds."""
     end = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Exact streams in a closed loop, each response held against the undisturbed one of its prompt."""
+"""Exact streams in a closed loop; each response is compared with the undisturbed one of its prompt."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -18,22 +18,22 @@ class Streams:
     Attributes:
         expected: Token ids of the undisturbed responses, prompt by prompt.
         different: (number of the prompt, token ids) of every response that is not the expected one.
-        failures: Why streams failed.
-        num_answered: Whole responses of the closed loop.
-        num_replays: Times that a sequence was replayed to a replica, over all of them.
-        num_resumed: Times that another router went on with a stream, over all of them.
+        failures: Errors of failed streams.
+        num_answered: Complete responses of the closed loop.
+        num_replays: Replays of sequences to replicas, summed over the responses.
+        num_resumed: Resumptions of streams at another router, summed over the responses.
     """
 
     def __init__(
         self, addresses: Sequence[str], prompts: Sequence[Prompt], new_tokens: int, retries: int = 3
     ) -> None:
-        """Asks nothing yet.
+        """Send nothing yet.
 
         Args:
-            addresses: Of the routers; the streams begin at one after the other.
-            prompts: One per stream.
-            new_tokens: Of each response, at most.
-            retries: Of a client in a row; three is what everybody has.
+            addresses: Addresses of the routers; the streams start at them in turn.
+            prompts: One prompt per stream.
+            new_tokens: Maximum of tokens per response.
+            retries: Consecutive retries of a client; the default is the client's.
         """
         self.expected: list[tuple[int, ...]] = []
         self.different: list[tuple[int, tuple[int, ...]]] = []
@@ -42,15 +42,15 @@ class Streams:
         self._addresses, self._prompts = addresses, prompts
         self._new_tokens, self._retries = new_tokens, retries
 
-    async def ask_undisturbed(self) -> None:
-        """Learns what every response is to be."""
+    async def record_undisturbed(self) -> None:
+        """Record the expected response of every prompt."""
         async with AsyncClient(self._addresses) as client:
-            responses = await asyncio.gather(*(self._ask(client, prompt) for prompt in self._prompts))
+            responses = await asyncio.gather(*(self._generate(client, prompt) for prompt in self._prompts))
         self.expected = [ids(response) for response in responses]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Asks again and again during the block; when it ends, the last responses are there."""
+        """Repeat the requests during the block; wait for the last responses at its end."""
         is_over = asyncio.Event()
         loops = [asyncio.create_task(self._loop(number, is_over)) for number in range(len(self._prompts))]
         try:
@@ -65,17 +65,17 @@ class Streams:
         async with AsyncClient(addresses, retries=self._retries) as client:
             while not is_over.is_set():
                 try:
-                    self._note(number, await self._ask(client, self._prompts[number]))
+                    self._record(number, await self._generate(client, self._prompts[number]))
                 except FlyServeError as error:
                     self.failures.append(f"stream {number}: {type(error).__name__}: {error}")
 
-    async def _ask(self, client: AsyncClient, prompt: Prompt) -> Response:
+    async def _generate(self, client: AsyncClient, prompt: Prompt) -> Response:
         stream = client.stream(prompt, self._new_tokens, speculation=EXACT)
         async for _ in stream:
             pass
         return stream.response
 
-    def _note(self, number: int, response: Response) -> None:
+    def _record(self, number: int, response: Response) -> None:
         self.num_answered += 1
         self.num_replays += response.statistics.replays
         self.num_resumed += response.resumed

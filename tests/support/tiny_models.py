@@ -1,4 +1,4 @@
-"""Tiny random models of the served architectures; every parameter is random, so that none can be left out."""
+"""Tiny random models of the supported architectures; every parameter is random, so tests notice each."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import transformers as t
 VOCAB_SIZE = 96
 CONTEXT = 64
 WINDOW = 7
-"""Of the models with sliding windows: shorter than any sequence worth a test."""
+"""Window of the models with sliding windows; shorter than the sequences of all tests."""
 
 
 def _tiny(**changes: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _gpt_oss() -> t.PreTrainedModel:
 
 
 def _gemma2() -> t.PreTrainedModel:
-    # Caps so low that they bend the scores and logits of a tiny model.
+    # Caps low enough to change the scores and logits of a tiny model.
     caps: dict[str, Any] = {
         "attn_logit_softcapping": 0.5,
         "query_pre_attn_scalar": 8,
@@ -95,18 +95,18 @@ ARCHITECTURES = tuple(MAKERS)
 
 
 def make_tiny(kind: str) -> t.PreTrainedModel:
-    """A model of a kind, the same every time."""
+    """Make a model of a kind; equal on every call."""
     torch.manual_seed(0)
     model = MAKERS[kind]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:  # biases begin at 0, norms at 1, and would not be missed
+            if parameter.ndim == 1:  # biases start at 0 and norms at 1, so tests would not notice them
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return model
 
 
 def change_config(folder: Path, **values: Any) -> None:
-    """Sets keys of a folder's config.json; None removes one."""
+    """Set keys of a folder's config.json; None removes a key."""
     path = folder / "config.json"
     changed = {**json.loads(path.read_text()), **values}
     path.write_text(json.dumps({key: value for key, value in changed.items() if value is not None}))

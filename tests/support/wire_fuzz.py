@@ -1,4 +1,4 @@
-"""Bytes as messages: whatever hypothesis draws becomes requests, well-formed, nearly so, or not at all."""
+"""Turn bytes from hypothesis into requests: well-formed, nearly well-formed, or malformed."""
 
 import math
 import random
@@ -34,7 +34,7 @@ _DEPTH = 5
 
 
 class Choices:
-    """Makes decisions from bytes, and when they are used up from a noise that they have seeded."""
+    """Decisions from bytes; once these are used up, from a generator seeded with them."""
 
     def __init__(self, data: bytes) -> None:
         self._bytes = iter(data)
@@ -52,7 +52,7 @@ class Choices:
 
 
 def requests_from(data: bytes, kind: Descriptor, genuine: Sequence[bytes]) -> list[bytes]:
-    """The messages of one call.
+    """Return the messages of one call.
 
     Args:
         data: Decides everything.
@@ -71,7 +71,7 @@ def _noise(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> list
 
 
 def _anything(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> list[bytes]:
-    """Fields filled at random."""
+    """Return messages with random fields."""
     made = []
     for _ in genuine:
         message = GetMessageClass(kind)()
@@ -81,7 +81,7 @@ def _anything(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> l
 
 
 def _changed(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> list[bytes]:
-    """What a client says, but for one to three fields."""
+    """Return a client's messages with one to three fields changed."""
     made = []
     for original in genuine:
         message = GetMessageClass(kind).FromString(original)
@@ -92,7 +92,7 @@ def _changed(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> li
 
 
 def _damaged(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> list[bytes]:
-    """Bytes flipped, cut off or repeated."""
+    """Return messages with bytes flipped, cut off or repeated."""
     made = []
     for original in genuine:
         broken = bytearray(original)
@@ -105,12 +105,12 @@ def _damaged(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> li
 
 
 def _disordered(choices: Choices, kind: Descriptor, genuine: Sequence[bytes]) -> list[bytes]:
-    """The right messages in some order, some of them twice or never."""
+    """Return a client's messages in random order, some of them twice or never."""
     return [choices.of(genuine) for _ in range(choices.below(2 * len(genuine) + 1))]
 
 
 def _change(message: Message, choices: Choices) -> None:
-    """Sets one field of the message, or of one that it holds."""
+    """Set one field of the message or of a nested one."""
     fields = message.DESCRIPTOR.fields
     if not fields:
         return

@@ -52,20 +52,24 @@ def apply(
         from orchestration.deployment.file import load_deployment
         from orchestration.deployment.plan import ACTORS
         from orchestration.deployment.security import controller_security
-        from orchestration.ray.connection import connected
-        from orchestration.ray.controller_client import ask, create_controller
+        from orchestration.ray.connection import ray_connection
+        from orchestration.ray.controller_client import create_controller, get_result
 
         made = load_deployment(deployment)
-        with connected(made.name, ray_address):
+        with ray_connection(made.name, ray_address):
             controller = create_controller(
-                made.name, None, made.controller, ACTORS, controller_security(made.security)
+                name=made.name,
+                host=None,
+                config=made.controller,
+                actors=ACTORS,
+                security=controller_security(made.security),
             )
             source = str(deployment.resolve())
-            report = ask(controller.apply.remote(made.model_dump_json(), source, replace), ANSWER_S)
+            report = get_result(controller.apply.remote(made.model_dump_json(), source, replace), ANSWER_S)
             _print_report(made.name, report)
             if wait:
                 wait_until_complete(controller, timeout_s)
-            output().print(f"registry {ask(controller.address.remote(), ANSWER_S)}", markup=False)
+            output().print(f"registry {get_result(controller.address.remote(), ANSWER_S)}", markup=False)
 
 
 def wait_until_complete(controller: Any, timeout_s: float) -> None:

@@ -25,16 +25,16 @@ DEFAULT_NAME = "default"
 @contextmanager
 def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
     """Connect to Ray and yield the handle of a deployment's controller."""
-    from orchestration.ray.connection import connected
+    from orchestration.ray.connection import ray_connection
     from orchestration.ray.controller_client import find_controller
 
-    with connected(name, ray_address):
+    with ray_connection(name, ray_address):
         yield find_controller(name)
 
 
 def read_status(controller: Any) -> "DeploymentStatus":
     """Return the status that a controller reports."""
-    from orchestration.ray.controller_client import ask
+    from orchestration.ray.controller_client import get_result
 
-    status: DeploymentStatus = ask(controller.status.remote(), ANSWER_S)
+    status: DeploymentStatus = get_result(controller.status.remote(), ANSWER_S)
     return status

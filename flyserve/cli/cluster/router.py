@@ -44,6 +44,6 @@ def router(
 
 def _registry_of(name: str, ray_address: str | None) -> str:
     with controller_of(name, ray_address) as controller:
-        from orchestration.ray.controller_client import ask
+        from orchestration.ray.controller_client import get_result
 
-        return str(ask(controller.address.remote(), ANSWER_S))
+        return str(get_result(controller.address.remote(), ANSWER_S))

@@ -40,9 +40,9 @@ def scale(
     with reported_errors():
         replicas = parse_tiers(tiers)
         with controller_of(name, ray_address) as controller:
-            from orchestration.ray.controller_client import ask
+            from orchestration.ray.controller_client import get_result
 
-            found = ask(controller.scale.remote(replicas), ANSWER_S)
+            found = get_result(controller.scale.remote(replicas), ANSWER_S)
             for line in [str(change) for change in found] or ["unchanged"]:
                 output().print(line, markup=False)
 
@@ -55,9 +55,9 @@ def drain(
 ) -> None:
     """Replace a replica, on another node if possible; its streams finish first."""
     with reported_errors(), controller_of(name, ray_address) as controller:
-        from orchestration.ray.controller_client import ask
+        from orchestration.ray.controller_client import get_result
 
-        ask(controller.drain.remote(replica, now), ANSWER_S)
+        get_result(controller.drain.remote(replica, now), ANSWER_S)
         output().print(f"{replica} is being replaced", markup=False)
 
 
@@ -70,9 +70,9 @@ def down(
 ) -> None:
     """Drain and end a deployment and its controller; Ray and the routers continue to run."""
     with reported_errors(), controller_of(name, ray_address) as controller:
-        from orchestration.ray.controller_client import end_controller
+        from orchestration.ray.controller_client import stop_controller
 
-        end_controller(controller, grace_s, grace_s + _END_S)
+        stop_controller(controller, grace_s, grace_s + _END_S)
         output().print(f"{name} has ended", markup=False)
 
 

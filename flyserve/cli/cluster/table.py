@@ -73,7 +73,7 @@ def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:
     """Yield the desired replicas of each autoscaled tier, with the limits and the reason."""
     for tier in status.tiers:
         if (how := tier.autoscaling) is not None:
-            yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.why}"
+            yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.reason}"
 
 
 def _faults(status: "DeploymentStatus") -> Iterator[Text]:

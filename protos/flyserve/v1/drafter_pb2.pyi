@@ -95,15 +95,12 @@ class DraftStep(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     END_AT_STOP_FIELD_NUMBER: _builtins.int
     SNIPPET_TOKENS_FIELD_NUMBER: _builtins.int
-    SPAN_ID_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At most this many tokens; 0 only updates."""
     end_at_stop: _builtins.bool
     """End the draft behind a stop token (only where no rule looks beyond it)."""
     snippet_tokens: _builtins.int
     """How many tokens of snippets to tell beside the draft, where the engine has a memory; 0 for none."""
-    span_id: _builtins.int
-    """Span of this step in the trace that the call's metadata names (`traceparent`); 0 where it is not traced."""
     @_builtins.property
     def update(self) -> _common_pb2.SequenceUpdate:
         """The sequence from now on."""
@@ -115,11 +112,10 @@ class DraftStep(_message.Message):
         max_tokens: _builtins.int = ...,
         end_at_stop: _builtins.bool = ...,
         snippet_tokens: _builtins.int = ...,
-        span_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "snippet_tokens", b"snippet_tokens", "span_id", b"span_id", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_at_stop", b"end_at_stop", "max_tokens", b"max_tokens", "snippet_tokens", b"snippet_tokens", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

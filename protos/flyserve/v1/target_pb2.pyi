@@ -125,11 +125,8 @@ class VerifyStep(_message.Message):
     UPDATE_FIELD_NUMBER: _builtins.int
     NUM_DRAFTS_FIELD_NUMBER: _builtins.int
     DISTRIBUTIONS_FIELD_NUMBER: _builtins.int
-    SPAN_ID_FIELD_NUMBER: _builtins.int
     num_drafts: _builtins.int
     """How many tokens at the sequence's end are drafts to be judged; the answer has one position more."""
-    span_id: _builtins.int
-    """Span of this step in the trace that the call's metadata names (`traceparent`); 0 where it is not traced."""
     @_builtins.property
     def update(self) -> _common_pb2.SequenceUpdate:
         """The sequence from now on."""
@@ -144,11 +141,10 @@ class VerifyStep(_message.Message):
         update: _common_pb2.SequenceUpdate | None = ...,
         num_drafts: _builtins.int = ...,
         distributions: _abc.Iterable[_common_pb2.SparseDistribution] | None = ...,
-        span_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["distributions", b"distributions", "num_drafts", b"num_drafts", "span_id", b"span_id", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["distributions", b"distributions", "num_drafts", b"num_drafts", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

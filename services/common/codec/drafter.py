@@ -28,13 +28,12 @@ def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.Draf
                 open=open_to_wire(message), without_sub_drafter=message.without_sub_drafter
             )
             return drafter_pb2.DraftRequest(open=opening)
-        case DraftStep(update, max_tokens, end_at_stop, snippet_tokens, span_id):
+        case DraftStep(update, max_tokens, end_at_stop, snippet_tokens):
             step = drafter_pb2.DraftStep(
                 update=update_to_wire(update),
                 max_tokens=max_tokens,
                 end_at_stop=end_at_stop,
                 snippet_tokens=snippet_tokens,
-                span_id=span_id,
             )
             return drafter_pb2.DraftRequest(step=step)
         case Close():
@@ -49,7 +48,7 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
         case "step":
             step = wire.step
             update = update_from_wire(step.update)
-            return DraftStep(update, step.max_tokens, step.end_at_stop, step.snippet_tokens, step.span_id)
+            return DraftStep(update, step.max_tokens, step.end_at_stop, step.snippet_tokens)
         case "close":
             return close_from_wire(wire.close)
         case _:

@@ -39,12 +39,11 @@ def verify_request_to_wire(message: Open | VerifyStep | Close) -> target_pb2.Ver
                 num_logprobs=message.num_logprobs,
             )
             return target_pb2.VerifyRequest(open=opening)
-        case VerifyStep(update, num_drafts, distributions, span_id):
+        case VerifyStep(update, num_drafts, distributions):
             step = target_pb2.VerifyStep(
                 update=update_to_wire(update),
                 num_drafts=num_drafts,
                 distributions=[distribution_to_wire(distribution) for distribution in distributions],
-                span_id=span_id,
             )
             return target_pb2.VerifyRequest(step=step)
         case Close():
@@ -63,7 +62,7 @@ def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifySte
             step = wire.step
             distributions = tuple(distribution_from_wire(told) for told in step.distributions)
             update = update_from_wire(step.update)
-            return VerifyStep(update, step.num_drafts, distributions, step.span_id)
+            return VerifyStep(update, step.num_drafts, distributions)
         case "close":
             return close_from_wire(wire.close)
         case _:

@@ -1,1 +1,1 @@
-"""Who may speak to whom: certificates that can be rotated, and the roles that they name."""
+"""TLS identities with rotating certificates, and access policies by the role in a certificate."""

@@ -1,4 +1,4 @@
-"""Files that change while a process runs: read again when they have, the last good content until then."""
+"""Watched files: reload them when they change, and keep the last valid content."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,37 +15,38 @@ _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class WatchedFiles(Generic[T]):
-    """What some files mean, together.
+    """The parsed content of some files, together.
 
-    NOTE: two files are never replaced at one moment: a certificate without its key is not yet good, and the
-    next look finds both.
+    NOTE: two files are never replaced at the same moment: a new certificate without its new key is invalid,
+        and the
+    next check finds both.
 
     Attributes:
-        version: Counts the contents that were good.
+        version: Number of valid contents so far.
     """
 
     def __init__(self, paths: Sequence[Path], load: Callable[[], T]) -> None:
-        """Loads at once; `load` raises ConfigError where the files make no sense."""
+        """Load the files; `load` raises ConfigError if they are invalid."""
         self._paths = paths
         self._load = load
-        self._signature = self._look()
+        self._signature = self._signatures()
         self._content = load()
         self.version = 1
 
     def current(self) -> T:
-        """Of the files as they are now; as they were, while they make no sense."""
-        if (signature := self._look()) != self._signature:
+        """Return the content of the files as they are now; the last valid content if they are invalid."""
+        if (signature := self._signatures()) != self._signature:
             self._signature = signature
             try:
                 self._content = self._load()
                 self.version += 1
             except ConfigError as error:
-                logger.error("what was read before holds: %s", error)
+                logger.error("the last valid content stays in use: %s", error)
             else:
-                logger.info("read again: %s", ", ".join(map(str, self._paths)))
+                logger.info("reloaded: %s", ", ".join(map(str, self._paths)))
         return self._content
 
-    def _look(self) -> _Signature:
+    def _signatures(self) -> _Signature:
         return tuple(_signature(path) for path in self._paths)
 
 
@@ -58,7 +59,7 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_file(path: Path, field: str) -> bytes:
-    """The content of a file; raises ConfigError that names the field where it cannot be read."""
+    """Return the content of a file; raise ConfigError with the field's name if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

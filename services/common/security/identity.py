@@ -1,4 +1,4 @@
-"""Who a process is to others: its certificate, and how it calls and is called with it."""
+"""The TLS identity of a process: its certificate and its credentials as a client and as a server."""
 
 import contextlib
 import ssl
@@ -16,17 +16,17 @@ CONTROLLER = "controller.flyserve"
 
 
 def certificate_name(role: Role) -> str:
-    """The name that the certificate of a tier bears, such as `sub-drafter.flyserve`."""
+    """Return the name in the certificate of a tier, such as `sub-drafter.flyserve`."""
     return f"{role.value.replace('_', '-')}.flyserve"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
-    """How to call another process.
+    """Credentials for calls to another process.
 
     Attributes:
-        credentials: Of this process, as its files are now.
-        name: That the other's certificate must bear.
+        credentials: Credentials of this process, from its files as they are now.
+        name: Name that the other process's certificate must have.
     """
 
     credentials: grpc.ChannelCredentials
@@ -41,39 +41,39 @@ class _Material:
 
 
 class Identity:
-    """A certificate with its key, and the authority that this process trusts; they follow their files."""
+    """A certificate, its key and the trusted authority; reloaded when their files change."""
 
     def __init__(self, config: TlsConfig) -> None:
-        """Reads the files.
+        """Read the files.
 
         Raises:
-            ConfigError: One cannot be read, is not PEM, or the key is not the certificate's.
+            ConfigError: A file cannot be read or is not PEM, or the key does not match the certificate.
         """
         self._config = config
         self._files = WatchedFiles((config.certificate, config.key, config.ca), self._load)
 
     @classmethod
     def of(cls, config: SecurityConfig) -> "Identity | None":
-        """That of a process; None where it speaks in plaintext."""
+        """Return the identity of a process; None if it uses plaintext."""
         return None if config.tls is None else cls(config.tls)
 
     @property
     def version(self) -> int:
-        """Changes with the files; credentials of an earlier version are out of date."""
+        """Return the version of the files; credentials of an earlier version are outdated."""
         self._files.current()
         return self._files.version
 
-    def toward(self, name: str) -> PeerTls:
-        """How to call a process whose certificate bears `name`."""
+    def peer_tls(self, name: str) -> PeerTls:
+        """Return the credentials for calls to a process whose certificate has `name`."""
         material = self._files.current()
         credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
         return PeerTls(credentials, name)
 
     def server_credentials(self, client_certificates: bool) -> grpc.ServerCredentials:
-        """Of a gRPC server; every handshake takes the files as they are then.
+        """Return the credentials of a gRPC server; every handshake uses the current files.
 
         Args:
-            client_certificates: Take only clients with a certificate of the same authority.
+            client_certificates: Accept only clients with a certificate of the same authority.
         """
         served = self._files.version
 
@@ -85,11 +85,11 @@ class Identity:
             return self._configuration()
 
         configuration = self._configuration()
-        # gRPC takes None for no change; its stubs do not know.
+        # gRPC takes None for no change; its stubs do not allow it.
         return grpc.dynamic_ssl_server_credentials(configuration, fetch, client_certificates)  # type: ignore[arg-type]
 
     def server_context(self) -> ssl.SSLContext:
-        """Of any other server; every handshake takes the files as they are then."""
+        """Return the context of any other server; every handshake uses the current files."""
         first = latest = self._context()
         served = self._files.version
 
@@ -100,7 +100,7 @@ class Identity:
                     latest, served = self._context(), self._files.version
             connection.context = latest
 
-        # NOTE: called for every handshake, also of clients that name no server.
+        # NOTE: called for every handshake, even if the client sends no server name.
         first.sni_callback = swap
         return first
 
@@ -113,7 +113,7 @@ class Identity:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        # Without a password of ours, OpenSSL would ask for one at the terminal.
+        # Without a password here, OpenSSL would ask for one at the terminal.
         context.load_cert_chain(self._config.certificate, self._config.key, password="")
         if self._config.client_certificates:
             context.verify_mode = ssl.CERT_REQUIRED

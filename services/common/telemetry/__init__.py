@@ -1,1 +1,1 @@
-"""What a process tells of itself: metrics, traces, logs; never of what was said."""
+"""Telemetry of a process: metrics, traces and logs; none of them contains a prompt, a token or a text."""

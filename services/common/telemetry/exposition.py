@@ -12,28 +12,28 @@ class MetricsServer:
     """Serves a registry until it is closed.
 
     Attributes:
-        address: host:port that it listens at.
+        address: host:port of the server.
     """
 
     def __init__(self, registry: CollectorRegistry, interface: str, port: int, num_ports: int = 1) -> None:
-        """Binds the first port of so many that is free, and serves; port 0 takes any free one.
+        """Bind the first free port of `num_ports` from `port` on, and serve; port 0 takes any free one.
 
         Raises:
-            ConfigError: All of them are in use, or the interface cannot be bound.
+            ConfigError: All these ports are in use, or the interface cannot be bound.
         """
         self._server: Any
         self._thread: threading.Thread
-        self._server, self._thread = _bound(registry, interface, range(port, port + num_ports))
+        self._server, self._thread = _bind(registry, interface, range(port, port + num_ports))
         self.address = f"{interface}:{self._server.server_port}"
 
     def close(self) -> None:
-        """Ends the server and its thread; blocks for up to half a second."""
+        """End the server and its thread; blocks for up to half a second."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-def _bound(registry: CollectorRegistry, interface: str, ports: range) -> tuple[Any, threading.Thread]:
+def _bind(registry: CollectorRegistry, interface: str, ports: range) -> tuple[Any, threading.Thread]:
     for port in ports:
         try:
             return start_http_server(port, interface.strip("[]"), registry)

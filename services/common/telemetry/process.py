@@ -1,16 +1,19 @@
-"""All that one process tells of itself, from its host's start to its end."""
+"""Telemetry of one process, from its host's start to its end."""
 
 import asyncio
 import contextlib
 import logging
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, disable_created_metrics
 
 from fly.errors import ConfigError
 from fly.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.exposition import MetricsServer
-from services.common.telemetry.tracing import NoTracer, Tracer
+
+if TYPE_CHECKING:
+    from services.common.telemetry.otlp import SpanExport
 
 logger = logging.getLogger(__name__)
 
@@ -18,51 +21,52 @@ _PORT_POLL_S = 0.2
 
 
 class Telemetry:
-    """Where the parts of a process register their metrics and begin their spans.
+    """The registry and the tracer in which the parts of a process record their work.
 
     Attributes:
-        registry: Of the metrics; None where they are told to nobody.
-        tracer: Of the spans.
-        metrics_address: host:port of the metrics; "" before the start, and where there are none.
+        registry: Metrics; always recorded, and served only if a port is configured.
+        tracer: Starts the spans of this process; None without a collector.
+        metrics_address: host:port of the metrics; "" before `start`, and without a port.
     """
 
     def __init__(self, config: TelemetryConfig, role: str) -> None:
-        """Opens nothing yet but the exporter of traces, where it is asked for."""
+        """Open nothing yet, except the exporter of spans if a collector is configured."""
         self._config = config
         self._server: MetricsServer | None = None
         self._waiting: asyncio.Task[None] | None = None
-        self.registry = None if config.metrics_port is None else _registry(role, config.replica)
-        self.tracer = create_tracer(config, role)
+        self.registry, self._num_tasks = process_metrics(role, config.replica)
+        self._spans = _export_spans(config, role)
+        self.tracer = None if self._spans is None else self._spans.tracer
         self.metrics_address = ""
 
     def start(self, interface: str) -> None:
-        """Serves the metrics at this interface; from within the process's event loop.
+        """Serve the metrics at this interface; call it from the process's event loop.
 
         Raises:
-            ConfigError: The port is in use, and it is not to be waited for.
+            ConfigError: The port is in use, and the configuration does not say to wait for it.
         """
-        if self.registry is not None:
-            _count_tasks(self.registry, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._num_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         try:
             self._serve(interface)
         except ConfigError as error:
             if not self._config.waits_for_port:
                 raise
-            logger.warning("%s; metrics are told as soon as it can be", error)
+            logger.warning("%s; metrics are served as soon as the port is free", error)
             self._waiting = asyncio.create_task(self._serve_when_free(interface), name="metrics port")
 
     async def close(self) -> None:
-        """Ends what was started; spans that are left are sent within a short time."""
+        """Stop serving, and send the spans that are left within a short time."""
         if self._waiting is not None:
             self._waiting.cancel()
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(server.close)
-        if self._config.otlp_endpoint is not None:
-            await asyncio.to_thread(self.tracer.close)
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     def _serve(self, interface: str) -> None:
-        if self.registry is not None and self._config.metrics_port is not None:
+        if self._config.metrics_port is not None:
             ports = self._config.metrics_port, self._config.metrics_ports
             self._server = MetricsServer(self.registry, interface, *ports)
             self.metrics_address = self._server.address
@@ -76,29 +80,31 @@ class Telemetry:
 
 
 def silent_telemetry() -> Telemetry:
-    """Of a process that tells nothing."""
+    """Return telemetry that serves no metrics and sends no spans."""
     return Telemetry(TelemetryConfig(), "")
 
 
-def _registry(role: str, replica: str) -> CollectorRegistry:
-    """With what every process tells: what it is, its CPU time, memory and files."""
+def process_metrics(role: str, replica: str) -> tuple[CollectorRegistry, Gauge]:
+    """Return a new registry with the metrics of every process, and the gauge of its event loop's tasks."""
+    # NOTE: this is global to the process. Otherwise each series has a second one with its time of creation.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    build = Info("flyserve_build", "What this process is.", registry=registry)
+    build = Info("flyserve_build", "Role, replica and version of the process.", registry=registry)
     build.info({"role": role, "replica": replica, "version": VERSION})
-    return registry
+    # Evaluated at scrape time, on the scraper's thread.
+    tasks = Gauge(
+        "flyserve_event_loop_tasks",
+        "Tasks of the event loop; a value that keeps rising indicates leaked tasks.",
+        registry=registry,
+    )
+    return registry, tasks
 
 
-def _count_tasks(registry: CollectorRegistry, loop: asyncio.AbstractEventLoop) -> None:
-    """Whoever scrapes counts them, in a thread of his own: what is forgotten shows here first."""
-    tasks = Gauge("flyserve_event_loop_tasks", "Tasks of the process's event loop.", registry=registry)
-    tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-
-
-def create_tracer(config: TelemetryConfig, role: str) -> Tracer:
-    """The tracer of this process; OpenTelemetry is loaded only where there is a collector."""
+def _export_spans(config: TelemetryConfig, role: str) -> "SpanExport | None":
     if config.otlp_endpoint is None:
-        return NoTracer()
-    from services.common.telemetry.otlp import exporting_tracer
+        return None
+    # OpenTelemetry is loaded only where there is a collector.
+    from services.common.telemetry.otlp import export_spans
 
-    return exporting_tracer(config.otlp_endpoint, config, role)
+    return export_spans(config.otlp_endpoint, config, role)

@@ -1,122 +1,93 @@
-"""Spans of traced requests as their users see them, and what stands for them where nothing is traced."""
+"""Spans: one per request at the router, one per stream at a service; rounds and steps are their events.
 
-from collections.abc import Iterable
+Without a collector there is no tracer, and without a sampled request there is no span: None stands for both
+and costs nothing. OpenTelemetry is imported inside functions: it is not loaded without a collector.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span as Span
+    from opentelemetry.trace import Tracer as Tracer
+else:
+    Span = Tracer = object
 
 TRACEPARENT = "traceparent"
-"""Key of the trace in a call's metadata (W3C trace context)."""
+"""Key of the trace context in a call's metadata (W3C)."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
-Note = str | int | float | bool
+
+_current: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
-class Span(Protocol):
-    """A stretch of work. While it is entered it is the current one of its task; leaving records it."""
+@contextmanager
+def record_span(tracer: Tracer | None, name: str, traceparent: str) -> Iterator[Span | None]:
+    """Record the block as a span, which is the current one meanwhile; yield None where nothing is recorded.
 
-    @property
-    def span_id(self) -> int:
-        """Tells other processes whose work a step is; 0 where it is not traced."""
+    Of an error only the type is recorded, because its message may quote the request. A cancelled call is not
+    an error.
 
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        """What a stream is called with that is opened within it."""
-
-    def child(self, name: str) -> "Span":
-        """A part of it, which begins now."""
-
-    def call(self, name: str) -> "Span":
-        """A part of it in which another process works, too."""
-
-    def note(self, **notes: Note) -> None:
-        """Says more of it: figures and names, never what was said."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class StreamTrace(Span, Protocol):
-    """One stream's part in a trace, at its server; its children belong to its latest step."""
-
-    def step(self, name: str, span_id: int) -> Span:
-        """The work for one step, of the client's span with this id."""
+    Args:
+        tracer: None records nothing.
+        name: Name of the span.
+        traceparent: Trace context of the caller; if empty, the span starts a new trace.
+    """
+    span = None if tracer is None else _start(tracer, name, traceparent)
+    if span is None:
+        yield None
+        return
+    token = _current.set(span)
+    try:
+        yield span
+    except BaseException as error:
+        _set_error(span, error)
+        raise
+    finally:
+        _current.reset(token)
+        span.end()
 
 
-def traceparent_in(metadata: Metadata | None) -> str:
-    """What a call's metadata says of its client's trace; "" where it says nothing."""
-    return next((str(value) for key, value in metadata or () if key == TRACEPARENT), "")
+def current_span() -> Span | None:
+    """Return the span of this task or of the task that created it; None where nothing is recorded.
 
-
-class Tracer(Protocol):
-    """Begins the spans of one process."""
-
-    def request(self, name: str, traceparent: str) -> Span:
-        """A request's span; begins a trace or goes on with its client's, or records nothing."""
-
-    def stream(self, metadata: Metadata | None) -> StreamTrace:
-        """What a stream that was called with this metadata belongs to; its client has decided."""
-
-    def close(self) -> None:
-        """Sends what is left, within a short time; blocks meanwhile."""
-
-
-class NoSpan:
-    """Stands for the spans of what is not traced."""
-
-    span_id = 0
-    metadata = None
-
-    def child(self, name: str) -> Span:
-        return self
-
-    def call(self, name: str) -> Span:
-        return self
-
-    def step(self, name: str, span_id: int) -> Span:
-        return self
-
-    def note(self, **notes: Note) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-NO_SPAN = NoSpan()
-
-
-class NoTracer:
-    """Traces nothing."""
-
-    def request(self, name: str, traceparent: str) -> Span:
-        return NO_SPAN
-
-    def stream(self, metadata: Metadata | None) -> StreamTrace:
-        return NO_SPAN
-
-    def close(self) -> None:
-        pass
-
-
-_current: ContextVar[Span] = ContextVar("span", default=NO_SPAN)
-
-
-def current_span() -> Span:
-    """The span that this task has entered last, or that its parent task had when it began this one."""
+    A task may outlive the span: check `is_recording` before adding events.
+    """
     return _current.get()
 
 
-enter_span = _current.set
-"""For implementations: makes a span the current one."""
+def outgoing_metadata() -> tuple[tuple[str, str], ...] | None:
+    """Return the metadata that makes a call part of the current span's trace; None without a span."""
+    if (span := _current.get()) is None:
+        return None
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-leave_span = _current.reset
-"""For implementations: makes the span current again that was so before."""
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
+    return tuple(carrier.items())
+
+
+def traceparent_in(metadata: Metadata | None) -> str:
+    """Return the trace context in a call's metadata; "" where there is none."""
+    return next((str(value) for key, value in metadata or () if key == TRACEPARENT), "")
+
+
+def _start(tracer: Tracer, name: str, traceparent: str) -> Span | None:
+    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    parent = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent}) if traceparent else None
+    span = tracer.start_span(name, parent, SpanKind.SERVER, record_exception=False)
+    return span if span.is_recording() else None
+
+
+def _set_error(span: Span, error: BaseException) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("error.type", type(error).__name__)
+    if not isinstance(error, asyncio.CancelledError):
+        span.set_status(StatusCode.ERROR)

@@ -1,1 +1,1 @@
-"""Forwards of real models: one flat batch through ragged attention or a lean path, and the proof at load."""
+"""Forwards of real models: one flat batch, ragged or fused, and the check at load against transformers."""

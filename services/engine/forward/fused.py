@@ -1,6 +1,6 @@
-"""A lean forward for Llama-like models: few operators per layer, everything shared made once per forward.
+"""A fused forward for Llama-like models: few operators per layer, shared tensors built once per forward.
 
-Weights that read the same input are fused: queries, keys and values are one linear, gate and up another.
+Linears with the same input are fused: queries, keys and values are one linear, gate and up another.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.forward.fused_attention import FusedAttention, Rotary, Shape
+from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.fused_attention import AttentionShape, FusedAttention, Rotary
 from services.engine.forward.linears import BiasedLinear, Linear
-from services.engine.forward.plan import Plan
-from services.engine.memory.arena import KvArena
+from services.engine.memory.kv_cache import KvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 _STATIC_ROPE = {"default", "linear", "llama3"}
 _FEW_ROWS = 4
-"""Up to here the number of operators decides, above their work."""
+"""Up to this number of rows, time depends on the number of operators, above it on their arithmetic."""
 
 
-class Layer(NamedTuple):
+class FusedLayer(NamedTuple):
     """The weights of one layer."""
 
     attention_norm: "RmsNorm"
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
 
 
 def can_fuse(model: Any) -> bool:
-    """Whether the model is one that this forward computes."""
+    """Check that this forward computes the model."""
     if type(model) not in _LLAMA_LIKE:
         return False
     config: Any = model.config
@@ -50,32 +50,34 @@ def can_fuse(model: Any) -> bool:
 
 
 class FusedForward:
-    """Logits of a Llama-like model over an arena, as `RaggedForward`.
+    """Computes the logits of a Llama-like model over a KV cache, as `RaggedForward`.
 
     Attributes:
-        arena: KV memory; may be exchanged between forwards.
+        kv_cache: KV memory; may be replaced between forwards.
     """
 
     def __init__(
         self,
         model: Any,
-        arena: KvArena,
+        kv_cache: KvCache,
         make_linear: Callable[[Tensor], Linear],
         rows_dtype: torch.dtype | None = None,
     ) -> None:
-        """Takes the weights over.
+        """Fuse the weights of a model.
 
         Args:
-            model: One that `can_fuse`.
-            arena: KV memory.
-            make_linear: Of linears for rows of the type below.
-            rows_dtype: Of what is between the linears; None is the weights'.
+            model: A model that `can_fuse` accepts.
+            kv_cache: KV memory.
+            make_linear: Makes linears for rows of type `rows_dtype`.
+            rows_dtype: Type of the activations between linears; None is the type of the weights.
         """
         config = model.config
-        shape = Shape(
-            config.num_attention_heads, config.num_key_value_heads, model.model.layers[0].self_attn.head_dim
+        shape = AttentionShape(
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            dim=model.model.layers[0].self_attn.head_dim,
         )
-        self.arena = arena
+        self.kv_cache = kv_cache
         self._shape = shape
         self._embedding = model.model.embed_tokens.weight
         self._rows_dtype = rows_dtype or self._embedding.dtype
@@ -84,29 +86,31 @@ class FusedForward:
             _fuse(layer, make_linear, config.rms_norm_eps, self._rows_dtype) for layer in model.model.layers
         ]
         self._head = make_linear(model.lm_head.weight)
-        self._dtype = arena.dtype or self._rows_dtype
+        self._dtype = kv_cache.dtype or self._rows_dtype
         self._rotary = _rotary_tables(model, config.max_position_embeddings, self._dtype)
 
-    def __call__(self, plan: Plan) -> Tensor:
-        """Logits of the plan's output rows, (outputs, embedding rows)."""
-        hidden = F.embedding(plan.ids, self._embedding).to(self._rows_dtype)
-        attend = FusedAttention(plan, self.arena, self._shape, self._rotary, self._dtype)
+    def __call__(self, batch: ForwardBatch) -> Tensor:
+        """Return the logits of the output rows, (outputs, embedding rows)."""
+        hidden = F.embedding(batch.ids, self._embedding).to(self._rows_dtype)
+        attend = FusedAttention(
+            batch, self.kv_cache, shape=self._shape, rotary=self._rotary, dtype=self._dtype
+        )
         for index, layer in enumerate(self._layers):
             hidden = hidden + layer.output(attend(index, layer.project(layer.attention_norm(hidden))))
             gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, -1)
             hidden = hidden + layer.down(F.silu(gate).mul_(up))
-        if plan.num_outputs == 0:
+        if batch.num_outputs == 0:
             return hidden.new_empty(0, len(self._embedding))
-        if plan.outputs is not None:
-            hidden = hidden.index_select(0, plan.outputs)
+        if batch.outputs is not None:
+            hidden = hidden.index_select(0, batch.outputs)
         return self._head(self._norm(hidden))
 
 
 class RmsNorm:
-    """RMS normalisation; of few rows on a CPU as the layer normalisation of `[x, -x]`.
+    """RMS normalisation; few rows on a CPU use the layer normalisation of `[x, -x]`.
 
-    That has mean 0 and the mean square of x as its variance, so its first half is the same, and it is one
-    operator where PyTorch's own is eight.
+    `[x, -x]` has mean 0 and the mean square of x as its variance, so the first half of the result is the RMS
+    norm, in one operator; PyTorch's RMS norm needs eight.
     """
 
     __slots__ = ("_doubled", "_doubled_width", "_eps", "_weight", "_width")
@@ -125,9 +129,9 @@ class RmsNorm:
         return F.layer_norm(doubled, self._doubled_width, self._doubled, None, self._eps)[:, : self._width[0]]
 
 
-def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> Layer:
+def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    return Layer(
+    return FusedLayer(
         attention_norm=RmsNorm(layer.input_layernorm.weight.to(dtype), eps),
         project=_fuse_projection(attention, make_linear, dtype),
         output=make_linear(attention.o_proj.weight),
@@ -146,7 +150,7 @@ def _fuse_projection(attention: Any, make_linear: Callable[[Tensor], Linear], dt
 
 
 def _rotary_tables(model: Any, context_length: int, dtype: torch.dtype) -> Rotary:
-    """By position, as the model's own module computes them."""
+    """Return the tables by position, computed by the model's own module."""
     positions = torch.arange(context_length, device=model.device)[None]
     like = torch.empty(0, dtype=dtype, device=model.device)
     cos, sin = model.model.rotary_emb(like, position_ids=positions)

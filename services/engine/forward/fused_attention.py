@@ -1,4 +1,4 @@
-"""The attention of the fused forward: rotary embedding, KV write, SDPA; on strided views if it can be."""
+"""Attention of the fused forward: rotary embedding, KV write, SDPA; on strided views where possible."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.engine.forward.plan import Plan, Rows
-from services.engine.memory.arena import ContiguousArena, KvArena
+from services.engine.forward.forward_batch import ForwardBatch, SequenceRows
+from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 
 
-class Shape(NamedTuple):
-    """Heads of queries, heads of keys and values, their dimension."""
+class AttentionShape(NamedTuple):
+    """Number of query heads, number of KV heads, and their dimension."""
 
     heads: int
     kv_heads: int
@@ -23,7 +23,7 @@ class Rotary(NamedTuple):
 
     Attributes:
         cos: (context, 1, dim).
-        sin: The same, with the signs that `rotate_half` gives.
+        sin: (context, 1, dim), with the signs of `rotate_half`.
     """
 
     cos: Tensor
@@ -31,15 +31,15 @@ class Rotary(NamedTuple):
 
     @classmethod
     def make(cls, cos: Tensor, sin: Tensor) -> "Rotary":
-        """From a model's own tables, (context, dim)."""
+        """Convert a model's own tables, (context, dim)."""
         first, second = sin.chunk(2, -1)
         return cls(cos[:, None], torch.cat((-first, second), -1)[:, None])
 
 
 class _Views(NamedTuple):
-    """One sequence's views into the projection and its KV memory: the same for every layer."""
+    """Strides of one sequence's views into the projection and its KV memory, equal for every layer."""
 
-    rows: Rows
+    rows: SequenceRows
     mask: Tensor | None
     is_causal: bool
     is_grouped: bool
@@ -52,27 +52,34 @@ class _Views(NamedTuple):
 
 
 class FusedAttention:
-    """Attention of one forward; what the layers share is made here.
+    """Attention of one forward; builds once what all layers share.
 
-    A row of the projection holds queries, keys, values.
+    A row of the projection holds queries, keys, values, in this order.
     """
 
-    def __init__(self, plan: Plan, arena: KvArena, shape: Shape, rotary: Rotary, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        batch: ForwardBatch,
+        kv_cache: KvCache,
+        shape: AttentionShape,
+        rotary: Rotary,
+        dtype: torch.dtype,
+    ) -> None:
         heads, kv_heads, dim = shape
         self._shape = shape
-        self._arena = arena
-        self._write = self._write_views if isinstance(arena, ContiguousArena) else self._write_rows
+        self._kv_cache = kv_cache
+        self._write = self._write_views if isinstance(kv_cache, ContiguousKvCache) else self._write_rows
         self._dtype = dtype
         self._scale = dim**-0.5
         self._width = (heads + 2 * kv_heads) * dim
-        self._rotated_size = (plan.num_tokens, heads + kv_heads, dim)
+        self._rotated_size = (batch.num_tokens, heads + kv_heads, dim)
         self._rotated_stride = (self._width, dim, 1)
-        self._cos = rotary.cos.index_select(0, plan.positions)
-        self._sin = rotary.sin.index_select(0, plan.positions)
-        self._views = [self._view(*pair) for pair in zip(plan.rows, plan.masks(None, dtype), strict=True)]
+        self._cos = rotary.cos.index_select(0, batch.positions)
+        self._sin = rotary.sin.index_select(0, batch.positions)
+        self._views = [self._view(*pair) for pair in zip(batch.rows, batch.masks(None, dtype), strict=True)]
 
     def __call__(self, layer: int, projected: Tensor) -> Tensor:
-        """The output of attention, (rows, heads * dim), from the contiguous projection."""
+        """Return the output of attention, (rows, heads * dim), from the contiguous projection."""
         dtype = projected.dtype
         if dtype is not self._dtype:
             projected = projected.to(self._dtype)
@@ -84,7 +91,7 @@ class FusedAttention:
         return attended if dtype is self._dtype else attended.to(dtype)
 
     def _attend(self, layer: int, projected: Tensor, views: _Views) -> Tensor:
-        """One sequence: writes its KV, then attends over all of it."""
+        """Write the KV of one sequence, then attend over all of it."""
         rows = views.rows
         heads, _, dim = self._shape
         keys, values = self._write(layer, projected, views)
@@ -102,10 +109,10 @@ class FusedAttention:
         return attended.reshape(rows.num_rows, heads * dim)
 
     def _write_views(self, layer: int, projected: Tensor, views: _Views) -> tuple[Tensor, Tensor]:
-        """Keys and values of the whole sequence, (1, KV heads, end, dim), as views of contiguous memory."""
-        assert isinstance(self._arena, ContiguousArena)
+        """Write to contiguous memory; return all keys and values as views of it, (1, KV heads, end, dim)."""
+        assert isinstance(self._kv_cache, ContiguousKvCache)
         _, kv_heads, dim = self._shape
-        memory = self._arena.memory(layer, views.rows.slot, kv_heads, dim, projected)
+        memory = self._kv_cache.slot_tensor(layer, views.rows.slot, kv_heads, dim, projected)
         step = 2 * kv_heads * dim
         new = projected.as_strided(views.kv_size, (self._width, 1), views.kv_start)
         memory.as_strided(views.kv_size, (step, 1), views.rows.start * step).copy_(new)
@@ -114,17 +121,17 @@ class FusedAttention:
         return keys, memory.as_strided(views.cache_size, stride, kv_heads * dim)
 
     def _write_rows(self, layer: int, projected: Tensor, views: _Views) -> tuple[Tensor, Tensor]:
-        """The same from any arena."""
+        """Write to any KV cache; return all keys and values, (1, KV heads, end, dim)."""
         _, kv_heads, dim = self._shape
         size = (2, kv_heads, views.rows.num_rows, dim)
         stride = (kv_heads * dim, dim, self._width, 1)
         keys, values = projected.as_strided(size, stride, views.kv_start)
-        return self._arena.store(layer, views.rows.slot, views.rows.start, keys, values)
+        return self._kv_cache.store(layer, views.rows.slot, views.rows.start, keys, values)
 
-    def _view(self, rows: Rows, mask: Tensor | None) -> _Views:
+    def _view(self, rows: SequenceRows, mask: Tensor | None) -> _Views:
         heads, kv_heads, dim = self._shape
         offset = rows.offset * self._width
-        if rows.num_rows == 1:  # the queries that share a KV head are rows of one product
+        if rows.num_rows == 1:  # queries that share a KV head become rows of one product
             group = heads // kv_heads
             size: tuple[int, ...] = (1, kv_heads, group, dim)
             stride: tuple[int, ...] = (self._width, group * dim, dim, 1)

@@ -1,4 +1,4 @@
-"""Linear layers of every kind: plain, packed by oneDNN, packed by FBGEMM; each takes rows (rows, in)."""
+"""Linear layers: plain, packed by oneDNN, packed by FBGEMM; each takes rows of shape (rows, in)."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MANY_ROWS = 16
-"""A verification of 15 drafts."""
+"""Rows of a verification of 15 drafts."""
 
 Linear = Callable[[Tensor], Tensor]
-Maker = Callable[[Tensor], Linear]
-"""From a weight, (out, in)."""
+MakeLinear = Callable[[Tensor], Linear]
+"""Makes a linear from a weight, (out, in)."""
 
 
 class PlainLinear:
@@ -32,25 +32,25 @@ class PackedLinear:
     __slots__ = ("_packed", "_run")
 
     def __init__(self, weight: Tensor) -> None:
-        # Private operators: whoever makes one of these compares its answers with those of F.linear.
+        # Private operators: compare the results with those of F.linear before use.
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, MANY_ROWS)
         self._run = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, rows: Tensor) -> Tensor:
         num_rows = rows.shape[0]
         if num_rows > MANY_ROWS and num_rows % MANY_ROWS:
-            # NOTE: oneDNN compiles code for every number of rows and keeps it: by and by 150 MB.
+            # NOTE: oneDNN compiles and caches code for every number of rows, up to 150 MB.
             return self(F.pad(rows, (0, 0, 0, -num_rows % MANY_ROWS)))[:num_rows]
         result: Tensor = self._run(rows, self._packed, None, "none", [], "")
         return result
 
 
 class HalfLinear:
-    """A bfloat16 weight kept as float16, float32 rows: FBGEMM widens the weight as it multiplies.
+    """A bfloat16 weight stored as float16, for float32 rows: FBGEMM widens the weight while multiplying.
 
-    It reads half of what float32 does, without instructions for bfloat16. float16 holds bfloat16's digits and
-    more; what is smaller than 6e-8 in a weight becomes 0, and what is larger than 65504 does not fit: whoever
-    makes one of these compares its answers with those of F.linear.
+    It reads half as many bytes as float32, and needs no bfloat16 instructions. float16 has more digits than
+    bfloat16, but weights smaller than 6e-8 become 0, and those larger than 65504 overflow: compare the
+    results with those of F.linear before use.
     """
 
     __slots__ = ("_packed", "_run")
@@ -65,7 +65,7 @@ class HalfLinear:
 
 
 class CastLinear:
-    """A linear for rows of another type than those that it is given, and gives."""
+    """A linear that converts rows to its own type, and the result back."""
 
     __slots__ = ("_dtype", "_linear")
 
@@ -77,8 +77,8 @@ class CastLinear:
         return self._linear(rows.to(self._dtype)).to(rows.dtype)
 
 
-class TwinLinear:
-    """One linear for a single row, another for more, of the same weight."""
+class RowCountLinear:
+    """Two linears of the same weight: one for a single row, one for more rows."""
 
     __slots__ = ("_many", "_one")
 
@@ -91,7 +91,7 @@ class TwinLinear:
 
 
 class BiasedLinear:
-    """A linear without bias, and its bias."""
+    """A linear plus a bias."""
 
     __slots__ = ("_bias", "_linear")
 

@@ -1,4 +1,4 @@
-"""The fastest linear for each weight on this CPU, which a measurement finds out."""
+"""Choose the fastest linear for each weight on this CPU, by measurement."""
 
 import logging
 import time
@@ -13,100 +13,100 @@ from services.engine.forward.linears import (
     CastLinear,
     HalfLinear,
     Linear,
-    Maker,
+    MakeLinear,
     PackedLinear,
     PlainLinear,
-    TwinLinear,
+    RowCountLinear,
 )
 
 logger = logging.getLogger(__name__)
 
 _GAIN = 0.95
-"""Another linear must take less than this share of the present one's time to be chosen."""
+"""A linear is chosen if it takes less than this share of the current choice's time."""
 _LOSS = 1.05
-"""One that stands for the plain one everywhere may take no more than this."""
-_MAX_TWIN_ELEMENTS = 1 << 23
-"""Larger weights are not kept twice, nor in a wider type."""
+"""A linear used for every number of rows may take at most this share of the plain one's time for one row."""
+_MAX_DUPLICATED_ELEMENTS = 1 << 23
+"""Larger weights are neither stored twice nor in a wider type."""
 _WORKING_SET_BYTES = 1 << 26
-"""Of so many bytes at the most a measurement makes copies: more are in no cache either."""
+"""Largest total size of the copies made for a measurement; above this, weights exceed CPU caches anyway."""
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A way to keep a weight.
+class LinearKind:
+    """A way to store a weight and multiply by it.
 
     Attributes:
-        make: From the weight.
-        takes: Type of the rows that it computes with; None is the weight's.
-        is_wider: It takes more memory than the weight.
+        make: Makes the linear from the weight.
+        compute_dtype: Type of the rows that it computes with; None is the weight's type.
+        is_wider: It needs more memory than the weight.
     """
 
-    make: Maker
-    takes: torch.dtype | None = None
+    make: MakeLinear
+    compute_dtype: torch.dtype | None = None
     is_wider: bool = False
 
     def __call__(self, weight: Tensor, rows_dtype: torch.dtype) -> Linear:
-        """A linear without bias, for rows of this type."""
-        linear, takes = self.make(weight), self.takes or weight.dtype
-        return linear if takes is rows_dtype else CastLinear(linear, takes)
+        """Make a linear without bias, for rows of this type."""
+        linear, compute_dtype = self.make(weight), self.compute_dtype or weight.dtype
+        return linear if compute_dtype is rows_dtype else CastLinear(linear, compute_dtype)
 
 
-PLAIN, PACKED = Kind(PlainLinear), Kind(PackedLinear)
-HALF = Kind(HalfLinear, torch.float32)
-# bfloat16 saves memory traffic, which a single row is bound by, but on CPUs without instructions for it no
-# arithmetic, which many rows are.
-WIDENED = Kind(lambda weight: PackedLinear(weight.float()), torch.float32, is_wider=True)
+PLAIN, PACKED = LinearKind(PlainLinear), LinearKind(PackedLinear)
+HALF = LinearKind(HalfLinear, torch.float32)
+# bfloat16 saves memory traffic, which limits a single row; on CPUs without bfloat16 instructions it saves no
+# arithmetic, which limits many rows.
+WIDENED = LinearKind(lambda weight: PackedLinear(weight.float()), torch.float32, is_wider=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The kind for one row, and the kind for more."""
+class LinearChoice:
+    """The kinds of linear for one row and for more rows."""
 
-    one: Kind
-    many: Kind
+    one: LinearKind
+    many: LinearKind
 
     def __call__(self, weight: Tensor, rows_dtype: torch.dtype) -> Linear:
         one = self.one(weight, rows_dtype)
-        return one if self.many is self.one else TwinLinear(one, self.many(weight, rows_dtype))
+        return one if self.many is self.one else RowCountLinear(one, self.many(weight, rows_dtype))
 
 
 class LinearMaker:
     """Makes the fastest linear for each weight; measures each shape once.
 
     Attributes:
-        chosen: Shape (out, in) to what was chosen for it.
+        chosen: The choice for each shape (out, in).
     """
 
     def __init__(self, rows_dtype: torch.dtype | None = None, num_layers: int = 1) -> None:
-        """For a model of so many layers, and rows of this type; None is the weight's."""
-        self.chosen: dict[tuple[int, ...], Choice] = {}
+        """Set the number of layers of the model and the type of rows; None is the weight's type."""
+        self.chosen: dict[tuple[int, ...], LinearChoice] = {}
         self._rows_dtype = rows_dtype
         self._num_layers = num_layers
 
     def __call__(self, weight: Tensor) -> Linear:
-        """A linear without bias."""
+        """Make a linear without bias."""
         weight = weight.detach().contiguous()
         shape, rows_dtype = tuple(weight.shape), self._rows_dtype or weight.dtype
         if shape not in self.chosen:
             self.chosen[shape] = _fastest(weight, rows_dtype, self._num_layers)
         choice, plain = self.chosen[shape], PLAIN(weight, rows_dtype)
-        if choice == Choice(PLAIN, PLAIN):
+        if choice == LinearChoice(PLAIN, PLAIN):
             return plain
         linear = choice(weight, rows_dtype)
         if _agrees(linear, plain, weight, rows_dtype):
             return linear
-        logger.warning("packed linear %s disagrees with the plain one: not used", shape)
+        logger.warning("packed linear %s differs from the plain one: not used", shape)
         return plain
 
     def describe(self) -> str:
-        """How many shapes are packed."""
-        packed = sum(choice != Choice(PLAIN, PLAIN) for choice in self.chosen.values())
+        """Describe how many shapes are packed."""
+        packed = sum(choice != LinearChoice(PLAIN, PLAIN) for choice in self.chosen.values())
         return f"{packed} of {len(self.chosen)} shapes packed"
 
 
 class PackedModule(nn.Module):
-    """Stands for an `nn.Linear` inside a transformers model."""
+    """Replacement of an `nn.Linear` inside a transformers model."""
 
     def __init__(self, linear: Linear, out_features: int, bias: Tensor | None) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class PackedModule(nn.Module):
 
 
 def pack_model(model: nn.Module, make: LinearMaker) -> None:
-    """Replaces a model's linears where packing pays; weights shared with an embedding stay as they are."""
+    """Replace a model's linears where packing is faster; keep weights shared with an embedding."""
     shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -133,63 +133,65 @@ def pack_model(model: nn.Module, make: LinearMaker) -> None:
 
 
 def can_pack(dtype: torch.dtype, device: str) -> bool:
-    """Whether this machine has packed kernels worth a measurement."""
+    """Check that this machine has packed kernels."""
     if device != "cpu" or not torch._C._has_mkldnn:
         return False
     has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return dtype is torch.float32 or (dtype is torch.bfloat16 and bool(has_bf16))
 
 
-def _kinds(weight: Tensor) -> Sequence[Kind]:
-    """What may be tried, the most modest first."""
+def _kinds(weight: Tensor) -> Sequence[LinearKind]:
+    """Return the kinds to measure, those with the least memory first."""
     if weight.dtype is not torch.bfloat16:
         return (PLAIN, PACKED)
     has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
     kinds = (PLAIN, PACKED, *((HALF,) if has_fbgemm else ()), WIDENED)
-    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= _MAX_TWIN_ELEMENTS]
+    return [kind for kind in kinds if not kind.is_wider or weight.numel() <= _MAX_DUPLICATED_ELEMENTS]
 
 
-def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> Choice:
-    """The fastest kind for one row beside the fastest for many; one kind for both where two are too large."""
+def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> LinearChoice:
+    """Return the fastest kinds for one row and for many; one kind for both if two would be too large."""
     try:
         seconds = {kind: _seconds(kind, weight, rows_dtype, num_layers) for kind in _kinds(weight)}
     except (RuntimeError, AttributeError) as error:
         logger.warning("packed linears are not available: %s", error)
-        return Choice(PLAIN, PLAIN)
+        return LinearChoice(PLAIN, PLAIN)
     one, many = ({kind: pair[index] for kind, pair in seconds.items()} for index in (0, 1))
-    if weight.numel() <= _MAX_TWIN_ELEMENTS:
-        for_one = _least(one, PLAIN)
-        return Choice(for_one, _least(many, for_one))
+    if weight.numel() <= _MAX_DUPLICATED_ELEMENTS:
+        for_one = _fastest_kind(one, PLAIN)
+        return LinearChoice(for_one, _fastest_kind(many, for_one))
     return _single(one, many)
 
 
-def _single(one: Mapping[Kind, float], many: Mapping[Kind, float]) -> Choice:
-    """The kind that gains most for many rows, of those that do not lose for one."""
-    fair = {kind: many[kind] for kind in many if one[kind] <= _LOSS * one[PLAIN]}
-    kind = _least(fair, PLAIN)
-    return Choice(kind, kind)
+def _single(one: Mapping[LinearKind, float], many: Mapping[LinearKind, float]) -> LinearChoice:
+    """Return the fastest kind for many rows among those that are not slower for one."""
+    candidates = {kind: many[kind] for kind in many if one[kind] <= _LOSS * one[PLAIN]}
+    kind = _fastest_kind(candidates, PLAIN)
+    return LinearChoice(kind, kind)
 
 
-def _least(seconds: Mapping[Kind, float], present: Kind) -> Kind:
-    """The present kind unless another is clearly faster."""
+def _fastest_kind(seconds: Mapping[LinearKind, float], current: LinearKind) -> LinearKind:
+    """Return the fastest kind if it is clearly faster than the current one."""
     best = min(seconds, key=seconds.__getitem__)
-    return best if seconds[best] < _GAIN * seconds[present] else present
+    return best if seconds[best] < _GAIN * seconds[current] else current
 
 
-def _seconds(kind: Kind, weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> tuple[float, float]:
-    """Of one row and of many, the least of several runs.
+def _seconds(
+    kind: LinearKind, weight: Tensor, rows_dtype: torch.dtype, num_layers: int
+) -> tuple[float, float]:
+    """Measure the seconds for one row and for many, the minimum of several runs.
 
-    A forward comes back to a weight when it has read all the others: as many copies stand for them.
+    A forward returns to a weight after reading all others; copies of the weight stand for the other layers.
     """
     num_copies = min(num_layers, 1 + _WORKING_SET_BYTES // weight.nbytes)
     linears = [kind(weight.clone(), rows_dtype) for _ in range(num_copies)]
     repetitions = max(2, min(20, (1 << 22) // (weight.numel() * num_copies)))
-    return _least_s(linears, weight, rows_dtype, 1, repetitions), _least_s(
+    return _minimum_s(linears, weight, rows_dtype, 1, repetitions), _minimum_s(
         linears, weight, rows_dtype, MANY_ROWS, repetitions
     )
 
 
-def _least_s(
+def _minimum_s(
     linears: Sequence[Linear], weight: Tensor, rows_dtype: torch.dtype, num_rows: int, repetitions: int
 ) -> float:
     rows = torch.ones(num_rows, weight.shape[1], dtype=rows_dtype)
@@ -203,12 +205,12 @@ def _least_s(
 
 
 def _agrees(linear: Linear, plain: Linear, weight: Tensor, rows_dtype: torch.dtype) -> bool:
-    """Whether it computes what the plain one does, for one row and for many."""
+    """Check that a linear computes what the plain one does, for one row and for many."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(rows_dtype)
-    for some in (rows[:1], rows):
-        expected = plain(some)
+    for probe in (rows[:1], rows):
+        expected = plain(probe)
         scale = expected.abs().max().clamp(min=1e-6)
-        if not bool((linear(some) - expected).abs().max() <= _TOLERANCE[weight.dtype] * scale):
+        if not bool((linear(probe) - expected).abs().max() <= _TOLERANCE[weight.dtype] * scale):
             return False
     return True

@@ -1,4 +1,4 @@
-"""The proof at load that an architecture is computed as transformers computes it, rollback included."""
+"""Check at load that a model is computed as transformers computes it, including rollbacks."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,18 @@ from transformers import PreTrainedModel
 
 from fly.errors import ModelError, describe
 from fly.types import SamplingParams
-from services.engine.base import Slot, Work
-from services.engine.forward.plan import Plan
-from services.engine.memory.arena import KvArena
+from services.engine.base import ForwardInput, KvSlot
+from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.memory.kv_cache import KvCache
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
 """Largest difference of logits, relative to the largest logit."""
 _CLOSE_SHARE = {torch.float32: 1.0, torch.bfloat16: 0.75}
-"""Share of rows that must lie within it: in bfloat16, rounding can send a token to another expert."""
+"""Share of rows that must be within it: in bfloat16, rounding can route a token to another expert."""
 _LENGTH = 24
-_Piece = tuple[int, int, int]
-"""A sequence's index, and the positions from where to where it is computed."""
-_TURNS: tuple[tuple[_Piece, ...], ...] = (
+_Chunk = tuple[int, int, int]
+"""Index of a sequence, first position to compute, and the position after the last."""
+_TURNS: tuple[tuple[_Chunk, ...], ...] = (
     ((0, 0, 9), (1, 0, 5)),
     ((0, 9, 14), (1, 5, 6)),
     ((0, 11, 16), (1, 6, 18)),  # the first rolls back to 11
@@ -33,26 +33,26 @@ _TURNS: tuple[tuple[_Piece, ...], ...] = (
 
 
 class Forward(Protocol):
-    """Logits of the output rows of a plan.
+    """Computes the logits of a batch's output rows.
 
     Attributes:
-        arena: Its KV memory; may be exchanged between forwards.
+        kv_cache: Its KV memory; may be replaced between forwards.
     """
 
-    arena: KvArena
+    kv_cache: KvCache
 
-    def __call__(self, plan: Plan) -> Tensor:
-        """(outputs, embedding rows)."""
+    def __call__(self, batch: ForwardBatch) -> Tensor:
+        """Return logits, (outputs, embedding rows)."""
 
 
 class Comparison(NamedTuple):
-    """How a forward compares with the reference.
+    """Result of comparing a forward with the reference.
 
     Attributes:
-        difference: Of logits, relative to the largest.
-        has_same_choices: Every clear choice is equal.
-        tolerance: What rounding may explain.
-        windows: Positions that the layers' attention was told to see; None is all.
+        difference: Difference of logits, relative to the largest logit.
+        has_same_choices: The most likely token is equal wherever it is clearly the most likely.
+        tolerance: Largest difference that rounding explains.
+        windows: Attention windows that the layers requested, in positions; None is all positions.
     """
 
     difference: float
@@ -66,17 +66,20 @@ class Comparison(NamedTuple):
 
 
 class Reference:
-    """What plain transformers answers for two sequences; made before the model is changed.
+    """Logits that plain transformers computes for two sequences; made before the model is changed.
 
     Attributes:
-        windows: Positions that its layers' attention sees; None is all.
+        sequences: Token ids of both.
+        dtype: Type of the logits as computed.
+        logits: Logits of all positions, (2, length, embedding rows), float32.
+        windows: Attention windows of the layers, in positions; None is all positions.
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
-        """Computes the answers.
+        """Compute the logits.
 
         Raises:
-            ModelError: Token ids alone are not enough for the model.
+            ModelError: The model needs other inputs than token ids.
         """
         generator = torch.Generator().manual_seed(1)
         drawn = torch.randint(vocab_size, (2, _LENGTH), generator=generator)
@@ -89,51 +92,53 @@ class Reference:
 
 
 def check_forward(forward: Forward, reference: Reference, name: str) -> None:
-    """Runs both sequences ragged, with rollbacks, against the reference.
+    """Compute both sequences with `forward`, with rollbacks, and compare with the reference.
 
     Raises:
-        ModelError: It cannot be computed, the logits differ by more than rounding, or layers see something
-            else than the configuration says: a window is longer than this check.
+        ModelError: The model cannot be computed, the logits differ by more than rounding, or the layers
+            use other attention windows than the configuration has (a window may be longer than this check).
     """
     with _rejecting(name):
         found = compare(forward, reference)
     if not found.is_close:
         difference = f"{found.difference:.1e}"
-        raise ModelError(f"{name}: ragged attention differs from transformers' by {difference}: not served")
+        raise ModelError(
+            f"{name}: ragged attention differs from transformers' by {difference}: not supported"
+        )
     if found.windows != reference.windows:
         differ = f"attention windows of {_names(found.windows)}, not {_names(reference.windows)}"
-        raise ModelError(f"{name}: its layers ask for {differ} as its configuration: not served")
+        raise ModelError(f"{name}: its layers use {differ} as in its configuration: not supported")
 
 
 def agrees(forward: Forward, reference: Reference) -> bool:
-    """Whether logits are equal up to rounding, and every clear choice is equal."""
+    """Check that logits are equal up to rounding, and that every clear choice is equal."""
     found = compare(forward, reference)
     return found.is_close and found.has_same_choices and found.windows == reference.windows
 
 
 def compare(forward: Forward, reference: Reference) -> Comparison:
-    """Runs the reference's sequences in an arena of their own."""
-    served, forward.arena = forward.arena, forward.arena.like(4 * _LENGTH, 2)
+    """Compute the reference's sequences in a separate KV cache."""
+    original, forward.kv_cache = forward.kv_cache, forward.kv_cache.like(4 * _LENGTH, 2)
     try:
-        slots = [slot for slot in map(forward.arena.allocate, (_LENGTH, _LENGTH)) if slot is not None]
+        slots = [slot for slot in map(forward.kv_cache.allocate, (_LENGTH, _LENGTH)) if slot is not None]
         turns = [_run(turn, forward, slots, reference) for turn in _TURNS]
     finally:
-        forward.arena = served
+        forward.kv_cache = original
     computed, expected, windows = zip(*turns, strict=True)
     seen = frozenset[int | None]().union(*windows)
     return _compare(torch.cat(computed), torch.cat(expected), reference.dtype, seen)
 
 
 def _run(
-    turn: Sequence[_Piece], forward: Forward, slots: Sequence[Slot], reference: Reference
+    turn: Sequence[_Chunk], forward: Forward, slots: Sequence[KvSlot], reference: Reference
 ) -> tuple[Tensor, Tensor, set[int | None]]:
-    """One turn: logits computed and expected, and what the layers' attention sees."""
-    work = [_work(reference, slots[index], index, start, end) for index, start, end in turn]
-    plan = Plan(work, reference.logits.device)
+    """Run one turn; return the computed and expected logits, and the attention windows requested."""
+    inputs = [_input(reference, slots[index], index, start, end) for index, start, end in turn]
+    batch = ForwardBatch(inputs, reference.logits.device)
     with torch.inference_mode():
-        computed = forward(plan).float()
+        computed = forward(batch).float()
     expected = torch.cat([reference.logits[index, start:end] for index, start, end in turn])
-    return computed, expected, plan.windows
+    return computed, expected, batch.windows
 
 
 def _compare(
@@ -145,16 +150,29 @@ def _compare(
     top = expected.topk(2).values
     is_clear = top[:, 0] - top[:, 1] > 2 * TOLERANCE[dtype] * scale
     is_same = computed.argmax(-1) == expected.argmax(-1)
-    return Comparison(difference, bool((is_same | ~is_clear).all()), TOLERANCE[dtype], windows)
+    return Comparison(
+        difference=difference,
+        has_same_choices=bool((is_same | ~is_clear).all()),
+        tolerance=TOLERANCE[dtype],
+        windows=windows,
+    )
 
 
-def _work(reference: Reference, slot: Slot, index: int, start: int, end: int) -> Work:
+def _input(reference: Reference, slot: KvSlot, index: int, start: int, end: int) -> ForwardInput:
     ids = reference.sequences[index]
-    return Work(slot, start, ids[start:end], end - start, SamplingParams(), 0, ids)
+    return ForwardInput(
+        slot=slot,
+        start=start,
+        tokens=ids[start:end],
+        num_outputs=end - start,
+        sampling=SamplingParams(),
+        prompt_length=0,
+        history=ids,
+    )
 
 
 def _windows(config: Any) -> frozenset[int | None]:
-    """Of all layers, as the configuration says."""
+    """Return the attention windows of all layers according to the configuration."""
     window = getattr(config, "sliding_window", None)
     layers = getattr(config, "layer_types", None)
     if not layers:
@@ -168,7 +186,7 @@ def _names(windows: frozenset[int | None]) -> str:
 
 @contextmanager
 def _rejecting(name: str) -> Iterator[None]:
-    """Whatever a forward raises rejects the model: a size that does not fit, an input that it misses."""
+    """Convert any exception of a forward, such as a size mismatch or a missing input, to `ModelError`."""
     try:
         yield
     except ModelError:

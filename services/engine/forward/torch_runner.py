@@ -1,4 +1,4 @@
-"""The runner of real models: a flat batch through ragged or fused forward, then the head."""
+"""The runner of real models: a ragged or fused forward of a flat batch, then the head."""
 
 import logging
 import time
@@ -12,31 +12,31 @@ from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder
-from services.engine.base import Scores, Slot, Work
+from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
+from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
-from services.engine.forward.plan import Plan
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
-from services.engine.memory.arena import ContiguousArena, KvArena
-from services.engine.memory.figures import MemoryFigures
-from services.engine.memory.paged_arena import PagedArena
+from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
+from services.engine.memory.memory_stats import DelegatedMemoryStats
+from services.engine.memory.paged_kv_cache import PagedKvCache
 
 logger = logging.getLogger(__name__)
 
 
-class TorchRunner(MemoryFigures):
-    """A `Runner` over torch.
+class TorchRunner(DelegatedMemoryStats):
+    """A `Runner` that computes with torch.
 
     Attributes:
-        info: What it serves.
-        description: How it computes: fused or ragged, what is packed, the type of attention.
-        weight_bytes: What a forward of one token reads of them.
+        info: The model.
+        description: Kind of forward (fused or ragged), packed linears, type of attention.
+        weight_bytes: Bytes of weights that a forward of one token reads.
     """
 
     def __init__(
@@ -51,71 +51,73 @@ class TorchRunner(MemoryFigures):
         self.description = description
         self.weight_bytes = weight_bytes
         self._forward = forward
-        self._arena = forward.arena
-        super().__init__(self._arena)
+        self._kv_cache = forward.kv_cache
+        super().__init__(self._kv_cache)
         self._device = device
         self._head = Head(info.vocab_size)
 
-    def allocate(self, num_tokens: int) -> Slot | None:
-        return self._arena.allocate(num_tokens)
+    def allocate(self, num_tokens: int) -> KvSlot | None:
+        return self._kv_cache.allocate(num_tokens)
 
     @torch.inference_mode()
-    def resize(self, slot: Slot, num_tokens: int, start: int | None = None) -> bool:
-        return self._arena.resize(slot, num_tokens, start)
+    def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
+        return self._kv_cache.resize(slot, num_tokens, start)
 
     @torch.inference_mode()
-    def copy_prefix(self, source: Slot, slot: Slot, num_tokens: int) -> bool:
-        return self._arena.copy_prefix(source, slot, num_tokens)
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        return self._kv_cache.copy_prefix(source, slot, num_tokens)
 
-    def retire(self, slot: Slot, num_tokens: int) -> None:
-        self._arena.retire(slot, num_tokens)
+    def retire(self, slot: KvSlot, num_tokens: int) -> None:
+        self._kv_cache.retire(slot, num_tokens)
 
-    def free(self, slot: Slot) -> None:
-        self._arena.free(slot)
+    def free(self, slot: KvSlot) -> None:
+        self._kv_cache.free(slot)
 
-    def forward(self, batch: Sequence[Work]) -> list[Scores]:
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
         return self.score(self.logits(batch), batch)
 
     @torch.inference_mode()
-    def logits(self, batch: Sequence[Work]) -> Tensor:
-        """The first half of a forward: logits of all output rows, (outputs, embedding rows)."""
-        return self._forward(Plan(batch, self._device))
+    def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
+        """Compute the first half of a forward: logits of all output rows, (outputs, embedding rows)."""
+        return self._forward(ForwardBatch(batch, self._device))
 
     @torch.inference_mode()
-    def score(self, logits: Tensor, batch: Sequence[Work]) -> list[Scores]:
-        """The second half: what the head makes of them."""
+    def score(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
+        """Compute the second half of a forward: the head's scores of these logits."""
         return self._head(logits, batch)
 
     def measure_bandwidth(self) -> Bandwidth:
-        """How near it comes to the limit of this machine's memory; takes a fraction of a second."""
+        """Measure memory bandwidth, used and possible; takes a fraction of a second."""
         limit = measure_limit(DTYPES[self.info.dtype], self._device)
-        return Bandwidth(self.weight_bytes, measure_forward_s(self), limit)
+        return Bandwidth(
+            weight_bytes=self.weight_bytes, forward_s=measure_forward_s(self), limit_bytes_per_s=limit
+        )
 
 
 def load_runner(
     config: ModelConfig, shards: int = 1, when_loaded: Callable[[], None] = lambda: None
 ) -> TorchRunner:
-    """Return the runner of a real model, or of this process's part of it, checked against plain transformers.
+    """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
     Args:
         config: Model, memory and device.
-        shards: Ranks of the process group that share the model; each of them calls this.
-        when_loaded: Called between the loading of the weights and the first forward.
+        shards: Ranks of the process group that share the model; every rank must call this function.
+        when_loaded: Called after the weights are loaded, before the first forward.
 
     Raises:
-        ModelError: The folder or its architecture cannot be served, or there is no such device.
+        ModelError: The folder or its architecture is not supported, or the device is not available.
     """
     assert config.model is not None
     device, dtype = config.device, config.dtype
-    _require(device)
+    _check_device(device)
     torch.set_num_threads(config.threads)
     loaded = load_model(model_folder(config.model), dtype, device, shards)
     when_loaded()
-    # NOTE: measured, so that every rank would find its own.
+    # NOTE: the wider type is chosen by measurement, so ranks could differ.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
-    arena = make_arena(config.kv_tokens, config.max_sequences, wider, device)
+    kv_cache = make_kv_cache(config.kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
-    forward, description = choose_forward(loaded, arena, device)
+    forward, description = choose_forward(loaded, kv_cache, device)
     logger.info("%s: %s", config.model, description)
     info = ModelInfo(
         role=config.role,
@@ -127,40 +129,46 @@ def load_runner(
         context_length=loaded.context_length,
         dtype=dtype.value,
         shards=shards,
-        kv_capacity=arena.kv_capacity,
+        kv_capacity=kv_cache.kv_capacity,
         version=VERSION,
     )
-    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
+    return TorchRunner(
+        info=info,
+        forward=forward,
+        device=torch.device(device),
+        description=description,
+        weight_bytes=read_bytes,
+    )
 
 
-def _require(device: str) -> None:
+def _check_device(device: str) -> None:
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device: is {device}, but this process sees no GPU: take cpu, or give it one")
+        raise ModelError(f"device is {device}, but this process sees no GPU: use device cpu, or assign a GPU")
 
 
-def make_arena(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvArena:
-    """Shared blocks on a GPU, contiguous memory on a CPU, where gathering blocks costs more than it saves."""
+def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:
+    """Return shared blocks on a GPU; contiguous memory on a CPU, where gathering costs more than it saves."""
     if torch.device(device).type == "cuda":
-        return PagedArena(kv_tokens, max_sequences)
-    return ContiguousArena(kv_tokens, max_sequences, dtype)
+        return PagedKvCache(kv_tokens, max_sequences)
+    return ContiguousKvCache(kv_tokens, max_sequences, dtype)
 
 
-def choose_forward(loaded: LoadedModel, arena: KvArena, device: str) -> tuple[Forward, str]:
-    """The fused forward where the model has one that agrees with transformers, else the ragged one."""
+def choose_forward(loaded: LoadedModel, kv_cache: KvCache, device: str) -> tuple[Forward, str]:
+    """Return the fused forward if there is one that agrees with transformers, else the ragged one."""
     model = loaded.model
     reference = Reference(model, loaded.vocab_size)
-    # NOTE: the parts of a shared model belong to transformers' own linears.
+    # NOTE: the linears of a sharded model must stay those of transformers, which hold its parts.
     is_whole = loaded.shards == 1
     packs = is_whole and can_pack(model.dtype, device)
     num_layers = model.config.get_text_config().num_hidden_layers
-    computing = str(arena.dtype or model.dtype).removeprefix("torch.")
+    computing = str(kv_cache.dtype or model.dtype).removeprefix("torch.")
     if is_whole and can_fuse(model):
-        make_linear = LinearMaker(arena.dtype, num_layers) if packs else None
-        fused = FusedForward(model, arena, make_linear or PlainLinear, arena.dtype if packs else None)
+        make_linear = LinearMaker(kv_cache.dtype, num_layers) if packs else None
+        fused = FusedForward(model, kv_cache, make_linear or PlainLinear, kv_cache.dtype if packs else None)
         if agrees(fused, reference):
             return fused, _describe("fused", make_linear, f"computing in {computing}")
-        logger.warning("%s: the fused forward disagrees with transformers: not used", loaded.architecture)
-    ragged, make_linear = RaggedForward(model, arena), None
+        logger.warning("%s: the fused forward differs from transformers: not used", loaded.architecture)
+    ragged, make_linear = RaggedForward(model, kv_cache), None
     if packs and model.dtype is torch.bfloat16:
         make_linear = LinearMaker(num_layers=num_layers)
         pack_model(model, make_linear)
@@ -169,9 +177,9 @@ def choose_forward(loaded: LoadedModel, arena: KvArena, device: str) -> tuple[Fo
 
 
 def wider_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
-    """float32 where this CPU computes faster in it than in `dtype`, as for few rows without matrix units.
+    """Return float32 if this CPU computes faster in it than in `dtype`, as for few rows without matrix units.
 
-    The weights stay in `dtype`; it is what is between them that is wider.
+    The weights stay in `dtype`; only the activations are wider.
     """
     if device != "cpu" or dtype is torch.float32:
         return None
@@ -179,7 +187,7 @@ def wider_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
 
 
 def _attention_s(dtype: torch.dtype) -> float:
-    """Seconds for a decode and a verification over 256 positions, the least of several."""
+    """Measure seconds for a decode and a verification over 256 positions, the minimum of several runs."""
     keys = torch.zeros(1, 4, 256, 64, dtype=dtype)
     best = float("inf")
     for _ in range(10):

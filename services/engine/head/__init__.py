@@ -1,1 +1,1 @@
-"""From logits to tokens: entropies, log-probabilities, filters, and the draw itself."""
+"""From logits to tokens: entropies, log-probabilities, logits processors, filters and sampling."""

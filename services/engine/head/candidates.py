@@ -1,4 +1,4 @@
-"""The tokens that a row of the head may draw, and drawing from them: many rows in one race."""
+"""Candidate tokens of each row of logits, and sampling from them: many rows in one exponential race."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,16 +10,16 @@ from fly.types import SparseDistribution
 from services.engine.head.filters import Logits, log_probabilities
 
 
-class Lot(NamedTuple):
-    """One token to be drawn.
+class RaceEntry(NamedTuple):
+    """One token to draw.
 
     Attributes:
-        row: From whose logits.
-        key: Of its noise.
-        temperature: Of the softmax.
-        floor: Logits below are excluded.
-        total: Subtracted from `logit / temperature`; needed only where `less` is.
-        less: What the distribution is reduced by: drawn is from (p - q)+.
+        row: Row of its logits.
+        key: Key of its noise.
+        temperature: Temperature of the softmax.
+        floor: Logits below this are excluded.
+        total: Subtracted from `logit / temperature`; needed only together with `subtract`.
+        subtract: Distribution q to draw from (p - q)+ instead of p; None draws from p.
     """
 
     row: int
@@ -27,30 +27,30 @@ class Lot(NamedTuple):
     temperature: float
     floor: float
     total: float = 0.0
-    less: SparseDistribution | None = None
+    subtract: SparseDistribution | None = None
 
 
 class Candidates(Protocol):
     """Logits by row and token."""
 
     def logits(self, row: int) -> Logits:
-        """Of all tokens that the row may draw; not to be changed."""
+        """Return the logits of all tokens that the row may draw; must not be changed."""
 
     def logit(self, row: int, token: int) -> float:
-        """Of one token; -inf where the row may not draw it."""
+        """Return the logit of one token; -inf if the row may not draw it."""
 
     def top(self, row: int, count: int) -> tuple[Ints, Floats]:
-        """Ids and logits of the most likely tokens, in no order."""
+        """Return ids and logits of the most likely tokens, in no order."""
 
-    def draw(self, lots: Sequence[Lot]) -> list[int]:
-        """Token ids; -1 where nothing is left to draw."""
+    def draw(self, entries: Sequence[RaceEntry]) -> list[int]:
+        """Return a token id per entry; -1 where no token has a probability above 0."""
 
 
 class FewCandidates:
-    """A few tokens per row, named by their ids."""
+    """A few tokens per row, with their ids."""
 
     def __init__(self, ids: Ints, logits: Logits) -> None:
-        """Both are (rows, tokens)."""
+        """Take ids and logits, both (rows, tokens)."""
         self._ids = ids
         self._logits = logits
 
@@ -66,27 +66,27 @@ class FewCandidates:
         leading = np.argsort(-self._logits[row], kind="stable")[:count]
         return self._ids[row][leading], self._logits[row][leading].astype(np.float64)
 
-    def draw(self, lots: Sequence[Lot]) -> list[int]:
-        rows, keys, *columns = _columns(lots)
+    def draw(self, entries: Sequence[RaceEntry]) -> list[int]:
+        rows, keys, *columns = _columns(entries)
         ids = self._ids[rows]
         log_probs = log_probabilities(self._logits[rows], *columns)
-        for index, lot in enumerate(lots):
-            log_probs[index] = _reduced(log_probs[index], ids[index], lot.less)
+        for index, entry in enumerate(entries):
+            log_probs[index] = _residual(log_probs[index], ids[index], entry.subtract)
         drawn = race_among(ids, log_probs, keys)
         tokens: list[int] = np.where(log_probs.max(axis=1) > -np.inf, drawn, -1).tolist()
         return tokens
 
 
 class DenseCandidates:
-    """The whole vocabulary; what a race does not need is never read."""
+    """The whole vocabulary; a race reads only the blocks of logits that it needs."""
 
     def __init__(self, logits: Logits, rows: Ints, maxima: Logits) -> None:
-        """Takes one row of candidates for each of `rows`.
+        """Make one row of candidates for each of `rows`.
 
         Args:
             logits: (any, vocabulary).
-            rows: Which of them take part.
-            maxima: (rows, blocks) the largest logit of each `BLOCK` of their tokens.
+            rows: Indices of the rows to use.
+            maxima: (rows, blocks), the largest logit of each `BLOCK` of their tokens.
         """
         self._logits = logits
         self._rows = rows
@@ -105,8 +105,8 @@ class DenseCandidates:
         leading = np.argpartition(logits, -count)[-count:]
         return leading, logits[leading].astype(np.float64)
 
-    def draw(self, lots: Sequence[Lot]) -> list[int]:
-        rows, keys, *columns = _columns(lots)
+    def draw(self, entries: Sequence[RaceEntry]) -> list[int]:
+        rows, keys, *columns = _columns(entries)
         last = self._logits.shape[1] - 1
 
         def read(indices: Ints, blocks: Ints) -> Floats:
@@ -114,29 +114,29 @@ class DenseCandidates:
             logits = self._logits[self._rows[rows[indices]][:, None], np.minimum(ids, last)]
             log_probs = log_probabilities(logits, *(column[indices] for column in columns))
             log_probs[ids > last] = -np.inf
-            for place, index in enumerate(indices):
-                log_probs[place] = _reduced(log_probs[place], ids[place], lots[index].less)
+            for row, index in enumerate(indices):
+                log_probs[row] = _residual(log_probs[row], ids[row], entries[index].subtract)
             return log_probs
 
         tokens: list[int] = race(log_probabilities(self._maxima[rows], *columns), read, keys).tolist()
         return tokens
 
 
-def _columns(lots: Sequence[Lot]) -> tuple[Ints, Words, Floats, Floats, Floats]:
-    """Rows and keys of the lots, (lots,); floors, temperatures and totals, (lots, 1)."""
+def _columns(entries: Sequence[RaceEntry]) -> tuple[Ints, Words, Floats, Floats, Floats]:
+    """Return rows and keys of the entries, (entries,); floors, temperatures and totals, (entries, 1)."""
     return (
-        np.array([lot.row for lot in lots]),
-        np.array([lot.key for lot in lots], dtype=np.uint64),
-        np.array([[lot.floor] for lot in lots]),
-        np.array([[lot.temperature] for lot in lots]),
-        np.array([[lot.total] for lot in lots]),
+        np.array([entry.row for entry in entries]),
+        np.array([entry.key for entry in entries], dtype=np.uint64),
+        np.array([[entry.floor] for entry in entries]),
+        np.array([[entry.temperature] for entry in entries]),
+        np.array([[entry.total] for entry in entries]),
     )
 
 
-def _reduced(log_probs: Floats, ids: Ints, less: SparseDistribution | None) -> Floats:
-    """The logarithm of (p - q)+ for a few tokens."""
-    if less is None:
+def _residual(log_probs: Floats, ids: Ints, subtract: SparseDistribution | None) -> Floats:
+    """Return the logarithm of (p - q)+ for a few tokens; of p if there is no q."""
+    if subtract is None:
         return log_probs
-    q = (ids[:, None] == np.array(less.ids)) @ np.array(less.probabilities)
+    q = (ids[:, None] == np.array(subtract.ids)) @ np.array(subtract.probabilities)
     with np.errstate(divide="ignore"):
         return np.where(q > 0, np.log(np.maximum(np.exp(log_probs) - q, 0.0)), log_probs)

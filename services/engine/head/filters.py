@@ -1,4 +1,4 @@
-"""What sampling leaves of a row of logits: temperature, top-k, top-p and min-p as one lowest logit."""
+"""Sampling filters: top-k, top-p and min-p as one lowest logit per row."""
 
 import math
 
@@ -11,19 +11,19 @@ from fly.types import SamplingParams
 Logits = NDArray[np.float32]
 
 _NUCLEI = (1024, 16384)
-"""Most likely logits that a nucleus is looked for among, before all of them are sorted."""
+"""Numbers of most likely logits to search for the nucleus, before all logits are sorted."""
 
 
 def lowest_kept(logits: Logits, sampling: SamplingParams) -> float:
-    """The logit from which on tokens may be drawn; -inf where the filters keep all.
+    """Return the lowest logit of a token that may be drawn; -inf if the filters keep all.
 
-    Temperature, top-k, top-p, min-p, in the order of transformers: the nucleus is that of the top-k tokens.
-    (vLLM takes min-p first, so that its nucleus is that of what min-p leaves.) Tokens as likely as the last
-    one kept are kept as well, whatever their order.
+    The order is that of transformers: temperature, top-k, top-p, min-p; the nucleus is that of the top-k
+    tokens. (vLLM applies min-p first, so its nucleus is that of the tokens kept by min-p.) Ties
+    with the last token kept are kept too.
 
     Args:
-        logits: (vocabulary,) of one position, processed; not to be changed.
-        sampling: At a temperature above 0.
+        logits: (vocabulary,) of one position, processed; not changed.
+        sampling: Sampling parameters with a temperature above 0.
     """
     floor = -math.inf
     if 0 < sampling.top_k < len(logits):
@@ -36,7 +36,7 @@ def lowest_kept(logits: Logits, sampling: SamplingParams) -> float:
 
 
 def log_total(logits: Logits, floor: float, temperature: float) -> float:
-    """What `logit / temperature` exceeds the log-probability by, among the logits from `floor` on."""
+    """Return `logit / temperature` minus the log-probability, for the logits from `floor` on."""
     largest = float(logits.max())
     kept = logits if floor == -math.inf else logits[logits >= floor]
     total = np.exp((kept - np.float32(largest)) / np.float32(temperature)).sum(dtype=np.float64)
@@ -44,12 +44,12 @@ def log_total(logits: Logits, floor: float, temperature: float) -> float:
 
 
 def log_probabilities(logits: Logits, floors: Floats, temperatures: Floats, totals: Floats) -> Floats:
-    """Of each logit (rows, tokens), -inf where the filters exclude it; the rest are (rows, 1)."""
+    """Return log-probabilities (rows, tokens), -inf for excluded tokens; other arguments are (rows, 1)."""
     return np.where(logits >= floors, logits / temperatures - totals, -np.inf)
 
 
 def _nucleus(logits: Logits, floor: float, sampling: SamplingParams) -> float:
-    """The smallest logit of the smallest set, most likely first, whose probability reaches top_p."""
+    """Return the lowest logit of the smallest set of most likely tokens with probability top_p."""
     total = log_total(logits, floor, sampling.temperature)
     for size in (*_NUCLEI, len(logits)):
         largest = np.sort(np.partition(logits, -size)[-size:] if size < len(logits) else logits)[::-1]

@@ -1,4 +1,4 @@
-"""The head: from logits to choices and entropies; logits go no further."""
+"""The head: from logits to choices, entropies and log-probabilities."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,96 +8,117 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from fly.types import EntropyEstimator
-from services.engine.base import Scores, Work
-from services.engine.head.logprobs import logprobs
-from services.engine.head.processors import excluded_drafts, needs_processing, process
+from fly.types import EntropyEstimator, Logprobs
+from services.engine.base import ForwardInput, Scores
+from services.engine.head.batch_sampling import sample
+from services.engine.head.logits_processors import excluded_drafts, needs_processing, process
 from services.engine.head.sampler import sampled_scores
-from services.engine.head.sampling import sample
 
 TOP_K = 3
 
 
 class Head:
-    """Scores all output rows of a batch at once: raw logits, processors where rows ask for them, chooser."""
+    """Scores all output rows of a batch at once: logits processors, then greedy choice or sampling."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def __call__(self, logits: Tensor, batch: Sequence[Work]) -> list[Scores]:
-        """Scores per work.
+    def __call__(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
+        """Return the scores of each input.
 
         Args:
-            logits: Of all output rows, (rows, embedding rows); those beyond the vocabulary are padding.
-            batch: Whose output rows they are, in order.
+            logits: Logits of all output rows, (rows, embedding rows); padded beyond the vocabulary.
+            batch: Inputs of these rows, in order.
         """
         raw = logits[:, : self._vocab_size].float()
         spans = _spans(batch)
         processed = _process(raw, batch, spans)
         drawn = sample(processed, batch, spans)
-        is_greedy = any(work.num_outputs and index not in drawn for index, work in enumerate(batch))
+        is_greedy = any(item.num_outputs and index not in drawn for index, item in enumerate(batch))
         greedy = choose_greedy(processed).tolist() if is_greedy else []
         entropies = self._entropies(raw, batch)
         scores = []
-        for index, (work, span) in enumerate(zip(batch, spans, strict=True)):
+        for index, (item, span) in enumerate(zip(batch, spans, strict=True)):
             if index in drawn:
-                answer = sampled_scores(drawn[index], entropies[span])
+                score = sampled_scores(drawn[index], entropies[span])
             else:
-                excluded = _excluded(processed[span], work)
-                answer = Scores(tuple(greedy[span]), tuple(entropies[span]), excluded)
-            scores.append(_with_logprobs(answer, raw[span], work))
+                excluded = _excluded(processed[span], item)
+                score = Scores(tuple(greedy[span]), tuple(entropies[span]), excluded)
+            scores.append(_with_logprobs(score, raw[span], item))
         return scores
 
-    def _entropies(self, raw: Tensor, batch: Sequence[Work]) -> list[float]:
-        """Per row, by the estimator that its sequence asks for; nobody judges by a drafter's."""
-        wanted = {work.entropy for work in batch if work.num_outputs and not work.is_proposing}
-        if not wanted:
+    def _entropies(self, raw: Tensor, batch: Sequence[ForwardInput]) -> list[float]:
+        """Return the entropy of each row by its sequence's estimator; 0 if all rows are proposing."""
+        estimators = {item.entropy for item in batch if item.num_outputs and not item.is_proposing}
+        if not estimators:
             return [0.0] * len(raw)
-        if len(wanted) == 1:
-            return _as_floats(_ESTIMATE[wanted.pop()](raw))
+        if len(estimators) == 1:
+            return _as_floats(_ESTIMATE[estimators.pop()](raw))
         is_full = [
-            work.entropy is EntropyEstimator.NORMALIZED for work in batch for _ in range(work.num_outputs)
+            item.entropy is EntropyEstimator.NORMALIZED for item in batch for _ in range(item.num_outputs)
         ]
         mask = torch.tensor(is_full, device=raw.device)
         return _as_floats(torch.where(mask, normalized_entropy(raw), top_k_entropy(raw)))
 
 
-def _spans(batch: Sequence[Work]) -> list[slice]:
-    """Which output rows are whose."""
-    ends = list(accumulate(work.num_outputs for work in batch))
-    return [slice(end - work.num_outputs, end) for work, end in zip(batch, ends, strict=True)]
+def _spans(batch: Sequence[ForwardInput]) -> list[slice]:
+    """Return the output rows of each input."""
+    ends = list(accumulate(item.num_outputs for item in batch))
+    return [slice(end - item.num_outputs, end) for item, end in zip(batch, ends, strict=True)]
 
 
-def _process(raw: Tensor, batch: Sequence[Work], spans: Sequence[slice]) -> Tensor:
-    """The logits to choose from; the raw ones where nobody asks for a change."""
-    changes = [index for index, work in enumerate(batch) if work.num_outputs and needs_processing(work)]
-    processed = raw.clone() if changes else raw
-    for index in changes:
+def _process(raw: Tensor, batch: Sequence[ForwardInput], spans: Sequence[slice]) -> Tensor:
+    """Return the processed logits; the raw ones if no input has processors."""
+    changed = [index for index, item in enumerate(batch) if item.num_outputs and needs_processing(item)]
+    processed = raw.clone() if changed else raw
+    for index in changed:
         process(processed[spans[index]], batch[index])
     return processed
 
 
-def _excluded(processed: Tensor, work: Work) -> tuple[bool, ...]:
-    """Which drafts of a greedy work the processed logits rule out."""
-    if work.num_outputs and work.drafts and needs_processing(work):
-        return excluded_drafts(processed, work.drafts)
-    return (False,) * work.num_outputs
+def _excluded(processed: Tensor, item: ForwardInput) -> tuple[bool, ...]:
+    """Return which drafts of a greedy input the logits processors exclude."""
+    if item.num_outputs and item.drafts and needs_processing(item):
+        return excluded_drafts(processed, item.drafts)
+    return (False,) * item.num_outputs
 
 
-def _with_logprobs(scores: Scores, raw: Tensor, work: Work) -> Scores:
-    if work.num_logprobs is None or not work.num_outputs:
+def _with_logprobs(scores: Scores, raw: Tensor, item: ForwardInput) -> Scores:
+    if item.num_logprobs is None or not item.num_outputs:
         return scores
-    drafts = work.drafts or (-1,) * work.num_outputs
-    return replace(scores, logprobs=logprobs(raw, scores.choices, drafts, work.num_logprobs))
+    drafts = item.drafts or (-1,) * item.num_outputs
+    return replace(scores, logprobs=_logprobs(raw, scores.choices, drafts, item.num_logprobs))
+
+
+def _logprobs(
+    logits: Tensor, choices: Sequence[int], drafts: Sequence[int], count: int
+) -> tuple[Logprobs, ...]:
+    """Return log-probabilities of each row's draft, choice and most likely tokens, from raw logits.
+
+    Args:
+        logits: (rows, vocabulary), raw.
+        choices: Chosen token of each row.
+        drafts: Draft of each row, -1 for none.
+        count: Number of most likely tokens.
+    """
+    total = logits.logsumexp(-1)
+    wanted = torch.tensor([choices, [max(0, draft) for draft in drafts]], device=logits.device).T
+    chosen = (logits.gather(1, wanted) - total[:, None]).tolist()
+    values, ids = logits.topk(min(count, logits.shape[1]), dim=-1)
+    tops = zip(ids.tolist(), (values - total[:, None]).tolist(), strict=True)
+    return tuple(
+        Logprobs(draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True)))
+        for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
+    )
 
 
 def choose_greedy(logits: Tensor) -> Tensor:
-    """The most likely token of each row; not `topk`, which breaks ties otherwise."""
+    """Return the most likely token of each row; not by `topk`, which breaks ties differently."""
     return logits.argmax(-1)
 
 
 def top_k_entropy(logits: Tensor) -> Tensor:
-    """`-sum p ln p` over the three largest probabilities of the full softmax, in nats, per row."""
+    """Return `-sum p ln p` over the three largest probabilities of the full softmax, in nats, per row."""
     top = logits.topk(min(TOP_K, logits.shape[-1]), dim=-1, sorted=False).values
     log_p = top - logits.logsumexp(-1, keepdim=True)
     entropy: Tensor = -(log_p.exp() * log_p).sum(-1)
@@ -105,7 +126,7 @@ def top_k_entropy(logits: Tensor) -> Tensor:
 
 
 def normalized_entropy(logits: Tensor) -> Tensor:
-    """Entropy over the whole vocabulary divided by its largest possible value, per row."""
+    """Return the entropy over the whole vocabulary divided by its largest possible value, per row."""
     log_p = logits.log_softmax(-1)
     entropy: Tensor = torch.special.entr(log_p.exp()).sum(-1)
     return entropy / math.log(logits.shape[-1])

@@ -1,1 +1,1 @@
-"""A model folder becomes a model, or an error that says what is wrong with it."""
+"""Load models from folders: supported architectures, weight files, memory bandwidth."""

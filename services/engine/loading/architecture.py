@@ -1,4 +1,4 @@
-"""Supported models. All others are rejected by name, with the reason, before their weights are read."""
+"""Supported models; all others are rejected by name, with the reason, before their weights are read."""
 
 import json
 from pathlib import Path
@@ -9,17 +9,17 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from fly.errors import ModelError, describe
 
-_SERVED_LAYERS = {"full_attention", "sliding_attention", "attention"}
+_SUPPORTED_LAYERS = {"full_attention", "sliding_attention", "attention"}
 _LAYER_LISTS = ("layer_types", "layers_block_type")
 _QUANTIZED = ("quantization_config", "compression_config")
 _QUANTIZED_FILES = ("quantize_config.json", "quant_config.json")
 
 
 def read_config(folder: Path) -> Any:
-    """The configuration of a model that is served.
+    """Read the configuration of a supported model.
 
     Raises:
-        ModelError: There is none, or it describes something else.
+        ModelError: There is no configuration, or the model is not supported.
     """
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder")
@@ -37,41 +37,41 @@ def read_config(folder: Path) -> Any:
 
 
 def check_config(config: Any) -> None:
-    """Raises `ModelError` where ragged attention would compute something else than the model means."""
+    """Raise `ModelError` if ragged attention cannot compute the model correctly."""
     name, text_config = config.model_type, config.get_text_config()
     if config.is_encoder_decoder or text_config.is_encoder_decoder:
-        raise ModelError(f"{name}: encoder-decoder models are not served")
+        raise ModelError(f"{name}: encoder-decoder models are not supported")
     if getattr(text_config, "kv_lora_rank", None):
-        raise ModelError(f"{name}: multi-head latent attention (MLA) is not served")
+        raise ModelError(f"{name}: multi-head latent attention (MLA) is not supported")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{name}: is not a causal language model of transformers {transformers.__version__}")
     if model_class(config)._is_stateful:
-        raise ModelError(f"{name}: layers with a recurrent state (Mamba, linear attention) are not served")
+        raise ModelError(f"{name}: layers with a recurrent state (Mamba, linear attention) are not supported")
     layers = {layer for key in _LAYER_LISTS for layer in getattr(text_config, key, None) or ()}
-    if others := sorted(layers - _SERVED_LAYERS):
-        raise ModelError(f"{name}: layers of type {', '.join(others)} are not served")
+    if others := sorted(layers - _SUPPORTED_LAYERS):
+        raise ModelError(f"{name}: layers of type {', '.join(others)} are not supported")
 
 
 def model_class(config: Any) -> Any:
-    """Of transformers' causal language models."""
+    """Return transformers' causal language model class of a configuration."""
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
 def context_length(config: Any) -> int:
-    """Longest sequence in tokens, of a text configuration.
+    """Return the longest sequence in tokens of a text configuration.
 
-    LongRoPE changes the rotation of all positions with the longest sequence of a batch; up to the original
-    length it does not.
+    LongRoPE changes the rotation of all positions once the longest sequence of a batch exceeds the original
+    length, so the original length is the limit.
 
     Raises:
-        ModelError: The configuration does not say.
+        ModelError: The configuration has no valid `max_position_embeddings`.
     """
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int) or length < 1:
         raise ModelError(f"{config.model_type}: max_position_embeddings is {length!r}, must be at least 1")
     rope = getattr(config, "rope_parameters", None) or {}
-    changing = [part for part in (rope, *rope.values()) if isinstance(part, dict) and _is_long(part)]
-    return min([length, *(int(part["original_max_position_embeddings"]) for part in changing)])
+    rescaled = [part for part in (rope, *rope.values()) if isinstance(part, dict) and _is_long(part)]
+    return min([length, *(int(part["original_max_position_embeddings"]) for part in rescaled)])
 
 
 def _is_long(rope: dict[str, Any]) -> bool:
@@ -83,26 +83,26 @@ def _check_adapter(folder: Path) -> None:
     if path.is_file():
         kind = _read_json(path).get("peft_type", "adapter")
         raise ModelError(
-            f"{folder} holds a {kind} adapter, which is not served: merge it into its base model"
+            f"{folder} holds a {kind} adapter, which is not supported: merge it into its base model"
         )
 
 
 def _check_description(path: Path, described: dict[str, Any]) -> None:
-    """What AutoConfig would answer with many lines, or not at all."""
+    """Check for faults that AutoConfig reports in many lines or not at all."""
     name = described.get("model_type")
     if name is None:
         raise ModelError(f"{path} has no model_type")
     if name not in CONFIG_MAPPING:
-        own = "; code of its own (auto_map) is never run" if described.get("auto_map") else ""
-        raise ModelError(f"{path}: {name!r} is no model of transformers {transformers.__version__}{own}")
+        own = "; its own code (auto_map) is never run" if described.get("auto_map") else ""
+        raise ModelError(f"{path}: {name!r} is not a model of transformers {transformers.__version__}{own}")
     if method := _quantization(path.parent, described):
         raise ModelError(
-            f"{path.parent}: {name} quantized with {method} is not served: take the unquantized weights"
+            f"{path.parent}: {name} quantized with {method} is not supported: use the unquantized weights"
         )
 
 
 def _quantization(folder: Path, described: dict[str, Any]) -> str | None:
-    """The method's name."""
+    """Return the name of the quantization method, if there is one."""
     text = described.get("text_config")
     for part in (described, text if isinstance(text, dict) else {}):
         for key in _QUANTIZED:
@@ -111,13 +111,13 @@ def _quantization(folder: Path, described: dict[str, Any]) -> str | None:
     return next((name for name in _QUANTIZED_FILES if (folder / name).is_file()), None)
 
 
-def _check_class(path: Path, described: dict[str, Any], served: str) -> None:
-    names = described.get("architectures") or [served]
-    if served in names:
+def _check_class(path: Path, described: dict[str, Any], supported: str) -> None:
+    names = described.get("architectures") or [supported]
+    if supported in names:
         return
     found = ", ".join(map(str, names))
-    own = "" if hasattr(transformers, str(names[0])) else ", a class of its own, whose code is never run"
-    raise ModelError(f"{path}: architectures is {found}{own}; served is {served}")
+    own = "" if hasattr(transformers, str(names[0])) else ", a custom class, whose code is never run"
+    raise ModelError(f"{path}: architectures is {found}{own}; supported is {supported}")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How near a replica comes to the limit that memory sets: decoding one token reads every weight once."""
+"""Measure memory bandwidth: decoding one token reads every weight once, so memory limits its speed."""
 
 import time
 from collections.abc import Callable
@@ -9,24 +9,24 @@ import torch.nn.functional as F
 from torch import nn
 
 from fly.types import SamplingParams
-from services.engine.base import Runner, Work
+from services.engine.base import ForwardInput, Runner
 
 _PROBE_BYTES = 1 << 28
 _PROBE_COLUMNS = 4096
-_MOST_REPETITIONS = 8
-_LEAST_REPETITIONS = 3
-_PATIENCE_S = 0.2
-"""A machine that is busy with other things is not held up any longer."""
+_MAX_REPETITIONS = 8
+_MIN_REPETITIONS = 3
+_MAX_MEASUREMENT_S = 0.2
+"""Longest measurement on a busy machine, after `_MIN_REPETITIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What one decoding forward reads, and how fast.
+    """Bytes that one decoding forward reads, and their rate.
 
     Attributes:
-        weight_bytes: Weights read per forward, those of the embedding's rows left out.
-        forward_s: Of one token of one sequence, its attention and head included.
-        limit_bytes_per_s: At which the same threads read weights that are many times as large as a cache.
+        weight_bytes: Weights read per forward, without the rows of the embedding.
+        forward_s: Seconds of a forward of one token of one sequence, including attention and head.
+        limit_bytes_per_s: Rate at which the same threads read weights many times as large as a cache.
     """
 
     weight_bytes: int
@@ -39,7 +39,7 @@ class Bandwidth:
 
     @property
     def share(self) -> float:
-        """Achieved by limit; above 1 where the weights stay in a cache."""
+        """Achieved rate divided by the limit; above 1 if the weights stay in a cache."""
         return self.achieved_bytes_per_s / self.limit_bytes_per_s
 
     def describe(self) -> str:
@@ -51,7 +51,7 @@ class Bandwidth:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of weights that a forward of few tokens reads: all but embeddings that are no head as well."""
+    """Return the bytes of weights that a forward of few tokens reads: all but embeddings, unless tied."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     tables -= {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
     return sum(
@@ -62,16 +62,16 @@ def weight_bytes(model: nn.Module) -> int:
 def measure_limit(
     dtype: torch.dtype, device: torch.device | None = None, num_bytes: int = _PROBE_BYTES
 ) -> float:
-    """Bytes per second at which torch's threads read weights: the best of the products that serve one token.
+    """Measure the bytes per second at which torch's threads read weights in matrix-vector products.
 
-    Memory does not know types: where `dtype` is computed slowly, as bfloat16 is without instructions of its
-    own, float32 shows the limit.
+    Measures `dtype` and float32 and returns the larger rate: where `dtype` is computed slowly, as bfloat16
+    without its instructions, float32 shows the limit of memory.
     """
     return max(_read_rate(kind, device or torch.device("cpu"), num_bytes) for kind in {dtype, torch.float32})
 
 
 def measure_forward_s(runner: Runner) -> float:
-    """Seconds for one token of one sequence, the least of several.
+    """Measure the seconds for one token of one sequence, the minimum of several runs.
 
     Raises:
         RuntimeError: The runner has no free slot.
@@ -79,9 +79,17 @@ def measure_forward_s(runner: Runner) -> float:
     slot = runner.allocate(1)
     if slot is None:
         raise RuntimeError("no slot is free to measure a forward")
-    work = Work(slot, 0, (0,), 1, SamplingParams(), prompt_length=1, history=(0,))
+    item = ForwardInput(
+        slot=slot,
+        start=0,
+        tokens=(0,),
+        num_outputs=1,
+        sampling=SamplingParams(),
+        prompt_length=1,
+        history=(0,),
+    )
     try:
-        return _least_s(lambda: runner.forward([work]))
+        return _minimum_s(lambda: runner.forward([item]))
     finally:
         runner.free(slot)
 
@@ -92,19 +100,19 @@ def _read_rate(dtype: torch.dtype, device: torch.device, num_bytes: int) -> floa
     row = torch.ones(1, columns, dtype=dtype, device=device)
 
     def read() -> None:
-        F.linear(row, weight)[0, 0].item()  # a device answers when it has finished
+        F.linear(row, weight)[0, 0].item()  # waits until the device has finished
 
-    return weight.numel() * dtype.itemsize / _least_s(read)
+    return weight.numel() * dtype.itemsize / _minimum_s(read)
 
 
-def _least_s(run: Callable[[], object]) -> float:
-    """Of several runs, the first of which also warms up."""
-    best, began = float("inf"), time.perf_counter()
-    for repetition in range(_MOST_REPETITIONS):
+def _minimum_s(run: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of several runs; the first also warms up."""
+    best, started = float("inf"), time.perf_counter()
+    for repetition in range(_MAX_REPETITIONS):
         start = time.perf_counter()
         run()
         now = time.perf_counter()
         best = min(best, now - start)
-        if repetition + 1 >= _LEAST_REPETITIONS and now - began > _PATIENCE_S:
+        if repetition + 1 >= _MIN_REPETITIONS and now - started > _MAX_MEASUREMENT_S:
             break
     return best

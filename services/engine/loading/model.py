@@ -1,4 +1,4 @@
-"""A model folder becomes an unmodified transformers model, or an error that says what is wrong with it."""
+"""Load a model folder into an unmodified transformers model, or report what is wrong with the folder."""
 
 import hashlib
 import logging
@@ -23,16 +23,16 @@ _BLOCK_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model and what its folder says about it.
+    """A model and the properties of its folder.
 
     Attributes:
-        model: In evaluation mode, on its device.
-        architecture: Its class.
+        model: The model, in evaluation mode, on its device.
+        architecture: Name of its class.
         vocab_size: Token ids lie below this; the embedding may be padded beyond.
         context_length: Longest sequence in tokens.
         weight_fingerprint: Hash of configuration and weights.
-        token_map_hash: Hash of the tokenizer's map; empty where the folder has no tokenizer.
-        shards: Ranks that hold a part of it each; 1 where it is whole.
+        token_map_hash: Hash of the tokenizer's map; empty if the folder has no tokenizer.
+        shards: Ranks that hold a part of it each; 1 if this process holds the whole model.
     """
 
     model: PreTrainedModel
@@ -45,19 +45,19 @@ class LoadedModel:
 
 
 def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -> LoadedModel:
-    """Loads safetensors weights into a transformers class; no remote code, no network.
+    """Load safetensors weights into a transformers class; no remote code, no network.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         dtype: Compute type.
-        device: Where it goes.
-        shards: Ranks of the process group that share it, each of which loads its own part.
+        device: Device to move it to.
+        shards: Ranks of the process group that share it; each loads its own part.
 
     Raises:
-        ModelError: The folder is missing or incomplete, or its architecture is not served.
+        ModelError: The folder is missing or incomplete, or its architecture is not supported.
     """
     if dtype not in DTYPES:
-        raise ModelError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        raise ModelError(f"dtype is {dtype!r}, must be one of {', '.join(DTYPES)}")
     config = read_config(folder)
     weights = weight_files(folder)
     text_config = config.get_text_config()
@@ -76,7 +76,7 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
 
 
 def fingerprint(files: list[Path]) -> str:
-    """Hash of names and contents."""
+    """Return a hash of the files' names, sizes and contents."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode())
@@ -105,11 +105,11 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
                 trust_remote_code=False,
                 attn_implementation=_reference_attention(config),
                 distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
-                generation_config=unused,  # the folder's own is the router's affair
-                ignore_mismatched_sizes=True,  # told by _check_report, with the sizes
+                generation_config=unused,  # the router reads the folder's own
+                ignore_mismatched_sizes=True,  # reported by _check_report, with the sizes
                 output_loading_info=True,
             )
-    except Exception as error:  # transformers and safetensors raise nearly everything here
+    except Exception as error:  # transformers and safetensors raise many types here
         raise ModelError(f"{folder} cannot be loaded: {describe(error)}") from error
     model, report = loaded
     _check_report(folder, report)
@@ -122,12 +122,12 @@ def _check_report(folder: Path, report: dict[str, Any]) -> None:
             raise ModelError(f"{folder}: {kind.replace('_', ' ')}: {_some(keys)}")
     if mismatched := report.get("mismatched_keys"):
         sizes = [f"{key} is {list(found)}, must be {list(wanted)}" for key, found, wanted in mismatched]
-        raise ModelError(f"{folder}: weights of a wrong shape: {_some(sizes)}")
+        raise ModelError(f"{folder}: weights with a wrong shape: {_some(sizes)}")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' own report over many lines."""
+    """Suppress transformers' own report, which has many lines."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
@@ -137,7 +137,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reference_attention(config: Any) -> str:
-    """What transformers itself computes with: eager attention where SDPA cannot (sinks, soft-capping)."""
+    """Return the attention of transformers to compare with: eager where SDPA cannot (sinks, soft-capping)."""
     return "sdpa" if model_class(config)._supports_sdpa else "eager"
 
 

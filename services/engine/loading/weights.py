@@ -1,4 +1,4 @@
-"""The weight files of a model folder: safetensors, whole, and named by nothing but the folder itself."""
+"""The weight files of a model folder: complete safetensors files inside that folder."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,10 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """What transformers loads from the folder; pickled weights beside it are never opened.
+    """Return the files that transformers loads from the folder; pickled weights are never opened.
 
     Raises:
-        ModelError: There are no safetensors, a shard is missing, or a file is not whole.
+        ModelError: There are no safetensors, a shard is missing, or a file is incomplete.
     """
     if (folder / _WHOLE).is_file():
         files = [folder / _WHOLE]
@@ -26,7 +26,7 @@ def weight_files(folder: Path) -> list[Path]:
     else:
         raise ModelError(f"{folder} has {_found_instead(folder)}")
     for file in files:
-        _check_whole(file)
+        _check_complete(file)
     return files
 
 
@@ -35,18 +35,18 @@ def _shards(index: Path) -> list[Path]:
         named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         names = sorted({str(name) for name in named})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index} is not an index of weights: {describe(error)}") from error
+        raise ModelError(f"{index} is not a valid index of weights: {describe(error)}") from error
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(f"{index} names {name!r}, must name *.safetensors files of its own folder")
+            raise ModelError(f"{index} lists {name!r}, must list *.safetensors files in its own folder")
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing or not names:
-        raise ModelError(f"{index.parent} lacks weights that {_INDEX} names: {', '.join(missing) or 'none'}")
+        raise ModelError(f"{index.parent} lacks weights that {_INDEX} lists: {', '.join(missing) or 'none'}")
     return [index.parent / name for name in names]
 
 
-def _check_whole(file: Path) -> None:
-    """Reads the header; it says how long the file must be."""
+def _check_complete(file: Path) -> None:
+    """Read the header, which contains the length that the file must have."""
     with file.open("rb") as opened:
         if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
             raise ModelError(
@@ -56,15 +56,17 @@ def _check_whole(file: Path) -> None:
         with safe_open(file, framework="pt"):
             pass
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file} is damaged or was not copied whole: {describe(error)}") from error
+        raise ModelError(f"{file} is damaged or incomplete: {describe(error)}") from error
 
 
 def _found_instead(folder: Path) -> str:
-    """What the folder has in place of weights that could be loaded."""
+    """Describe the weights that the folder has instead of loadable ones."""
     if others := sorted(path.name for path in folder.glob("*.safetensors")):
         return f"neither {_WHOLE} nor {_INDEX}, only {', '.join(others[:3])}"
     if any(any(folder.glob(pattern)) for pattern in _PICKLED):
         return "only pickled weights, which can run code: convert them to safetensors"
     if any(folder.glob("*.gguf")):
-        return "only GGUF weights, which are not served: use the safetensors that they were made from"
+        return (
+            "only GGUF weights, which are not supported: use the safetensors weights that they were made from"
+        )
     return "no *.safetensors weights"

@@ -1,1 +1,1 @@
-"""KV memory: who holds how much of it, how it is laid out, and which beginnings are there already."""
+"""KV memory: which sequences hold how much of it, how it is laid out, and which prefixes are cached."""

@@ -1,42 +1,42 @@
-"""Which KV memory holds which beginnings of sequences, by chained hashes of blocks of tokens; pure."""
+"""Prefix caching: find KV slots with a common prefix by chained hashes of token blocks; pure."""
 
 from collections.abc import Sequence, Set
 from typing import NamedTuple, Protocol
 
 from fly.blocks import BLOCK_TOKENS, BlockKey
-from services.engine.base import Slot
+from services.engine.base import KvSlot
 
 
-class Match(NamedTuple):
-    """A slot that holds a prefix, and how many of its blocks."""
+class PrefixMatch(NamedTuple):
+    """A slot that holds a prefix, and the number of its blocks."""
 
-    slot: Slot
+    slot: KvSlot
     num_blocks: int
 
 
 class PrefixIndex:
-    """Which slots hold which blocks; a slot that holds a block holds all before it."""
+    """Index of the blocks that slots hold; a slot that holds a block holds all blocks before it."""
 
     def __init__(self) -> None:
-        self._chains: dict[Slot, list[BlockKey]] = {}
-        self._holders: dict[BlockKey, dict[Slot, None]] = {}
+        self._chains: dict[KvSlot, list[BlockKey]] = {}
+        self._holders: dict[BlockKey, dict[KvSlot, None]] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
 
-    def num_blocks(self, slot: Slot) -> int:
-        """Blocks that are known of the slot."""
+    def num_blocks(self, slot: KvSlot) -> int:
+        """Return the number of indexed blocks of the slot."""
         return len(self._chains.get(slot, ()))
 
-    def extend(self, slot: Slot, keys: Sequence[BlockKey]) -> None:
-        """The slot holds the blocks `keys`, of which what is known already is a beginning."""
+    def extend(self, slot: KvSlot, keys: Sequence[BlockKey]) -> None:
+        """Record that the slot holds the blocks `keys`, which begin with those already indexed."""
         chain = self._chains.setdefault(slot, [])
         for key in keys[len(chain) :]:
             chain.append(key)
             self._holders.setdefault(key, {})[slot] = None
 
-    def truncate(self, slot: Slot, num_tokens: int) -> None:
-        """The slot's memory is about to change from position `num_tokens` on."""
+    def truncate(self, slot: KvSlot, num_tokens: int) -> None:
+        """Remove blocks from position `num_tokens` on, because the slot's memory is about to change there."""
         chain = self._chains.get(slot, [])
         for key in chain[num_tokens // BLOCK_TOKENS :]:
             del self._holders[key][slot]
@@ -44,61 +44,61 @@ class PrefixIndex:
                 del self._holders[key]
         del chain[num_tokens // BLOCK_TOKENS :]
 
-    def forget(self, slot: Slot) -> None:
-        """The slot holds nothing any more."""
+    def forget(self, slot: KvSlot) -> None:
+        """Remove all blocks of the slot."""
         self.truncate(slot, 0)
         self._chains.pop(slot, None)
 
-    def match(self, keys: Sequence[BlockKey], known_blocks: int, slot: Slot) -> Match | None:
-        """The longest beginning of `keys` that a slot other than `slot` holds.
+    def match(self, keys: Sequence[BlockKey], computed_blocks: int, slot: KvSlot) -> PrefixMatch | None:
+        """Return the longest prefix of `keys` that a slot other than `slot` holds.
 
         Args:
-            keys: Of the prefix that is wanted.
-            known_blocks: No match that is not longer is of use.
-            slot: Who asks.
+            keys: Blocks of the wanted prefix.
+            computed_blocks: Blocks that `slot` has already; the match must be longer.
+            slot: The slot that needs the prefix.
         """
-        longest: dict[Slot, None] = {}
-        length = known_blocks
-        for key in keys[known_blocks:]:
+        longest: dict[KvSlot, None] = {}
+        length = computed_blocks
+        for key in keys[computed_blocks:]:
             holders = self._holders.get(key, {})
             if len(holders) == (slot in holders):
                 break
             longest, length = holders, length + 1
-        return Match(next(other for other in longest if other != slot), length) if longest else None
+        return PrefixMatch(next(other for other in longest if other != slot), length) if longest else None
 
-    def covering(self, slot: Slot) -> Set[Slot]:
-        """The other slots that hold every block of the slot, which must hold some."""
+    def covering(self, slot: KvSlot) -> Set[KvSlot]:
+        """Return the other slots that hold every block of the slot, which must hold at least one."""
         return self._holders[self._chains[slot][-1]].keys() - {slot}
 
 
-class Prefixes(Protocol):
-    """What a sequence asks of a memory that remembers prefixes; on the engine's thread only."""
+class PrefixCache(Protocol):
+    """Shared prefixes, as a sequence uses them; called on the engine's thread only."""
 
-    def num_published(self, slot: Slot) -> int:
-        """Blocks of the slot that others may have."""
+    def num_published(self, slot: KvSlot) -> int:
+        """Return the number of blocks of the slot that others may share."""
 
-    def publish(self, slot: Slot, keys: Sequence[BlockKey]) -> None:
-        """NgramSource may have the blocks `keys` of the slot from now on."""
+    def publish(self, slot: KvSlot, keys: Sequence[BlockKey]) -> None:
+        """Allow others to share the blocks `keys` of the slot."""
 
-    def reuse(self, slot: Slot, keys: Sequence[BlockKey], known_blocks: int) -> int:
-        """Fills the slot with the longest beginning of `keys` that is known, if it exceeds `known_blocks`.
+    def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:
+        """Fill the slot with the longest cached prefix of `keys`, if it is longer than `computed_blocks`.
 
         Returns:
-            Blocks that the slot holds now; 0 where nothing was found, or no room for it.
+            Blocks that the slot holds now; 0 if no such prefix was found or memory is full.
         """
 
 
-class NoPrefixes:
-    """Remembers nothing."""
+class NullPrefixCache:
+    """A prefix cache that stores nothing."""
 
-    def num_published(self, slot: Slot) -> int:
+    def num_published(self, slot: KvSlot) -> int:
         return 0
 
-    def publish(self, slot: Slot, keys: Sequence[BlockKey]) -> None:
+    def publish(self, slot: KvSlot, keys: Sequence[BlockKey]) -> None:
         return
 
-    def reuse(self, slot: Slot, keys: Sequence[BlockKey], known_blocks: int) -> int:
+    def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:
         return 0
 
 
-NO_PREFIXES = NoPrefixes()
+NULL_PREFIX_CACHE = NullPrefixCache()

@@ -1,1 +1,1 @@
-"""One model shared by several processes: the leader tells each forward's plan, every rank runs it."""
+"""One model sharded over several processes: the leader broadcasts a plan per forward; all ranks run it."""

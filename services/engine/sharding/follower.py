@@ -1,19 +1,31 @@
-"""A follower of a shared model: it hears a plan, repeats the memory operations, runs the forward."""
+"""The followers of a sharded model: receive plans, replay memory operations, compute forwards.
 
-from services.engine.config import ModelConfig
-from services.engine.forward.torch_runner import TorchRunner, load_runner
-from services.engine.sharding.group import ShardGroup
-from services.engine.sharding.operations import repeat
+Importing this module loads no torch, so that a process can start followers without it.
+"""
+
+import multiprocessing
+import signal
+from functools import partial
+from typing import TYPE_CHECKING
+
+from services.engine.config import ModelConfig, StartFollowers
+from services.engine.sharding.operations import replay
 from services.engine.sharding.plan_codec import GroupPlan, decode
+
+if TYPE_CHECKING:
+    from services.engine.forward.torch_runner import TorchRunner
 
 
 def follow(config: ModelConfig, rank: int, port: int) -> None:
-    """Joins the group whose rendezvous is at `port`, and runs what its leader tells until the last plan.
+    """Join the group whose rendezvous is at `port`, and run its leader's plans until the last one.
 
     Raises:
-        ModelError: The model cannot be served, or the group was not complete in time.
+        ModelError: The model is not supported, or the group was not complete in time.
         RunnerLost: The group is broken.
     """
+    from services.engine.forward.torch_runner import load_runner
+    from services.engine.sharding.group import ShardGroup
+
     assert config.sharding is not None
     group = ShardGroup.join(config.sharding, rank, port, config.device)
     with group.left_on_error():
@@ -23,9 +35,28 @@ def follow(config: ModelConfig, rank: int, port: int) -> None:
     group.leave()
 
 
-def run(plan: GroupPlan, runner: TorchRunner) -> None:
-    """One plan: memory first, as the leader had it when it made the forward."""
+def run(plan: GroupPlan, runner: "TorchRunner") -> None:
+    """Run one plan: first the memory operations, then the forward."""
     for operation in plan.operations:
-        repeat(operation, runner)
-    if plan.works:
-        runner.logits(plan.works)
+        replay(operation, runner)
+    if plan.inputs:
+        runner.logits(plan.inputs)
+
+
+def spawn_followers(config: ModelConfig) -> StartFollowers:
+    """Return a function that starts the followers as child processes, which end with this process."""
+    return partial(_spawn, config)
+
+
+def _spawn(config: ModelConfig, port: int) -> None:
+    assert config.sharding is not None
+    context = multiprocessing.get_context("spawn")
+    for rank in range(1, config.sharding.shards):
+        arguments = (config, rank, port)
+        context.Process(target=_follow, args=arguments, name=f"shard-{rank}", daemon=True).start()
+
+
+def _follow(config: ModelConfig, rank: int, port: int) -> None:
+    # NOTE: a terminal sends Ctrl-C to all its processes; the leader drains first, then sends the last plan.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow(config, rank, port)

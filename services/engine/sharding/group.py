@@ -1,4 +1,4 @@
-"""The process group of one replica: its ranks meet, load, and pass plans on."""
+"""The process group of one sharded replica: rendezvous, barrier after loading, broadcast of plans."""
 
 import contextlib
 import os
@@ -17,36 +17,36 @@ from services.engine.config import Sharding, StartFollowers
 
 LEADER = 0
 _HOST = "127.0.0.1"
-"""All ranks are on one node: neither their rendezvous nor gloo listens anywhere else."""
+"""All ranks are on one node: the rendezvous and gloo listen on loopback only."""
 _FRAME = 1024
-"""Integers of a plan's first broadcast; what does not fit follows in a second one."""
+"""Integers of a plan's first broadcast; the rest follows in a second one."""
 
 
 class ShardGroup:
-    """One rank's membership; a process is in one group at most.
+    """One rank's membership; a process can be in one group only.
 
-    NOTE: collectives must be the same on every rank, in the same order: only a plan starts one.
+    NOTE: all ranks must call the same collectives in the same order, so only a plan may start one.
     """
 
     def __init__(self, store: Store, rank: int, sharding: Sharding, device: str) -> None:
-        """Waits until all ranks are there.
+        """Wait until all ranks have joined.
 
         Raises:
-            ModelError: They were not in time.
+            ModelError: A rank has not joined within `start_timeout_s`.
         """
         self.rank = rank
         self.sharding = sharding
         os.environ["GLOO_SOCKET_IFNAME"] = _loopback()
         timeout = timedelta(seconds=sharding.group_timeout_s)
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-        _meet(store, rank, sharding)
+        _join_all(store, rank, sharding)
         dist.init_process_group(backend, store=store, rank=rank, world_size=sharding.shards, timeout=timeout)
-        # NOTE: of its own, so that plans are plain CPU tensors on every device.
+        # NOTE: a separate group, so that plans are plain CPU tensors on every device.
         self._plans = dist.new_group(backend="gloo", timeout=timeout)
 
     @classmethod
     def lead(cls, sharding: Sharding, start_followers: StartFollowers, device: str = "cpu") -> "ShardGroup":
-        """A group on a fresh port, with this process as its first rank."""
+        """Create a group on a free port, with this process as rank 0, and start the followers."""
         with socket.create_server((_HOST, 0)) as server:
             port = server.getsockname()[1]
             store = _store(sharding, port, is_master=True, master_listen_fd=server.detach())
@@ -55,22 +55,22 @@ class ShardGroup:
 
     @classmethod
     def join(cls, sharding: Sharding, rank: int, port: int, device: str = "cpu") -> "ShardGroup":
-        """The group whose rendezvous listens at `port`."""
+        """Join the group whose rendezvous listens on `port`."""
         return cls(_store(sharding, port, is_master=False), rank, sharding, device)
 
     def wait_for_all(self) -> None:
-        """Returns once every rank has got here.
+        """Return once every rank has called this.
 
         Raises:
-            ModelError: One has not in time.
+            ModelError: A rank has not called it within `start_timeout_s`.
         """
         try:
             dist.monitored_barrier(self._plans, timedelta(seconds=self.sharding.group_start_timeout_s))
         except RuntimeError as error:
-            raise ModelError(_absent(self.sharding, "loaded", error)) from error
+            raise ModelError(_timeout_message(self.sharding, "loaded", error)) from error
 
     def send(self, values: list[int]) -> None:
-        """Tells the followers; returns before they have heard.
+        """Send a plan to the followers; return before they have received it.
 
         Raises:
             RunnerLost: The group is broken.
@@ -83,10 +83,10 @@ class ShardGroup:
             self._broadcast(message[_FRAME:])
 
     def receive(self) -> list[int]:
-        """What the leader tells next.
+        """Receive the leader's next plan.
 
         Raises:
-            RunnerLost: The group is broken, or the leader said nothing within the timeout.
+            RunnerLost: The group is broken, or the leader sent nothing within `timeout_s`.
         """
         frame = torch.zeros(_FRAME, dtype=torch.long)
         self._broadcast(frame)
@@ -99,10 +99,10 @@ class ShardGroup:
 
     @contextlib.contextmanager
     def left_on_error(self) -> Iterator[None]:
-        """Leaves the group where the block fails, so that the other ranks fail as well, and at once.
+        """Leave the group if the block fails, so that the other ranks fail at once too.
 
         Raises:
-            RunnerLost: Instead of what torch raises when a rank is lost.
+            RunnerLost: In place of torch's own error when a rank is lost.
         """
         try:
             yield
@@ -113,7 +113,7 @@ class ShardGroup:
             raise
 
     def leave(self) -> None:
-        """Closes its connections; without the last plan, the others take it for lost."""
+        """Close the connections; without a last plan, the other ranks report this one as lost."""
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
 
@@ -124,22 +124,22 @@ class ShardGroup:
             raise RunnerLost(f"rank {self.rank} has lost its group: {_first_line(error)}") from error
 
 
-def _store(sharding: Sharding, port: int, is_master: bool, **more: Any) -> TCPStore:
+def _store(sharding: Sharding, port: int, is_master: bool, **options: Any) -> TCPStore:
     timeout = timedelta(seconds=sharding.group_start_timeout_s)
     try:
-        return TCPStore(_HOST, port, sharding.shards, is_master, timeout, wait_for_workers=False, **more)
+        return TCPStore(_HOST, port, sharding.shards, is_master, timeout, wait_for_workers=False, **options)
     except RuntimeError as error:
-        raise ModelError(_absent(sharding, "met", error)) from error
+        raise ModelError(_timeout_message(sharding, "joined", error)) from error
 
 
-def _meet(store: Store, rank: int, sharding: Sharding) -> None:
-    """Waits for all ranks: the group's own timeout is too short for processes that are still starting."""
+def _join_all(store: Store, rank: int, sharding: Sharding) -> None:
+    """Wait for all ranks with `start_timeout_s`; the group's own timeout is too short for a start."""
     try:
         store.set(f"rank-{rank}", "here")
-        everyone = [f"rank-{other}" for other in range(sharding.shards)]
-        store.wait(everyone, timedelta(seconds=sharding.group_start_timeout_s))
+        all_ranks = [f"rank-{other}" for other in range(sharding.shards)]
+        store.wait(all_ranks, timedelta(seconds=sharding.group_start_timeout_s))
     except RuntimeError as error:
-        raise ModelError(_absent(sharding, "met", error)) from error
+        raise ModelError(_timeout_message(sharding, "joined", error)) from error
 
 
 def _loopback() -> str:
@@ -147,11 +147,9 @@ def _loopback() -> str:
     return next((name for name in names if name.startswith("lo")), names[0])
 
 
-def _absent(sharding: Sharding, act: str, error: Exception) -> str:
-    return (
-        f"shards: {sharding.shards} ranks have not {act} within {sharding.group_start_timeout_s:g} s:"
-        f" {_first_line(error)}"
-    )
+def _timeout_message(sharding: Sharding, act: str, error: Exception) -> str:
+    limit = f"{sharding.group_start_timeout_s:g} s (group_start_timeout_s)"
+    return f"shards: {sharding.shards} ranks have not {act} within {limit}: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,29 +1,39 @@
-"""The leader of a shared model: a runner whose every forward is run by all ranks."""
+"""The leader of a sharded model: a runner whose forwards are computed by all ranks."""
 
+import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from fly.errors import ModelError
 from services.common.model_source import model_folder
-from services.engine.base import RunnerLost, Scores, Work
+from services.engine.base import ForwardInput, RunnerLost, Scores
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.architecture import read_config
-from services.engine.sharding.checks import check_shards
 from services.engine.sharding.group import ShardGroup
-from services.engine.sharding.operations import RecordingMemory
+from services.engine.sharding.operations import RecordingAllocator
 from services.engine.sharding.plan_codec import GroupPlan, encode
 
 logger = logging.getLogger(__name__)
 
+_SPLIT_SIZES = {
+    "num_attention_heads": "attention heads",
+    "num_key_value_heads": "KV heads",
+    "intermediate_size": "MLP width",
+    "moe_intermediate_size": "width of the experts",
+}
+"""Sizes of a model that the number of shards must divide."""
 
-class LeaderRunner(RecordingMemory):
-    """A `Runner` that tells its followers what to do; the head is only here.
+
+class LeaderRunner(RecordingAllocator):
+    """A `Runner` that sends plans to its followers; only the leader has a head.
 
     Attributes:
-        info: What it serves.
-        num_heartbeats: Plans without work that it has sent.
+        info: The model.
+        num_heartbeats: Plans without a forward that it has sent.
     """
 
     def __init__(self, runner: TorchRunner, group: ShardGroup) -> None:
@@ -34,13 +44,13 @@ class LeaderRunner(RecordingMemory):
         self._group = group
         self._is_lost = False
 
-    def forward(self, batch: Sequence[Work]) -> list[Scores]:
-        """As a `Runner`.
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
+        """Compute a batch on all ranks, as `Runner`.
 
         Raises:
-            RunnerLost: A rank is lost, or the ranks no longer do the same.
+            RunnerLost: A rank is lost, or the ranks have diverged.
         """
-        self._tell(batch)
+        self._send(batch)
         return self._runner.score(self._logits(batch), batch)
 
     @property
@@ -48,44 +58,45 @@ class LeaderRunner(RecordingMemory):
         return self._group.sharding.heartbeat_s
 
     def on_idle(self) -> None:
-        """A heartbeat; memory operations go along.
+        """Send a heartbeat, with the memory operations since the last plan.
 
         Raises:
             RunnerLost: A rank is lost.
         """
-        self._tell(())
+        self._send(())
         self.num_heartbeats += 1
 
     def close(self) -> None:
-        """Tells the followers to end, and leaves."""
+        """Send the last plan to the followers, and leave the group."""
         if not self._is_lost:
             try:
-                self._tell((), is_last=True)
+                self._send((), is_last=True)
             except RunnerLost as error:
-                logger.warning("the group could not be told to end: %s", error)
+                logger.warning("the last plan could not be sent to the followers: %s", error)
         self._group.leave()
 
-    def _tell(self, works: Sequence[Work], is_last: bool = False) -> None:
+    def _send(self, inputs: Sequence[ForwardInput], is_last: bool = False) -> None:
+        plan = GroupPlan(operations=self.take_operations(), inputs=inputs, is_last=is_last)
         try:
-            self._group.send(encode(GroupPlan(self.take(), works, is_last)))
+            self._group.send(encode(plan))
         except RunnerLost:
             self._is_lost = True
             raise
 
-    def _logits(self, batch: Sequence[Work]) -> Tensor:
+    def _logits(self, batch: Sequence[ForwardInput]) -> Tensor:
         try:
             return self._runner.logits(batch)
         except Exception as error:
-            # NOTE: whatever it is: the other ranks are in the middle of a forward that this one has left.
+            # NOTE: any error is final: the other ranks wait in a forward that this rank has left.
             self._is_lost = True
-            raise RunnerLost(f"a shared forward failed: {type(error).__name__}") from error
+            raise RunnerLost(f"a sharded forward failed: {type(error).__name__}") from error
 
 
 def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
-    """Forms the group, loads this rank's part, and proves with the others that they compute the model.
+    """Form the group, load this rank's part, and check the sharded model against transformers.
 
     Raises:
-        ModelError: The model cannot be served by so many, or they were not ready in time.
+        ModelError: The model cannot be split by the number of shards, or a follower was not ready in time.
         RunnerLost: A follower was lost meanwhile.
     """
     sharding = config.sharding
@@ -94,3 +105,28 @@ def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
     group = ShardGroup.lead(sharding, start_followers, config.device)
     with group.left_on_error():
         return LeaderRunner(load_runner(config, sharding.shards, group.wait_for_all), group)
+
+
+def check_shards(config: Any, shards: int) -> None:
+    """Raise `ModelError` if a model cannot be split into equal parts.
+
+    Args:
+        config: Configuration of the model's text part.
+        shards: Number of parts.
+    """
+    name = config.model_type
+    if not getattr(config, "base_model_tp_plan", None):
+        raise ModelError(f"shards is {shards}: {name} has no tensor parallel plan in transformers, must be 1")
+    if faults := list(_faults(config, shards)):
+        raise ModelError(f"shards is {shards}: must divide {' and '.join(faults)} of {name}")
+    if importlib.util.find_spec("accelerate") is None:
+        raise ModelError(
+            f"shards is {shards}: loading a part of a model needs the package accelerate: install it"
+        )
+
+
+def _faults(config: Any, shards: int) -> Iterator[str]:
+    for field, description in _SPLIT_SIZES.items():
+        size = getattr(config, field, None)
+        if isinstance(size, int) and size % shards:
+            yield f"the {size} {description}"

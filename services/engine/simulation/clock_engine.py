@@ -1,4 +1,4 @@
-"""The engine of simulated models: it waits on a clock instead of computing."""
+"""The engine of simulated models: waits on a clock instead of computing."""
 
 import asyncio
 from collections import deque
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fly.clock import Clock
-from services.engine.base import Runner, Work
+from services.engine.base import ForwardInput, Runner
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine, forward_error
-from services.engine.promise import Promise
-from services.engine.ticket import Ticket, works
+from services.engine.future import EngineFuture
+from services.engine.scheduling.job import ScheduledJob, forward_inputs
 
 
-class CostedRunner(Runner, Protocol):
-    """A runner whose forwards take no real time but say how long they would."""
+class TimedRunner(Runner, Protocol):
+    """A runner whose forwards take no real time, and which reports the time that they would take."""
 
-    def forward_s(self, batch: Sequence[Work]) -> float:
-        """Seconds that a forward of this batch takes."""
+    def forward_s(self, batch: Sequence[ForwardInput]) -> float:
+        """Return the simulated seconds of a forward of this batch."""
 
 
 class ClockEngine(Engine):
-    """An engine that is a task of the event loop."""
+    """An engine that runs as a task of the event loop."""
 
-    def __init__(self, runner: CostedRunner, clock: Clock, config: ModelSection | None = None) -> None:
+    def __init__(self, runner: TimedRunner, clock: Clock, config: ModelSection | None = None) -> None:
         super().__init__(runner, config or ModelSection(), clock)
         self._runner = runner
         self._clock = clock
@@ -33,7 +33,7 @@ class ClockEngine(Engine):
 
     async def start(self) -> None:
         self._is_running = True
-        self._failure = Promise()
+        self._failure = EngineFuture()
         self._task = asyncio.create_task(self._serve(), name="flyserve-engine")
 
     async def stop(self) -> None:
@@ -59,8 +59,8 @@ class ClockEngine(Engine):
             if not self._core.has_work:
                 await self._wake.wait()
             self._take_commands()
-            await self._gather()
-            batch = self._core.begin()
+            await self._wait_for_jobs()
+            batch = self._core.next_batch()
             self._deliver()
             if batch:
                 await self._forward(batch)
@@ -71,8 +71,8 @@ class ClockEngine(Engine):
         while self._inbox:
             self._inbox.popleft()()
 
-    async def _gather(self) -> None:
-        """Calls what comes in as long as the next forward should wait for it."""
+    async def _wait_for_jobs(self) -> None:
+        """Call arriving commands for as long as the next forward should wait for more jobs."""
         while (wait_s := self._core.wait_s()) > 0:
             self._deliver()
             ends = [asyncio.ensure_future(each) for each in (self._clock.sleep(wait_s), self._wake.wait())]
@@ -83,17 +83,17 @@ class ClockEngine(Engine):
                     end.cancel()
             self._take_commands()
 
-    async def _forward(self, batch: Sequence[Ticket]) -> None:
+    async def _forward(self, batch: Sequence[ScheduledJob]) -> None:
         started_ns = self._now_ns()
-        work = works(batch)
+        inputs = forward_inputs(batch)
         try:
-            scores = self._runner.forward(work)
+            scores = self._runner.forward(inputs)
         except Exception as error:
             self._core.fail(batch, forward_error(error, batch))
             return
-        await self._clock.sleep(self._runner.forward_s(work))
-        self._core.finish(batch, scores, started_ns, self._now_ns() - started_ns)
+        await self._clock.sleep(self._runner.forward_s(inputs))
+        self._core.complete(batch, scores, started_ns, self._now_ns() - started_ns)
 
     def _deliver(self) -> None:
-        for promise in self._core.take_answers():
-            promise.deliver()
+        for future in self._core.take_resolved():
+            future.deliver()

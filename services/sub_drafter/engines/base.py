@@ -1,4 +1,4 @@
-"""The interface of a look-up engine: what it knows of one sequence, and what all sequences share."""
+"""The interface of a look-up engine, and of one sequence in it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,30 +8,38 @@ from fly.messages import Open
 
 
 class SequenceLookup(Protocol):
-    """One sequence at an engine."""
+    """A sequence at an engine."""
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
-        """The sequence is `ids` from now on; its first `unchanged` tokens are as they were."""
+        """Set the sequence to `ids`; its first `unchanged` tokens are as before."""
 
     def propose(self, max_tokens: int) -> Proposal:
-        """How it may go on, in at most `max_tokens`; empty where nothing is likely."""
+        """Return a continuation of at most `max_tokens` tokens; empty if none is likely."""
 
     def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
-        """Snippets of finished responses from which others may proposal, `max_tokens` in all; none twice."""
+        """Return snippets of finished responses, `max_tokens` in total, each at most once per sequence.
+
+        The drafter makes proposals from them itself.
+        """
 
     def finish(self, response: Sequence[int]) -> None:
-        """The sequence is over; `response` is what was decided of it, with a few tokens of the prompt before.
+        """End the sequence; called once, as the last call.
 
-        Called once, last.
+        Args:
+            response: The decided tokens of the response, after the last few tokens of the prompt.
         """
 
 
 class ProposalEngine(Protocol):
-    """Proposals for many sequences."""
+    """A look-up engine for many sequences."""
 
     def open(self, opening: Open) -> SequenceLookup:
-        """A new sequence, still empty."""
+        """Return a new, empty sequence."""
 
     @property
     def response_cache_tokens(self) -> int:
-        """Tokens of finished responses that are held at present."""
+        """Tokens of finished responses in the cache at present."""
+
+    @property
+    def response_cache_capacity(self) -> int:
+        """Most tokens of finished responses that the cache holds; 0 without a cache."""

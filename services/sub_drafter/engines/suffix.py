@@ -1,22 +1,22 @@
-"""The engine `suffix`: statistics of each sequence's suffixes, and a shared memory of finished responses."""
+"""The engine `suffix`: suffix statistics of each sequence, and a shared cache of finished responses."""
 
 from collections.abc import Sequence
 
 from fly.lookup.ngram import Proposal
 from fly.lookup.response_cache import ResponseCache
 from fly.lookup.snippets import SnippetRetriever
-from fly.lookup.suffix import SaltedMemory, SuffixProposer
+from fly.lookup.suffix import SaltedCache, SuffixProposer
 from fly.messages import Open
 
 
 class SuffixLookup:
-    """One sequence and the memory of its cache salt."""
+    """A sequence and the cached responses of its cache salt."""
 
-    def __init__(self, memory: ResponseCache, salt: str) -> None:
-        self._memory = memory
+    def __init__(self, cache: ResponseCache, salt: str) -> None:
+        self._cache = cache
         self._salt = salt
-        self._proposer = SuffixProposer(SaltedMemory(memory, salt))
-        self._finder = SnippetRetriever(memory, salt)
+        self._proposer = SuffixProposer(SaltedCache(cache, salt))
+        self._retriever = SnippetRetriever(cache, salt)
         self._ids: Sequence[int] = ()
 
     def update(self, ids: Sequence[int], unchanged: int) -> None:
@@ -27,21 +27,22 @@ class SuffixLookup:
         return self._proposer.propose(max_tokens)
 
     def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
-        return self._finder.find(self._ids, max_tokens)
+        return self._retriever.find(self._ids, max_tokens)
 
     def finish(self, response: Sequence[int]) -> None:
-        self._memory.add(response, self._salt)
+        self._cache.add(response, self._salt)
 
 
 class SuffixEngine:
-    """Proposals as the sequence, and the responses before it, went on after the same suffix."""
+    """Prediction from all occurrences of the last n-grams in the sequence and in cached responses."""
 
     def __init__(self, response_cache_tokens: int) -> None:
-        self._memory = ResponseCache(response_cache_tokens)
+        self.response_cache_capacity = response_cache_tokens
+        self._cache = ResponseCache(response_cache_tokens)
 
     @property
     def response_cache_tokens(self) -> int:
-        return self._memory.num_tokens
+        return self._cache.num_tokens
 
     def open(self, opening: Open) -> SuffixLookup:
-        return SuffixLookup(self._memory, opening.cache_salt)
+        return SuffixLookup(self._cache, opening.cache_salt)

@@ -17,7 +17,7 @@ from tests.support.tiny_models import CONTEXT, make_tiny
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Folder of a tiny model of a kind, made once."""
+    """Return the folder of a tiny model of a kind; each is made once per session."""
     torch.set_num_threads(1)
     made: dict[str, Path] = {}
 
@@ -32,14 +32,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 @pytest.fixture
 def folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Of a tiny Llama, to be spoilt."""
+    """A copy of a tiny Llama's folder, which a test may change."""
     copy = tmp_path / "model"
     shutil.copytree(model_folder("llama"), copy)
     return copy
 
 
 def new_sequence(runner: Runner, sampling: SamplingParams | None = None, **kwargs: Any) -> EngineSequence:
-    """A sequence outside of any engine."""
+    """Make a sequence without an engine."""
     opening = Open("r", kwargs.pop("prompt_length", 0), sampling or SamplingParams(), **kwargs)
     slot = runner.allocate(CONTEXT)
     assert slot is not None
@@ -47,11 +47,11 @@ def new_sequence(runner: Runner, sampling: SamplingParams | None = None, **kwarg
 
 
 def finish(runner: Runner, job: Any) -> Any:
-    """Runs one job to its end, one forward after the other."""
+    """Run one job to its end, one forward after the other."""
     try:
-        work = next(job)
+        item = next(job)
         while True:
-            work = job.send(runner.forward([work])[0])
+            item = job.send(runner.forward([item])[0])
     except StopIteration as stop:
         return stop.value
 

@@ -1,4 +1,4 @@
-"""Every served architecture through the runner, ragged and with rollback, against plain transformers."""
+"""Every supported architecture through the runner, ragged and with rollback, against plain transformers."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from fly.errors import ModelError
 from fly.messages import Role
 from fly.types import SamplingParams
-from services.engine.base import Scores, Work
+from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward import attention
 from services.engine.forward.torch_runner import TorchRunner, load_runner
@@ -42,32 +42,32 @@ class Session:
         self.known: list[list[int]] = [[], [], []]
 
     def turns(self, count: int) -> Iterator[tuple[list[int], Scores]]:
-        """Each sequence that took part in a turn, and the scores of all its new positions."""
+        """Run a turn; return each of its sequences with the scores of all new positions."""
         for _ in range(count):
             members = self._draw.sample(range(3), self._draw.randint(2, 3))
-            batch = [self._work(index) for index in members]
-            for work, scores in zip(batch, self._runner.forward(batch), strict=True):
-                yield list(work.history), scores
+            batch = [self._input(index) for index in members]
+            for item, scores in zip(batch, self._runner.forward(batch), strict=True):
+                yield list(item.history), scores
 
-    def _work(self, index: int) -> Work:
+    def _input(self, index: int) -> ForwardInput:
         known, slot = self.known[index], self._slots[index]
         keep = self._draw.randint(max(0, len(known) - 6), len(known))
         keep = min(keep, LONGEST - 1)
         count = self._draw.randint(1, min(16, LONGEST - keep))
         self.known[index] = ids = known[:keep] + [self._draw.randrange(VOCAB_SIZE) for _ in range(count)]
         assert slot is not None
-        return Work(slot, keep, ids[keep:], count, SamplingParams(), 0, ids, num_logprobs=VOCAB_SIZE)
+        return ForwardInput(slot, keep, ids[keep:], count, SamplingParams(), 0, ids, num_logprobs=VOCAB_SIZE)
 
 
 def largest_error(runner: TorchRunner, reference: Any, seed: int) -> float:
-    """Of any log-probability; choices must be equal."""
+    """Return the largest difference of any log-probability; choices must be equal."""
     session, error = Session(runner, seed), 0.0
     for ids, scores in session.turns(12):
         expected = plain_logprobs(reference, ids)[-len(scores.choices) :]
         assert list(scores.choices) == expected.argmax(-1).tolist()
-        for told, row in zip(scores.logprobs, expected, strict=True):
-            assert len(told.top) == VOCAB_SIZE
-            error = max(error, *(abs(value - float(row[token])) for token, value in told.top))
+        for reported, row in zip(scores.logprobs, expected, strict=True):
+            assert len(reported.top) == VOCAB_SIZE
+            error = max(error, *(abs(value - float(row[token])) for token, value in reported.top))
     assert max(map(len, session.known)) > 4 * WINDOW
     return error
 
@@ -88,7 +88,7 @@ def test_every_architecture_loads_in_bfloat16(model_folder: FolderMaker, kind: s
 
 @pytest.mark.parametrize(("kind", "keyword"), [("gpt_oss", "s_aux"), ("gemma2", "softcap")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_left_out_of_attention_is_found_out(
+def test_an_omitted_part_of_attention_is_detected(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str, keyword: str, dtype: str
 ) -> None:
     plain = attention.ragged_attention
@@ -99,7 +99,7 @@ def test_what_is_left_out_of_attention_is_found_out(
         served(model_folder(kind), dtype)
 
 
-def test_a_window_longer_than_the_check_must_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_longer_than_the_check_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_tiny("mistral")
     model.config.sliding_window = 40
     model.save_pretrained(tmp_path)

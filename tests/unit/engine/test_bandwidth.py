@@ -7,7 +7,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from fly.messages import Role
-from services.engine.base import Scores, Work
+from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
@@ -26,11 +26,11 @@ class Scorer(nn.Module):
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_a_forward_reads_all_weights_but_the_table_it_picks_rows_from(is_tied: bool) -> None:
+def test_a_forward_reads_all_weights_except_an_untied_embedding(is_tied: bool) -> None:
     assert weight_bytes(Scorer(is_tied)) == 4 * 4 * 2 + 4 * 10 * 4
 
 
-def test_the_share_is_what_is_read_by_what_could_be() -> None:
+def test_the_share_is_the_achieved_rate_divided_by_the_limit() -> None:
     bandwidth = Bandwidth(weight_bytes=200_000_000, forward_s=0.02, limit_bytes_per_s=16e9)
     assert bandwidth.achieved_bytes_per_s == pytest.approx(10e9)
     assert bandwidth.share == pytest.approx(0.625)
@@ -45,7 +45,7 @@ def test_the_limit_is_a_rate(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_replica_knows_what_it_reads(model_folder: ModelFolder, dtype: str) -> None:
+def test_a_runner_reports_the_bytes_that_it_reads(model_folder: ModelFolder, dtype: str) -> None:
     folder = model_folder("llama_odd")
     model = LlamaForCausalLM.from_pretrained(folder)
     table = model.model.embed_tokens.weight.numel()
@@ -56,7 +56,7 @@ def test_a_replica_knows_what_it_reads(model_folder: ModelFolder, dtype: str) ->
     assert runner.weight_bytes == weights * (4 if dtype == "float32" else 2)
 
 
-def test_measuring_gives_its_place_back(model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_frees_its_slot(model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = load_runner(
         ModelConfig(
             model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=64, max_sequences=1
@@ -64,7 +64,7 @@ def test_measuring_gives_its_place_back(model_folder: ModelFolder, monkeypatch: 
     )
     assert measure_forward_s(runner) > 0 and runner.kv_used == 0
 
-    def broken(self: TorchRunner, batch: Sequence[Work]) -> list[Scores]:
+    def broken(self: TorchRunner, batch: Sequence[ForwardInput]) -> list[Scores]:
         raise ValueError("no kernel")
 
     monkeypatch.setattr(TorchRunner, "forward", broken)

@@ -1,4 +1,4 @@
-"""What can never fit is rejected by name, what cannot fit now waits, and who runs is left alone."""
+"""Admission: reject sequences that can never fit, queue others, and do not disturb open ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,16 +45,18 @@ async def decode(engine: Engine, sequence: EngineSequence, num_tokens: int) -> N
 async def test_a_prompt_that_can_never_fit_is_rejected_by_the_limit_that_it_breaks(engine: Engine) -> None:
     running = await opened(engine, 200)
     limit = engine.info.context_length
-    holder = {256: "the context", KV_TOKENS: "KV memory"}[limit]
+    limited_by = {256: "the model", KV_TOKENS: "KV memory"}[limit]
     task = asyncio.create_task(decode(engine, running, 20))
     with pytest.raises(InvalidRequest) as caught:
         await engine.open(Open("r", limit + 1))
-    assert str(caught.value) == f"prompt_length is {limit + 1}, must be 0 to {limit}, what {holder} holds"
+    assert (
+        str(caught.value) == f"prompt_length is {limit + 1}, must be 0 to {limit} (limited by {limited_by})"
+    )
     await task
     await decode(engine, await opened(engine, 200), 1)
 
 
-async def test_a_step_past_the_limit_is_rejected_and_the_sequence_goes_on(engine: Engine) -> None:
+async def test_a_step_past_the_limit_is_rejected_and_the_sequence_continues(engine: Engine) -> None:
     limit = engine.context_length
     sequence = await opened(engine, limit - 1)
     await decode(engine, sequence, 1)
@@ -63,20 +65,20 @@ async def test_a_step_past_the_limit_is_rejected_and_the_sequence_goes_on(engine
         sequence.apply(SequenceUpdate(2, limit, (20,), 0, TokenSequence(ids).prefix_hash(limit)))
     assert str(caught.value) == f"update.tokens make {limit + 1} tokens, the context holds {limit}"
     sequence.extend([20])
-    with pytest.raises(InvalidRequest, match=f"are {limit + 1}, the context holds {limit}"):
+    with pytest.raises(InvalidRequest, match=f"are {limit + 1}, must be at most {limit}, the context length"):
         await engine.run(sequence.score())
     sequence.truncate(limit)
     await engine.run(sequence.score())
 
 
-async def test_a_full_memory_makes_newcomers_wait_and_disturbs_nobody(engine: Engine) -> None:
+async def test_a_full_memory_queues_new_sequences_and_disturbs_no_open_one(engine: Engine) -> None:
     sequences = [await opened(engine, 192) for _ in range(2)]
     waiting, another = (asyncio.create_task(engine.open(Open(name, 192))) for name in "wv")
     while engine.load().queued < 2:
         await asyncio.sleep(0)
     with pytest.raises(Overloaded) as caught:
         await engine.open(Open("x", 64))
-    assert str(caught.value) == "2 sequences are open and 2 wait; 384 of 512 KV positions are taken"
+    assert str(caught.value) == "2 sequences are open and 2 are queued; 384 of 512 KV positions are in use"
     for sequence in sequences:
         await decode(engine, sequence, 40)
     assert not waiting.done() and engine.load().sequences == 2
@@ -86,7 +88,7 @@ async def test_a_full_memory_makes_newcomers_wait_and_disturbs_nobody(engine: En
     await decode(engine, sequences[1], 20)
 
 
-async def test_whoever_waits_moves_up_when_the_one_before_gives_up(engine: Engine) -> None:
+async def test_a_queued_sequence_moves_up_when_the_one_before_is_cancelled(engine: Engine) -> None:
     for _ in range(2):
         await opened(engine, 150)
     big = asyncio.create_task(engine.open(Open("big", 250)))

@@ -62,7 +62,7 @@ async def speculate(
     sampling: SamplingParams = GREEDY,
     num_drafts: int = 4,
 ) -> list[int]:
-    """Exact speculation with the given (bad and good) drafts over the engine."""
+    """Decode by exact speculation over the engine, with these (bad and good) drafts."""
     known, view = TokenSequence(prompt), SequenceMirror()
     sequence = await engine.open(Open("r", len(prompt), sampling))
     while len(known) < len(prompt) + num_tokens:
@@ -89,12 +89,12 @@ async def test_speculation_over_the_engine_is_greedy_decoding(
         *(speculate(engine, prompt, proposal, 12) for prompt, proposal in zip(prompts, drafts, strict=True))
     )
     assert answers == expected
-    await engine.run(nothing())  # the sequences were closed before it
+    await engine.run(nothing())  # waits until the sequences are closed
     assert engine.load().kv_used == 0
 
 
 async def test_sampled_tokens_depend_neither_on_drafts_nor_on_the_batch(engine: Engine) -> None:
-    """One by one, with all drafts at once, and beside five other sequences."""
+    """Compare one by one, with all drafts at once, and together with five other sequences."""
     for index, sampling in enumerate(SAMPLED):
         alone = await speculate(engine, [5, 6, 7 + index], [], 15, sampling)
         assert await speculate(engine, [5, 6, 7 + index], alone, 15, sampling, num_drafts=15) == alone

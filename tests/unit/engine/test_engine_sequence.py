@@ -1,4 +1,4 @@
-"""Truth by position at the server."""
+"""Absolute-position updates at the server."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from fly.errors import InvalidRequest
 from fly.messages import Role, StaleReason
 from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequence
-from services.engine.base import Work
+from services.engine.base import ForwardInput
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
@@ -27,7 +27,7 @@ def update(keep: int, tokens: Sequence[int], decided: int, known: Sequence[int] 
     return SequenceUpdate(1, keep, tuple(tokens), decided, TokenSequence(known).prefix_hash(keep))
 
 
-def all_work(job: Any, runner: SimulatedRunner) -> list[Work]:
+def all_work(job: Any, runner: SimulatedRunner) -> list[ForwardInput]:
     done = []
     try:
         done.append(next(job))
@@ -82,7 +82,7 @@ def test_limits_are_named_and_change_nothing(
         (update(2, [5], 2, [1, 9]), StaleReason.WRONG_HASH),
     ],
 )
-def test_unknown_prefixes_are_stale_and_a_replay_mends(
+def test_unknown_prefixes_are_stale_until_a_replay(
     sequence: EngineSequence, step: SequenceUpdate, reason: StaleReason
 ) -> None:
     sequence.apply(update(0, [1, 2, 3], 2))
@@ -104,10 +104,10 @@ def test_eviction_is_stale_until_a_replay(sequence: EngineSequence, runner: Simu
         next(sequence.score())
     sequence.apply(update(0, [1, 2, 3, 4], 3))
     assert runner.resize(sequence.slot, 64)
-    assert [work.start for work in all_work(sequence.score(), runner)] == [0]
+    assert [item.start for item in all_work(sequence.score(), runner)] == [0]
 
 
-def test_only_what_has_no_kv_is_computed(sequence: EngineSequence, runner: SimulatedRunner) -> None:
+def test_only_tokens_without_kv_are_computed(sequence: EngineSequence, runner: SimulatedRunner) -> None:
     sequence.apply(update(0, [1, 2, 3, 4, 5], 5))
     assert [(w.start, len(w.tokens)) for w in all_work(sequence.score(), runner)] == [(0, 5)]
     sequence.apply(update(5, [6, 7], 5, [1, 2, 3, 4, 5]))
@@ -123,7 +123,7 @@ def test_a_replay_keeps_the_kv_of_the_common_prefix(
     sequence.apply(update(0, [1, 2, 3, 4], 4))
     all_work(sequence.score(), runner)
     sequence.apply(update(0, [1, 2, 9, 4], 4))
-    assert [work.start for work in all_work(sequence.score(), runner)] == [2]
+    assert [item.start for item in all_work(sequence.score(), runner)] == [2]
 
 
 @pytest.mark.parametrize("length", [8, 9, 16, 17, 23, 40])
@@ -132,11 +132,11 @@ def test_long_prefills_go_in_chunks(
     sequence: EngineSequence, runner: SimulatedRunner, length: int, num_outputs: int
 ) -> None:
     sequence.apply(update(0, range(length), 0))
-    works = all_work(sequence.score(num_outputs), runner)
-    assert [token for work in works for token in work.tokens] == list(range(length))
-    assert all(len(work.tokens) <= 8 for work in works)
-    assert [work.num_outputs for work in works] == [0] * (len(works) - 1) + [num_outputs]
-    assert list(works[-1].drafts) == [*range(length - num_outputs + 1, length), -1]
+    forward_inputs = all_work(sequence.score(num_outputs), runner)
+    assert [token for item in forward_inputs for token in item.tokens] == list(range(length))
+    assert all(len(item.tokens) <= 8 for item in forward_inputs)
+    assert [item.num_outputs for item in forward_inputs] == [0] * (len(forward_inputs) - 1) + [num_outputs]
+    assert list(forward_inputs[-1].drafts) == [*range(length - num_outputs + 1, length), -1]
 
 
 @pytest.mark.parametrize("num_outputs", [0, 4])

@@ -11,18 +11,19 @@ from fly.errors import InvalidRequest, NotReady, Overloaded
 from fly.messages import Open, Role, StaleReason
 from fly.sequence import SequenceUpdate, StaleState
 from fly.types import SamplingParams
-from services.engine.base import Job, Scores, Work
+from services.engine.base import ForwardInput, Job, Scores
 from services.engine.config import ModelSection
-from services.engine.engine import Engine, ForwardError, ThreadEngine
+from services.engine.engine import Engine, ForwardError
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from services.engine.thread_engine import ThreadEngine
 
 CONFIG = SimulatedConfig(context_length=512, base_s=0.0, per_token_s=0.0, per_token_above_s=0.0)
 
 
 class TouchyRunner(SimulatedRunner):
-    """Raises where a batch holds token 13, and can be held up."""
+    """A runner that raises if a batch contains token 13, and that can be blocked."""
 
     def __init__(self, max_sequences: int, kv_tokens: int) -> None:
         super().__init__(CONFIG, Role.TARGET, max_sequences, kv_tokens)
@@ -31,11 +32,11 @@ class TouchyRunner(SimulatedRunner):
         self.entered = threading.Event()
         self.largest_batch = 0
 
-    def forward(self, batch: Sequence[Work]) -> list[Scores]:
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
         self.entered.set()
         assert self.gate.wait(20)
         self.largest_batch = max(self.largest_batch, len(batch))
-        if any(13 in work.tokens for work in batch):
+        if any(13 in item.tokens for item in batch):
             raise ArithmeticError("thirteen")
         return super().forward(batch)
 
@@ -69,7 +70,7 @@ def decode(sequence: EngineSequence, num_tokens: int) -> Job[list[int]]:
     return sequence.tokens.ids[start:]
 
 
-async def test_many_jobs_give_what_each_gives_alone(engine: Engine) -> None:
+async def test_many_jobs_return_the_same_as_each_alone(engine: Engine) -> None:
     async def respond(index: int) -> list[int]:
         sequence = await opened(engine, [20 + index, 30, 40])
         try:
@@ -83,7 +84,7 @@ async def test_many_jobs_give_what_each_gives_alone(engine: Engine) -> None:
     assert times.batch_size == 1 and times.queue_ns > 0
 
 
-async def test_sequences_wait_for_a_place_then_are_rejected(engine: Engine) -> None:
+async def test_sequences_are_queued_up_to_a_limit_then_rejected(engine: Engine) -> None:
     sequences = [await opened(engine, [1]) for _ in range(8)]
     waiting = [asyncio.create_task(engine.open(Open("w", 1))) for _ in range(2)]
     while engine.load().queued < 2:
@@ -98,7 +99,7 @@ async def test_sequences_wait_for_a_place_then_are_rejected(engine: Engine) -> N
     engine.close(sequence)
 
 
-async def test_cancelling_a_job_ends_it_and_frees_its_place(engine: Engine) -> None:
+async def test_cancelling_a_job_ends_it_and_frees_its_slot(engine: Engine) -> None:
     sequence = await opened(engine, [1, 2, 3])
     task = asyncio.create_task(engine.run(decode(sequence, 10**6)))
     await asyncio.sleep(0)
@@ -123,14 +124,14 @@ async def test_an_exception_in_one_job_ends_only_that_job(engine: Engine) -> Non
     assert len(await good) == 5
 
 
-async def test_a_failed_forward_ends_its_jobs_and_the_engine_goes_on(engine: Engine) -> None:
+async def test_a_failed_forward_ends_its_jobs_and_the_engine_continues(engine: Engine) -> None:
     bad, good = await opened(engine, [13]), await opened(engine, [2])
     with pytest.raises(ForwardError):
         await engine.run(bad.score())
     assert len(await engine.run(decode(good, 3))) == 3
 
 
-async def test_memory_is_taken_from_the_least_recent_idle_sequence(engine: Engine) -> None:
+async def test_the_least_recently_used_idle_sequence_is_evicted(engine: Engine) -> None:
     first, second = await opened(engine, [1] * 300), await opened(engine, [2] * 300)
     await engine.run(first.score())
     await engine.run(second.score())
@@ -172,13 +173,13 @@ async def test_busy_sequences_beyond_memory_all_finish(engine: Engine) -> None:
         (Open("r", 1, SamplingParams(repetition_penalty=0.0)), "sampling.repetition_penalty"),
     ],
 )
-async def test_openings_that_cannot_be_served(engine: Engine, opening: Open, field: str) -> None:
+async def test_invalid_parameters_of_open_are_rejected(engine: Engine, opening: Open, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await engine.open(opening)
     assert caught.value.violations[0].field == field
 
 
-async def test_stop_ends_what_runs_and_leaves_no_thread(engine: Engine) -> None:
+async def test_stop_ends_all_jobs_and_leaves_no_thread(engine: Engine) -> None:
     sequence = await opened(engine, [1])
     task = asyncio.create_task(engine.run(decode(sequence, 10**6)))
     await asyncio.sleep(0)
@@ -192,7 +193,7 @@ async def test_stop_ends_what_runs_and_leaves_no_thread(engine: Engine) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "flyserve-engine"]
 
 
-async def test_what_is_submitted_during_a_forward_shares_the_next_one() -> None:
+async def test_jobs_submitted_during_a_forward_share_the_next_one() -> None:
     runner = TouchyRunner(8, 1024)
     engine = make_engine("thread", runner)
     await engine.start()
@@ -208,14 +209,14 @@ async def test_what_is_submitted_during_a_forward_shares_the_next_one() -> None:
     assert runner.largest_batch == 4
 
 
-async def test_an_engine_that_was_not_started_says_so() -> None:
+async def test_an_engine_that_was_not_started_is_not_ready() -> None:
     engine = make_engine("thread", TouchyRunner(1, 64))
     with pytest.raises(NotReady):
         await engine.open(Open("r", 1))
     await engine.stop()
 
 
-async def test_a_failure_of_the_engine_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_the_engine_ends_all_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = TouchyRunner(1, 64)
     engine = make_engine("thread", runner)
     await engine.start()

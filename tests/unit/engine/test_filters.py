@@ -34,7 +34,7 @@ def warped(logits: Logits, sampling: SamplingParams) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("sampling", CASES, ids=str)
-def test_what_is_kept_equals_transformers(sampling: SamplingParams) -> None:
+def test_kept_tokens_equal_those_of_transformers(sampling: SamplingParams) -> None:
     logits = drawn_logits()
     expected = warped(logits, sampling)
     floor = lowest_kept(logits, sampling)
@@ -69,6 +69,6 @@ def test_masked_logits_are_never_kept() -> None:
     assert floor > -math.inf
 
 
-def test_without_filters_all_is_kept() -> None:
+def test_without_filters_all_tokens_are_kept() -> None:
     assert lowest_kept(drawn_logits(), SamplingParams(temperature=0.7)) == -math.inf
     assert lowest_kept(drawn_logits(10), SamplingParams(temperature=0.7, top_k=50)) == -math.inf

@@ -1,4 +1,4 @@
-"""The head against plain formulas and transformers' own processors."""
+"""The head against plain formulas and transformers' own logits processors."""
 
 import math
 from typing import Any
@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from fly.types import EntropyEstimator, SamplingParams
-from services.engine.base import Work
+from services.engine.base import ForwardInput
 from services.engine.head.head import Head, normalized_entropy, top_k_entropy
 
 VOCAB_SIZE = 50
 HISTORY = [3, 4, 3, 9, 9, 9, 12, 40, 3, 7]
 
 
-def make_work(sampling: SamplingParams, num_outputs: int, **kwargs: Any) -> Work:
+def make_work(sampling: SamplingParams, num_outputs: int, **kwargs: Any) -> ForwardInput:
     history = kwargs.pop("history", HISTORY)
     drafts = [*history[len(history) - num_outputs + 1 :], -1]
-    return Work(
+    return ForwardInput(
         0, 0, history, num_outputs, sampling, kwargs.pop("prompt_length", 4), history, drafts=drafts, **kwargs
     )
 
@@ -49,8 +49,8 @@ def test_normalized_entropy_survives_excluded_tokens() -> None:
 def test_padded_ids_are_neither_chosen_nor_counted() -> None:
     logits = logits_of(3)
     padded = torch.cat([logits, torch.full((3, 14), 100.0)], dim=1)
-    work = [make_work(SamplingParams(), 3, entropy=EntropyEstimator.NORMALIZED)]
-    assert Head(VOCAB_SIZE)(padded, work) == Head(VOCAB_SIZE)(logits, work)
+    item = [make_work(SamplingParams(), 3, entropy=EntropyEstimator.NORMALIZED)]
+    assert Head(VOCAB_SIZE)(padded, item) == Head(VOCAB_SIZE)(logits, item)
 
 
 def test_ties_go_to_argmax_in_bfloat16() -> None:
@@ -90,14 +90,14 @@ def test_repetition_penalty_equals_transformers_on_each_rows_own_prefix() -> Non
 
 @pytest.mark.parametrize("prompt_length", [0, 4, 8, 10, 12])
 def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length: int) -> None:
-    from services.engine.head.processors import process
+    from services.engine.head.logits_processors import process
 
     logits = logits_of(4)
-    work = make_work(
+    item = make_work(
         SamplingParams(presence_penalty=0.5, frequency_penalty=0.25), 4, prompt_length=prompt_length
     )
     processed = logits.clone()
-    process(processed, work)
+    process(processed, item)
     for row in range(4):
         response = HISTORY[prompt_length : len(HISTORY) - 3 + row]
         expected = logits[row].clone()
@@ -110,8 +110,8 @@ def test_stops_are_masked_row_by_row_before_min_tokens() -> None:
     logits = torch.zeros(4, VOCAB_SIZE)
     logits[:, 7] = 9.0
     # Four outputs choose the response's tokens 3, 4, 5 and 6.
-    work = make_work(SamplingParams(stop_token_ids=(7, 40), min_tokens=5), 4)
-    (scores,) = Head(VOCAB_SIZE)(logits, [work])
+    item = make_work(SamplingParams(stop_token_ids=(7, 40), min_tokens=5), 4)
+    (scores,) = Head(VOCAB_SIZE)(logits, [item])
     assert [choice == 7 for choice in scores.choices] == [False, False, True, True]
     # Drafts after the rows are 40, 3, 7 and none.
     assert scores.excluded == (True, False, False, False)

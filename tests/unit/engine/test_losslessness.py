@@ -1,4 +1,4 @@
-"""Sampled text under exact speculation has the target's own distribution; a known other scheme has not."""
+"""Text sampled by exact speculation has the target's own distribution; another known scheme has not."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fly.types import (
     SparseDistribution,
 )
 from services.engine.head.candidates import FewCandidates
-from services.engine.head.sampler import Drawn, Place, Sampler
+from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 
 WORDS = 10
 DRAWS = 20_000
@@ -29,13 +29,13 @@ CRITICAL = 2.326
 
 
 def table(seed: int) -> Floats:
-    """Logits of the next word by the last one, (WORDS, WORDS)."""
+    """Return logits of the next word by the last one, (WORDS, WORDS)."""
     return np.random.default_rng(seed).normal(size=(WORDS, WORDS)) * 1.2
 
 
 TARGET = table(1)
 DRAFTER = table(1) * 0.6 + table(2) * 0.8
-"""Another model, sometimes of the same opinion."""
+"""Another model, which sometimes makes the same choice."""
 
 
 def next_word(logits: Floats, last: int) -> Floats:
@@ -52,11 +52,11 @@ class Text:
     drafts: list[int] = field(default_factory=list)
     proposals: list[SparseDistribution | None] = field(default_factory=list)
 
-    def place(self, coupling: Coupling, index: int, is_proposing: bool) -> Place:
-        """Of the word behind the first `index` drafts."""
+    def place(self, coupling: Coupling, index: int, is_proposing: bool) -> SampleRequest:
+        """Return the logits of the word after the first `index` drafts."""
         sampling = SamplingParams(temperature=TEMPERATURE, seed=self.seed, coupling=coupling)
         is_judged = not is_proposing and index < len(self.drafts)
-        return Place(
+        return SampleRequest(
             sampling,
             len(self.words) + index,
             self.drafts[index] if is_judged else -1,
@@ -68,8 +68,10 @@ class Text:
         return [*self.words, *self.drafts][len(self.words) + index - 1]
 
 
-def drawn(logits: Floats, texts: list[Text], index: int, coupling: Coupling, proposes: bool) -> list[Drawn]:
-    """One word per text, behind its first `index` drafts, by the engine's own sampler."""
+def drawn(
+    logits: Floats, texts: list[Text], index: int, coupling: Coupling, proposes: bool
+) -> list[DrawnToken]:
+    """Draw one word per text, after its first `index` drafts, with the engine's own sampler."""
     rows = logits[[text.last(index) for text in texts]].astype(np.float32)
     ids = np.tile(np.arange(WORDS), (len(texts), 1))
     places = [text.place(coupling, index, proposes) for text in texts]
@@ -77,15 +79,15 @@ def drawn(logits: Floats, texts: list[Text], index: int, coupling: Coupling, pro
 
 
 def judged(texts: list[Text], num_drafts: int, coupling: Coupling) -> list[list[int]]:
-    """The target's choices after each of the drafts of each text."""
+    """Return the target's choices after each of the drafts of each text."""
     columns = [drawn(TARGET, texts, index, coupling, False) for index in range(num_drafts + 1)]
     return [[column[row].token for column in columns] for row in range(len(texts))]
 
 
 def two_words_by_comparison(num_samples: int) -> Ints:
-    """As `first_two_words` of another scheme: a draft is kept if it equals any sample of the target.
+    """Draw two words as `first_two_words`, by another scheme: accept a draft that equals any target sample.
 
-    Otherwise the first sample replaces it. The first two words are judged drafts, in whatever round.
+    Otherwise the first sample replaces it. The first two words are drafts, in any round.
     """
     rng = np.random.default_rng(3)
 
@@ -105,7 +107,7 @@ def two_words_by_comparison(num_samples: int) -> Ints:
 
 
 def first_two_words(coupling: Coupling, num_drafts: int) -> Ints:
-    """How often each pair of words begins a response, (WORDS, WORDS)."""
+    """Count the pairs of words that begin a response, (WORDS, WORDS)."""
     texts = [Text(seed) for seed in range(DRAWS)]
     counts = np.zeros((WORDS, WORDS), dtype=np.int64)
     while texts:
@@ -128,7 +130,7 @@ def first_two_words(coupling: Coupling, num_drafts: int) -> Ints:
 
 
 def deviation(counts: Ints) -> float:
-    """Chi-square of the pairs against the target alone, as a standard normal variable (Wilson and Hilferty).
+    """Return the chi-square of the pairs against the target as a standard normal variable (Wilson-Hilferty).
 
     Rare pairs are merged until at least 5 are expected of each cell.
     """
@@ -153,11 +155,11 @@ def test_two_words_of_exact_speculation_have_the_targets_distribution(
     assert abs(deviation(first_two_words(coupling, num_drafts))) < CRITICAL
 
 
-def test_keeping_a_draft_that_equals_either_of_two_samples_is_biased() -> None:
+def test_accepting_a_draft_that_equals_either_of_two_samples_is_biased() -> None:
     """The published code draws two tokens of the target at a temperature above 0.
 
-    A draft is kept if it equals either of them; the first replaces it otherwise. A token's probability then
-    is `p(x) (1 + q(x) - sum p q)`: what the drafter likes comes too often.
+    A draft is accepted if it equals either of them; otherwise the first replaces it. A token's probability
+    then is `p(x) (1 + q(x) - sum p q)`: tokens that the drafter prefers are too frequent.
     """
     counts = two_words_by_comparison(2)
     assert deviation(counts) > CRITICAL
@@ -167,8 +169,8 @@ def test_keeping_a_draft_that_equals_either_of_two_samples_is_biased() -> None:
     assert (np.abs(counts.sum(axis=1) / DRAWS - biased) < slack).all()
 
 
-def test_keeping_a_draft_that_equals_the_one_sample_is_not() -> None:
-    """With a single sample the token is the target's own in either case: exact, but few drafts are kept."""
+def test_accepting_a_draft_that_equals_the_one_sample_is_not() -> None:
+    """With one sample the token is always the target's own: exact, but few drafts are accepted."""
     assert abs(deviation(two_words_by_comparison(1))) < CRITICAL
 
 

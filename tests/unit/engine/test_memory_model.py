@@ -1,4 +1,4 @@
-"""Random lives of many sequences over little memory, against a model of what must hold."""
+"""Random sequences of operations on little memory, checked against a model of the expected state."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,46 +14,46 @@ from fly.errors import NotReady, Overloaded
 from fly.messages import Open
 from fly.sequence import SequenceUpdate, StaleState, TokenSequence
 from fly.types import SamplingParams
-from services.engine.base import Work
+from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
-from services.engine.memory.arena import ContiguousArena, KvArena
-from services.engine.memory.paged_arena import PagedArena
-from services.engine.promise import Promise
+from services.engine.future import EngineFuture
+from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
+from services.engine.memory.paged_kv_cache import PagedKvCache
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig
 from tests.support.remembering import RememberingRunner
 
 CONTEXT = 160
 CONFIG = SimulatedConfig(vocab_size=64, context_length=CONTEXT)
-ARENAS = [ContiguousArena, PagedArena]
+KV_CACHES = [ContiguousKvCache, PagedKvCache]
 SEQUENCES_PER_SESSION = 100
 MAX_QUEUED = 3
 
 
 class ForwardFailed(Exception):
-    """A forward that was made to fail."""
+    """The error of a forward that was made to fail."""
 
 
 @dataclass(eq=False)
 class Peer:
-    """A sequence as its client knows it."""
+    """A sequence as its client sees it."""
 
     opening: Open
-    promise: Promise
+    future: EngineFuture
     plan: list[int]
     sequence: EngineSequence | None = None
     known: list[int] = field(default_factory=list)
     decided: int = 0
-    job: Promise | None = None
+    job: EngineFuture | None = None
     num_outputs: int = 0
 
 
 class Session:
-    """Drives an engine's core by chance and checks it after every move."""
+    """Drives an engine's core with random operations and checks it after each of them."""
 
-    def __init__(self, draw: Random, arena: KvArena, max_batch_tokens: int) -> None:
+    def __init__(self, draw: Random, kv_cache: KvCache, max_batch_tokens: int) -> None:
         self.draw = draw
-        self.runner = RememberingRunner(CONFIG, arena)
+        self.runner = RememberingRunner(CONFIG, kv_cache)
         self.core = EngineCore(self.runner, max_batch_tokens, MAX_QUEUED, VirtualClock())
         self.peers: list[Peer] = []
         self.num_opened = 0
@@ -70,10 +70,10 @@ class Session:
             self.check_copies()
             self.check()
         for peer in list(self.peers):
-            self.core.abandon(peer.promise)
+            self.core.cancel_open(peer.future)
         self.core.abort()
         assert self.runner.kv_used == 0 and self.runner.kv_cached == 0
-        assert len(self.core._residency) == 0 and len(self.core._residency._index) == 0
+        assert len(self.core._kv) == 0 and len(self.core._kv._index) == 0
 
     def open(self) -> None:
         root = self.draw.choice(self.roots)
@@ -83,13 +83,13 @@ class Session:
         opening = Open(
             "r", prompt_length, SamplingParams(ignore_eos=True), cache_salt=self.draw.choice("aab")
         )
-        peer = Peer(opening, Promise(), plan)
+        peer = Peer(opening, EngineFuture(), plan)
         self.num_opened += 1
         self.peers.append(peer)
-        self.core.open(opening, peer.promise)
+        self.core.open(opening, peer.future)
 
     def step(self) -> None:
-        """Rolls back, appends, decides; or replays all that it knows."""
+        """Roll back, append and decide; or replay the whole sequence."""
         ready = [peer for peer in self.peers if peer.sequence is not None and peer.job is None]
         if not ready:
             return
@@ -111,32 +111,34 @@ class Session:
         assert sequence.tokens.ids == peer.known
         self.most_decided[sequence.slot] = max(decided, self.most_decided[sequence.slot])
         peer.num_outputs = self.draw.randint(1, min(5, length))
-        peer.job = Promise()
+        peer.job = EngineFuture()
         self.core.submit(sequence.score(peer.num_outputs), self.draw.randrange(2), 0, peer.job)
 
     def _tokens(self, peer: Peer, keep: int, length: int) -> list[int]:
-        """Mostly what the sequence was planned to be, so that others have the same; the rest are drafts."""
+        """Return mostly planned tokens, which other sequences have too; the rest are drafts."""
         return [
             token if self.draw.random() < 0.97 else self.draw.randrange(64)
             for token in peer.plan[keep:length]
         ]
 
     def turn(self) -> None:
-        batch = self.core.begin()
+        batch = self.core.next_batch()
         if not batch:
             return
         self.settle()
         self.check_waiting()
-        scores = self.runner.forward([ticket.work for ticket in batch if ticket.work is not None])
+        scores = self.runner.forward(
+            [scheduled.next_input for scheduled in batch if scheduled.next_input is not None]
+        )
         if self.draw.random() < 0.03:
             self.core.fail(batch, ForwardFailed())
         else:
-            self.core.finish(batch, scores, 0, 1)
+            self.core.complete(batch, scores, 0, 1)
 
     def close(self) -> None:
         if self.peers:
             peer = self.peers.pop(self.draw.randrange(len(self.peers)))
-            self.core.abandon(peer.promise)
+            self.core.cancel_open(peer.future)
             self.settle()
             self.check_waiting()
 
@@ -149,20 +151,20 @@ class Session:
             peer.job = None
 
     def settle(self) -> None:
-        """Takes what the engine has answered."""
-        answered = set(self.core.take_answers())
+        """Process the results of the engine."""
+        answered = set(self.core.take_resolved())
         for peer in list(self.peers):
-            if peer.promise in answered:
+            if peer.future in answered:
                 self._opened(peer)
             if peer.job in answered:
                 self._scored(peer)
 
     def _opened(self, peer: Peer) -> None:
-        if peer.promise.error is not None:
-            assert isinstance(peer.promise.error, Overloaded)
+        if peer.future.error is not None:
+            assert isinstance(peer.future.error, Overloaded)
             self.peers.remove(peer)
         else:
-            sequence = peer.sequence = peer.promise.result
+            sequence = peer.sequence = peer.future.result
             self.salts[sequence.slot], self.most_decided[sequence.slot] = peer.opening.cache_salt, 0
 
     def _scored(self, peer: Peer) -> None:
@@ -175,11 +177,11 @@ class Session:
         ids, outputs = peer.known, peer.num_outputs
         drafts = [*ids[len(ids) - outputs + 1 :], -1]
         opening = peer.opening
-        work = Work(0, 0, ids, outputs, opening.sampling, opening.prompt_length, ids, drafts)
-        assert scores == self.runner.answer(work)
+        item = ForwardInput(0, 0, ids, outputs, opening.sampling, opening.prompt_length, ids, drafts)
+        assert scores == self.runner.answer(item)
 
     def check_copies(self) -> None:
-        """Only decided tokens are shared, and only within a salt."""
+        """Check that only decided tokens are shared, and only within a salt."""
         for source, slot, num_tokens in self.runner.copies:
             assert self.salts[source] == self.salts[slot]
             assert num_tokens <= self.most_decided[source]
@@ -193,7 +195,7 @@ class Session:
         assert len(opened) <= self.runner.max_sequences and len(waiting) <= MAX_QUEUED
         ours = {sequence.slot for sequence in opened}
         assert len(ours) == len(opened)
-        cached = set(self.core._residency._cached)
+        cached = set(self.core._kv._cached)
         assert not ours & cached
         assert load.kv_used == self.runner.held(ours)
         assert load.kv_used + load.kv_cached == self.runner.held(ours | cached) == self.runner.kv_used
@@ -202,7 +204,7 @@ class Session:
             assert sequence.num_computed <= self.runner.held([sequence.slot])
 
     def check_waiting(self) -> None:
-        """Whoever is first in line waits for open sequences, never for what is merely cached."""
+        """Check that the first queued sequence waits only for open sequences, never for cached ones."""
         load = self.core.load()
         waiting = [peer for peer in self.peers if peer.sequence is None]
         if waiting:
@@ -211,9 +213,9 @@ class Session:
             assert load.sequences == self.runner.max_sequences or is_full
 
 
-def live(seed: int, arena: KvArena, max_batch_tokens: int) -> None:
+def live(seed: int, kv_cache: KvCache, max_batch_tokens: int) -> None:
     async def session() -> None:
-        Session(Random(seed), arena, max_batch_tokens).run()
+        Session(Random(seed), kv_cache, max_batch_tokens).run()
 
     asyncio.run(session())
 
@@ -224,20 +226,20 @@ KV_TOKENS = st.integers(64, 1200)
 BATCH_TOKENS = st.integers(2, 128)
 
 
-@pytest.mark.parametrize("arena", ARENAS)
+@pytest.mark.parametrize("kv_cache", KV_CACHES)
 @given(SEEDS, PLACES, KV_TOKENS, BATCH_TOKENS)
 @settings(max_examples=5, deadline=None)
-def test_no_life_leaks_or_reads_what_is_not_its_own(
-    arena: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
+def test_no_sequence_leaks_memory_or_reads_that_of_another(
+    kv_cache: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
 ) -> None:
-    live(seed, arena(kv_tokens, places), batch_tokens)
+    live(seed, kv_cache(kv_tokens, places), batch_tokens)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arena", ARENAS)
+@pytest.mark.parametrize("kv_cache", KV_CACHES)
 @given(SEEDS, PLACES, KV_TOKENS, BATCH_TOKENS)
 @settings(max_examples=100, deadline=None)
-def test_ten_thousand_lives(
-    arena: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
+def test_ten_thousand_operations(
+    kv_cache: type[Any], seed: int, places: int, kv_tokens: int, batch_tokens: int
 ) -> None:
-    live(seed, arena(kv_tokens, places), batch_tokens)
+    live(seed, kv_cache(kv_tokens, places), batch_tokens)

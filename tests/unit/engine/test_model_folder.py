@@ -1,4 +1,4 @@
-"""Model folders: what is rejected and how it is said; fingerprints and token maps."""
+"""Model folders: rejections and their messages, fingerprints, token maps."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def write_tokenizer(folder: Path, vocab: Any, added: list[dict[str, Any]] | None
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
-def test_loads_in_the_dtype_asked_for(folder: Path) -> None:
+def test_loads_in_the_requested_dtype(folder: Path) -> None:
     loaded = load_model(folder, "bfloat16")
     assert loaded.model.dtype is torch.bfloat16
     assert (loaded.architecture, loaded.vocab_size, loaded.context_length) == ("LlamaForCausalLM", 96, 64)

@@ -1,4 +1,4 @@
-"""Chained block keys, and the index of who holds what."""
+"""Chained block keys, and the index of the slots that hold them."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def keys(ids: Sequence[int], salt: str = "") -> list[bytes]:
 
 
 def spread(bits: Sequence[int]) -> list[int]:
-    """A sequence whose blocks differ only where the bits do."""
+    """Return a sequence whose blocks differ only where the bits differ."""
     return [1000 + bit for bit in bits for _ in range(BLOCK_TOKENS)]
 
 
@@ -34,7 +34,7 @@ def test_salts_have_no_key_in_common() -> None:
     assert not set(keys(ids, "a")) & set(keys(ids, "b")) and not set(keys(ids)) & set(keys(ids, "a"))
 
 
-def test_a_key_depends_on_all_that_precedes_it() -> None:
+def test_a_key_depends_on_all_tokens_before_it() -> None:
     ids = list(range(80))
     assert keys([500, *ids[1:]])[-1] != keys(ids)[-1]
     assert keys(ids[16:])[0] != keys(ids)[1]
@@ -50,7 +50,7 @@ def test_a_chain_follows_its_sequence(ids: list[int], changes: list[tuple[int, l
         assert chain.keys(ids, len(ids) // BLOCK_TOKENS) == keys(ids, "s")
 
 
-def test_the_longest_other_holder_is_found() -> None:
+def test_the_longest_prefix_of_another_slot_is_found() -> None:
     index, ids = PrefixIndex(), list(range(64))
     index.extend(1, keys(ids[:32]))
     index.extend(2, keys(ids[:48]))
@@ -62,7 +62,7 @@ def test_the_longest_other_holder_is_found() -> None:
     assert index.match(keys(ids), 1, ASKER) == (1, 2)
 
 
-def test_who_covers_whom() -> None:
+def test_slots_that_cover_another() -> None:
     index, ids = PrefixIndex(), list(range(64))
     index.extend(1, keys(ids[:32]))
     index.extend(2, keys(ids))
@@ -77,7 +77,7 @@ ACTION = st.tuples(
 
 
 @given(st.lists(ACTION, max_size=40), st.lists(st.integers(0, 1), max_size=5), st.integers(0, 5))
-def test_the_index_is_a_search_through_all_slots(
+def test_the_index_equals_a_search_through_all_slots(
     actions: list[tuple[str, int, list[int]]], wanted: list[int], known: int
 ) -> None:
     index, model = PrefixIndex(), dict[int, list[int]]()

@@ -1,4 +1,4 @@
-"""A real tiny model: a shared prefix is computed once, and changes nothing that is answered."""
+"""A real tiny model: a shared prefix is computed once, and the scores do not change."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +20,7 @@ OWN = [[5, 9, 31, 4, 8, 77, 20, 21], [6, 60, 2, 13, 50]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A llama with a longer context."""
+    """Make a Llama with a longer context."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ async def engine(folder: Path) -> AsyncIterator[Engine]:
 
 
 async def scored(engine: Engine, ids: list[int], salt: str = "") -> tuple[Scores, StepTimes]:
-    """The answers for the last four positions of a sequence of its own."""
+    """Return the scores of the last four positions of a new sequence."""
     sequence = await engine.open(Open("r", len(ids), cache_salt=salt))
     sequence.apply(SequenceUpdate(1, 0, tuple(ids), len(ids) - 3, 0))
     answer = await engine.run_timed(sequence.score(4))
@@ -59,7 +59,7 @@ async def scored(engine: Engine, ids: list[int], salt: str = "") -> tuple[Scores
     return answer
 
 
-async def test_the_second_prefill_computes_only_what_is_its_own(engine: Engine) -> None:
+async def test_the_second_prefill_computes_only_its_own_tokens(engine: Engine) -> None:
     ids = [SHARED + own for own in OWN]
     alone = [await scored(engine, ids[index], salt=f"alone {index}") for index in range(2)]
     assert [times.reused_tokens for _, times in alone] == [0, 0]

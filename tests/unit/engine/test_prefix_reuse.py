@@ -1,4 +1,4 @@
-"""Sequences that begin alike: what the second needs not compute, and what is never shared."""
+"""Sequences with a common prefix: which tokens are reused, and which are never shared."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,10 +8,10 @@ import pytest
 from fly.clock import SystemClock
 from fly.messages import Open, StaleReason, StepTimes
 from fly.sequence import SequenceUpdate, StaleState, TokenSequence
-from services.engine.base import Scores, Work
+from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
-from services.engine.memory.arena import ContiguousArena
+from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -22,7 +22,7 @@ PROMPT = [20 + index % 200 for index in range(320)]
 
 
 class Costed(RememberingRunner):
-    """A forward takes no time."""
+    """A runner whose forwards take no time."""
 
     def forward_s(self, batch: Sequence[object]) -> float:
         return 0.0
@@ -32,7 +32,7 @@ class Costed(RememberingRunner):
 async def running(
     max_sequences: int = 8, kv_tokens: int = 4096, batch_tokens: int = 256
 ) -> AsyncIterator[Engine]:
-    runner = Costed(CONFIG, ContiguousArena(kv_tokens, max_sequences))
+    runner = Costed(CONFIG, ContiguousKvCache(kv_tokens, max_sequences))
     engine = ClockEngine(runner, SystemClock(), ModelSection(max_batch_tokens=batch_tokens))
     await engine.start()
     yield engine
@@ -49,9 +49,9 @@ async def opened(
     return sequence
 
 
-def engine_forward(engine: Engine, work: Work) -> Scores:
-    """A forward of one work, aside from the engine's own turns."""
-    return engine._core._runner.forward([work])[0]
+def engine_forward(engine: Engine, item: ForwardInput) -> Scores:
+    """Compute a forward of one input, outside of the engine's own turns."""
+    return engine._core._runner.forward([item])[0]
 
 
 async def scored(engine: Engine, sequence: EngineSequence, num_outputs: int = 1) -> tuple[Scores, StepTimes]:
@@ -59,7 +59,7 @@ async def scored(engine: Engine, sequence: EngineSequence, num_outputs: int = 1)
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-async def test_the_second_of_two_computes_what_is_its_own(is_closed: bool) -> None:
+async def test_the_second_of_two_computes_only_its_own_tokens(is_closed: bool) -> None:
     async with running() as engine:
         first = await opened(engine, PROMPT)
         expected, times = await scored(engine, first)
@@ -88,7 +88,7 @@ async def test_other_salts_share_nothing(salts: tuple[str, str]) -> None:
             assert times.reused_tokens == 304
 
 
-async def test_what_is_not_decided_is_not_shared() -> None:
+async def test_undecided_tokens_are_not_shared() -> None:
     async with running() as engine:
         first = await opened(engine, PROMPT, decided=100)
         await scored(engine, first)
@@ -100,7 +100,7 @@ async def test_what_is_not_decided_is_not_shared() -> None:
         assert times.reused_tokens == 304
 
 
-async def test_a_full_hit_still_computes_what_the_head_answers_for() -> None:
+async def test_a_full_hit_still_computes_the_output_positions() -> None:
     async with running() as engine:
         engine.close(first := await opened(engine, PROMPT[:32]))
         first = await opened(engine, PROMPT)
@@ -111,7 +111,7 @@ async def test_a_full_hit_still_computes_what_the_head_answers_for() -> None:
             assert times.prefill_tokens == 320 - reused - num_outputs
 
 
-async def test_a_replay_after_an_eviction_takes_what_others_have() -> None:
+async def test_a_replay_after_an_eviction_reuses_the_prefix_of_others() -> None:
     async with running(kv_tokens=1024) as engine:
         first = await opened(engine, PROMPT)
         await scored(engine, first)
@@ -129,7 +129,7 @@ async def test_a_replay_after_an_eviction_takes_what_others_have() -> None:
         assert times.reused_tokens == 304
 
 
-async def test_what_is_rolled_back_and_written_anew_is_shared_no_more() -> None:
+async def test_tokens_that_were_rolled_back_are_no_longer_shared() -> None:
     async with running() as engine:
         first = await opened(engine, PROMPT)
         await scored(engine, first)
@@ -141,7 +141,7 @@ async def test_what_is_rolled_back_and_written_anew_is_shared_no_more() -> None:
         assert times.reused_tokens == 304
 
 
-async def test_what_a_shared_prefix_replaces_is_shared_no_more() -> None:
+async def test_tokens_replaced_by_a_shared_prefix_are_no_longer_shared() -> None:
     async with running() as engine:
         others = [*PROMPT[:40], *[6] * 280]
         await scored(engine, await opened(engine, others))
@@ -165,7 +165,7 @@ async def test_a_prefill_is_shared_while_it_runs() -> None:
         job.close()
 
 
-async def test_what_is_cached_keeps_nobody_waiting() -> None:
+async def test_cached_memory_delays_no_open() -> None:
     async with running(max_sequences=2, kv_tokens=1024) as engine:
         for index in range(6):
             sequence = await opened(engine, [30 + index, *PROMPT])
@@ -178,7 +178,7 @@ async def test_what_is_cached_keeps_nobody_waiting() -> None:
         assert engine.load().kv_used == 1024 and engine.load().kv_cached == 0
 
 
-async def test_the_least_recently_used_prefix_gives_way_first() -> None:
+async def test_the_least_recently_used_prefix_is_dropped_first() -> None:
     async with running(kv_tokens=1024) as engine:
         for salt in "abab":
             sequence = await opened(engine, PROMPT, salt=salt)
@@ -202,9 +202,9 @@ async def test_closed_sequences_of_one_prefix_are_kept_once() -> None:
         assert engine.load().kv_cached == 320
 
 
-def test_an_eviction_amid_an_update_is_not_lost() -> None:
-    """The engine's thread may take the memory while the owner applies an update."""
-    runner = SimulatedRunner(CONFIG, RememberingRunner(CONFIG, ContiguousArena(64, 1)).info.role, 1, 64)
+def test_an_eviction_during_an_update_is_not_lost() -> None:
+    """The engine's thread may evict while the owner applies an update."""
+    runner = SimulatedRunner(CONFIG, RememberingRunner(CONFIG, ContiguousKvCache(64, 1)).info.role, 1, 64)
     sequence = EngineSequence(Open("r", 3), runner.allocate(64) or 0, 1024, 64, 64)
 
     class Evicting(tuple[int, ...]):

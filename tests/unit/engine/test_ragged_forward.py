@@ -12,32 +12,32 @@ from transformers import LlamaForCausalLM
 from fly.errors import ModelError
 from fly.messages import Role
 from fly.types import SamplingParams
-from services.engine.base import Work
+from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
 from services.engine.forward import self_check, torch_runner
 from services.engine.forward.attention import RaggedForward
+from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.linears import (
     CastLinear,
     HalfLinear,
     Linear,
     PlainLinear,
-    TwinLinear,
+    RowCountLinear,
 )
 from services.engine.forward.packed import (
     HALF,
     PACKED,
     PLAIN,
     WIDENED,
-    Choice,
-    Kind,
+    LinearChoice,
+    LinearKind,
     LinearMaker,
     can_pack,
     pack_model,
 )
-from services.engine.forward.plan import Plan
 from services.engine.loading.model import load_model
-from services.engine.memory.arena import ContiguousArena
+from services.engine.memory.kv_cache import ContiguousKvCache
 from tests.support.tiny_models import make_tiny
 
 FolderMaker = Callable[[str], Path]
@@ -51,10 +51,10 @@ def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
     return logits
 
 
-def random_session(forward: Any, arena: ContiguousArena, reference: Any, seed: int) -> float:
-    """Three sequences grow, roll back and change at random; the largest relative error of any logit."""
+def random_session(forward: Any, kv_cache: ContiguousKvCache, reference: Any, seed: int) -> float:
+    """Grow, roll back and change three sequences at random; return the largest relative error of a logit."""
     draw = random.Random(seed)
-    slots = [arena.allocate(1) for _ in range(3)]
+    slots = [kv_cache.allocate(1) for _ in range(3)]
     known: list[list[int]] = [[], [], []]
     error = 0.0
     for _ in range(12):
@@ -64,14 +64,14 @@ def random_session(forward: Any, arena: ContiguousArena, reference: Any, seed: i
             added = [draw.randrange(96) for _ in range(draw.randint(1, min(9, 60 - keep)))]
             known[index] = known[index][:keep] + added
             slot = slots[index]
-            assert slot is not None and arena.resize(slot, len(known[index]))
+            assert slot is not None and kv_cache.resize(slot, len(known[index]))
             outputs = draw.randint(0, len(added))
-            batch.append((index, Work(slot, keep, added, outputs, SamplingParams(), 0, known[index])))
+            batch.append((index, ForwardInput(slot, keep, added, outputs, SamplingParams(), 0, known[index])))
         with torch.inference_mode():
-            logits = forward(Plan([work for _, work in batch]))
+            logits = forward(ForwardBatch([item for _, item in batch]))
         expected = [
-            full_logits(reference, known[index])[len(known[index]) - work.num_outputs :]
-            for index, work in batch
+            full_logits(reference, known[index])[len(known[index]) - item.num_outputs :]
+            for index, item in batch
         ]
         wanted = torch.cat(expected)
         assert logits.shape == wanted.shape
@@ -79,25 +79,25 @@ def random_session(forward: Any, arena: ContiguousArena, reference: Any, seed: i
             error = max(error, ((logits - wanted).abs().max() / wanted.abs().max()).item())
     for slot in slots:
         assert slot is not None
-        arena.free(slot)
+        kv_cache.free(slot)
     return error
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ragged_equals_transformers(model_folder: FolderMaker, kind: str) -> None:
     reference = load_model(model_folder(kind), "float32").model
-    arena = ContiguousArena(512, 4)
-    forward = RaggedForward(load_model(model_folder(kind), "float32").model, arena)
-    assert max(random_session(forward, arena, reference, seed) for seed in range(2)) < 1e-5
+    kv_cache = ContiguousKvCache(512, 4)
+    forward = RaggedForward(load_model(model_folder(kind), "float32").model, kv_cache)
+    assert max(random_session(forward, kv_cache, reference, seed) for seed in range(2)) < 1e-5
 
 
 @pytest.mark.parametrize("kind", FUSED)
 @pytest.mark.parametrize("make", [PlainLinear, LinearMaker()])
 def test_fused_equals_transformers(model_folder: FolderMaker, kind: str, make: Any) -> None:
     model = load_model(model_folder(kind), "float32").model
-    arena = ContiguousArena(512, 4)
-    forward = FusedForward(model, arena, make)
-    assert max(random_session(forward, arena, model, seed) for seed in range(2)) < 1e-5
+    kv_cache = ContiguousKvCache(512, 4)
+    forward = FusedForward(model, kv_cache, make)
+    assert max(random_session(forward, kv_cache, model, seed) for seed in range(2)) < 1e-5
 
 
 @pytest.mark.parametrize("rows_dtype", [None, torch.float32])
@@ -106,9 +106,9 @@ def test_fused_bfloat16_is_as_close_as_rounding_allows(
     model_folder: FolderMaker, kv_dtype: Any, rows_dtype: Any
 ) -> None:
     model = load_model(model_folder("llama"), "bfloat16").model
-    arena = ContiguousArena(512, 4, kv_dtype)
-    forward = FusedForward(model, arena, LinearMaker(rows_dtype), rows_dtype)
-    assert random_session(forward, arena, model, 0) < 0.06
+    kv_cache = ContiguousKvCache(512, 4, kv_dtype)
+    forward = FusedForward(model, kv_cache, LinearMaker(rows_dtype), rows_dtype)
+    assert random_session(forward, kv_cache, model, 0) < 0.06
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -126,7 +126,7 @@ def test_a_fused_forward_that_is_wrong_is_not_used(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(FusedForward):
-        def __call__(self, plan: Plan) -> torch.Tensor:
+        def __call__(self, plan: ForwardBatch) -> torch.Tensor:
             return super().__call__(plan).flip(-1)
 
     monkeypatch.setattr(torch_runner, "FusedForward", Wrong)
@@ -136,7 +136,7 @@ def test_a_fused_forward_that_is_wrong_is_not_used(
     assert runner.description.startswith("ragged")
 
 
-def test_a_model_that_attends_otherwise_is_rejected(
+def test_a_model_with_different_attention_is_rejected(
     model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = torch_runner.RaggedForward.__call__
@@ -173,10 +173,12 @@ def test_the_self_check_rolls_back(model_folder: FolderMaker) -> None:
 @pytest.mark.parametrize("rows_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "choice", [Choice(kind, PLAIN) for kind in (PACKED, HALF, WIDENED)], ids=["packed", "half", "widened"]
+    "choice",
+    [LinearChoice(kind, PLAIN) for kind in (PACKED, HALF, WIDENED)],
+    ids=["packed", "half", "widened"],
 )
-def test_linears_of_every_kind_agree_with_plain_ones(
-    dtype: torch.dtype, rows_dtype: torch.dtype, choice: Choice
+def test_linears_of_every_kind_equal_plain_ones(
+    dtype: torch.dtype, rows_dtype: torch.dtype, choice: LinearChoice
 ) -> None:
     if not can_pack(dtype, "cpu"):
         pytest.skip("no packed kernels here")
@@ -189,7 +191,7 @@ def test_linears_of_every_kind_agree_with_plain_ones(
             torch.testing.assert_close(computed, PLAIN(weight, rows_dtype)(some), rtol=2e-2, atol=8e-2)
 
 
-def test_half_a_weight_is_closer_than_bfloat16() -> None:
+def test_a_float16_weight_is_closer_than_bfloat16() -> None:
     weight = torch.randn(96, 512, generator=torch.Generator().manual_seed(0)).bfloat16()
     rows = torch.randn(16, 512)
     exact = torch.nn.functional.linear(rows.double(), weight.double())
@@ -197,33 +199,33 @@ def test_half_a_weight_is_closer_than_bfloat16() -> None:
     assert half < 1e-3 < (PLAIN(weight, torch.float32)(rows) - exact).abs().max()
 
 
-def test_a_weight_that_half_a_float_cannot_hold_stays_plain() -> None:
+def test_a_weight_that_overflows_float16_stays_plain() -> None:
     make = LinearMaker(torch.float32)
-    make.chosen[(8, 8)] = Choice(HALF, HALF)
+    make.chosen[(8, 8)] = LinearChoice(HALF, HALF)
     plain = make(torch.full((8, 8), 1e6).bfloat16())
     assert isinstance(plain, CastLinear) and plain(torch.ones(1, 8))[0, 0] == pytest.approx(8e6, rel=1e-2)
     assert isinstance(make(torch.ones(8, 8).bfloat16()), HalfLinear)
 
 
-def test_a_linear_that_disagrees_is_not_used() -> None:
+def test_a_linear_that_differs_is_not_used() -> None:
     def wrong(weight: torch.Tensor) -> Linear:
         return lambda rows: rows.new_zeros(len(rows), 8)
 
     make = LinearMaker()
-    make.chosen[(8, 8)] = Choice(PLAIN, Kind(wrong))
+    make.chosen[(8, 8)] = LinearChoice(PLAIN, LinearKind(wrong))
     assert isinstance(make(torch.ones(8, 8)), PlainLinear)
-    make.chosen[(8, 8)] = Choice(PLAIN, PACKED)
-    assert isinstance(make(torch.ones(8, 8)), TwinLinear)
+    make.chosen[(8, 8)] = LinearChoice(PLAIN, PACKED)
+    assert isinstance(make(torch.ones(8, 8)), RowCountLinear)
 
 
 def test_packing_a_model_leaves_shared_weights_alone(model_folder: FolderMaker) -> None:
     model = load_model(model_folder("llama"), "bfloat16").model
     make = LinearMaker()
     make.chosen = {
-        (32, 32): Choice(PACKED, PACKED),
-        (48, 32): Choice(PACKED, PACKED),
-        (16, 32): Choice(PLAIN, PLAIN),
-        (32, 48): Choice(PLAIN, PLAIN),
+        (32, 32): LinearChoice(PACKED, PACKED),
+        (48, 32): LinearChoice(PACKED, PACKED),
+        (16, 32): LinearChoice(PLAIN, PLAIN),
+        (32, 48): LinearChoice(PLAIN, PLAIN),
     }
     if not can_pack(torch.bfloat16, "cpu"):
         pytest.skip("no packed kernels here")

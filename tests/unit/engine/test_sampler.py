@@ -1,4 +1,4 @@
-"""Drawing tokens: what a row draws, and that it depends on nothing but the row."""
+"""Sampling: the tokens drawn, which depend on nothing but their own row."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +10,7 @@ import torch
 
 from fly.noise import Domain, noise_keys, token_noise
 from fly.types import Coupling, EntropyEstimator, SamplingParams, SparseDistribution
-from services.engine.base import Scores, Work
+from services.engine.base import ForwardInput, Scores
 from services.engine.head.head import Head
 
 VOCAB_SIZE = 1000
@@ -32,21 +32,21 @@ def logits_of(num_rows: int, vocabulary: int = VOCAB_SIZE, seed: int = 0) -> tor
     return torch.randn(num_rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def work_of(history: list[int], num_outputs: int, sampling: SamplingParams, **kwargs: Any) -> Work:
+def input_of(history: list[int], num_outputs: int, sampling: SamplingParams, **kwargs: Any) -> ForwardInput:
     drafts = [*history[len(history) - num_outputs + 1 :], -1]
-    return Work(0, 0, history, num_outputs, sampling, 2, history, drafts=drafts, **kwargs)
+    return ForwardInput(0, 0, history, num_outputs, sampling, 2, history, drafts=drafts, **kwargs)
 
 
 def proposals_for(drafts: list[int]) -> tuple[SparseDistribution, ...]:
     return tuple(SparseDistribution((draft, 900), (0.75, 0.25)) for draft in drafts)
 
 
-def scored(logits: torch.Tensor, *batch: Work) -> list[Scores]:
+def scored(logits: torch.Tensor, *batch: ForwardInput) -> list[Scores]:
     return Head(logits.shape[1])(logits, batch)
 
 
 def shared_choice(logits: torch.Tensor, position: int, sampling: SamplingParams) -> int:
-    """The choice by its definition."""
+    """Return the choice by its definition."""
     words = np.array([[sampling.seed], [position], [Domain.SHARED]], dtype=np.uint64)
     noise = token_noise(np.arange(len(logits))[None], noise_keys(*words))[0]
     return int((logits.double().numpy() / sampling.temperature + noise).argmax())
@@ -55,39 +55,39 @@ def shared_choice(logits: torch.Tensor, position: int, sampling: SamplingParams)
 @pytest.mark.parametrize("vocabulary", [16, 64, 100, 1000])
 def test_shared_noise_takes_the_largest_sum(vocabulary: int) -> None:
     logits, history = logits_of(5, vocabulary), list(range(12))
-    (scores,) = scored(logits, work_of(history, 5, WARM))
+    (scores,) = scored(logits, input_of(history, 5, WARM))
     # The outputs choose the tokens at positions 8 to 12.
     assert scores.choices == tuple(shared_choice(logits[row], 8 + row, WARM) for row in range(5))
 
 
 @pytest.mark.parametrize("sampling", KINDS, ids=range(len(KINDS)))
 def test_a_row_depends_on_nothing_but_itself(sampling: SamplingParams) -> None:
-    """One by one, sixteen at once, and among seven other sequences: the same tokens."""
+    """Draw the same tokens one by one, sixteen at once, and among seven other sequences."""
     history = [int(token) for token in np.random.default_rng(1).integers(0, VOCAB_SIZE, 24)]
     logits, proposals = logits_of(16), proposals_for(history[9:])
-    (whole,) = scored(logits, work_of(history, 16, sampling, proposals=proposals, num_logprobs=2))
+    (whole,) = scored(logits, input_of(history, 16, sampling, proposals=proposals, num_logprobs=2))
     for row in range(16):
         prefix = history[: 9 + row]
         draft = history[9 + row] if row < 15 else -1
         alone = replace(
-            work_of(prefix, 1, sampling, proposals=proposals[row : row + 1], num_logprobs=2), drafts=[draft]
+            input_of(prefix, 1, sampling, proposals=proposals[row : row + 1], num_logprobs=2), drafts=[draft]
         )
         (single,) = scored(logits[row : row + 1], alone)
         assert (single.choices[0], single.excluded[0]) == (whole.choices[row], whole.excluded[row])
         assert dict(single.logprobs[0].top) == pytest.approx(dict(whole.logprobs[row].top))
-    others = [work_of([1, 2, 3, 4], 2, other) for other in KINDS[:7]]
-    batch = [*others[:4], work_of(history, 16, sampling, proposals=proposals, num_logprobs=2), *others[4:]]
+    others = [input_of([1, 2, 3, 4], 2, other) for other in KINDS[:7]]
+    batch = [*others[:4], input_of(history, 16, sampling, proposals=proposals, num_logprobs=2), *others[4:]]
     padding = logits_of(14, seed=5)
     assert scored(torch.cat([padding[:8], logits, padding[8:]]), *batch)[4].choices == whole.choices
 
 
 def test_every_kind_of_row_goes_into_one_batch() -> None:
     batch = [
-        work_of([1, 2, 3], 2, kind, entropy=estimator)
+        input_of([1, 2, 3], 2, kind, entropy=estimator)
         for kind in KINDS
         for estimator in (EntropyEstimator.TOP_K, EntropyEstimator.NORMALIZED)
     ]
-    batch.insert(3, work_of([1, 2, 3], 0, WARM))
+    batch.insert(3, input_of([1, 2, 3], 0, WARM))
     logits = logits_of(32)
     scores = scored(logits, *batch)
     assert scores[3].choices == scores[3].logprobs == ()
@@ -96,19 +96,19 @@ def test_every_kind_of_row_goes_into_one_batch() -> None:
     assert all(each.logprobs == each.distributions == () for each in scores)
 
 
-def test_drafts_that_the_filters_cut_are_excluded() -> None:
+def test_drafts_removed_by_the_filters_are_excluded() -> None:
     logits = torch.zeros(3, VOCAB_SIZE)
     logits[:, 4], logits[:, 6] = 9.0, 8.0
     history = [1, 2, 3, 4, 5]
     for sampling in (replace(WARM, top_k=2), replace(WARM, top_p=0.9), replace(WARM, min_p=0.1)):
-        assert scored(logits, work_of(history, 3, sampling))[0].excluded == (False, True, False)
-    assert scored(logits, work_of(history, 3, WARM))[0].excluded == (False, False, False)
-    assert scored(logits, work_of(history, 3, SamplingParams(top_k=1)))[0].excluded == (False, False, False)
+        assert scored(logits, input_of(history, 3, sampling))[0].excluded == (False, True, False)
+    assert scored(logits, input_of(history, 3, WARM))[0].excluded == (False, False, False)
+    assert scored(logits, input_of(history, 3, SamplingParams(top_k=1)))[0].excluded == (False, False, False)
 
 
 def test_a_bias_of_minus_infinity_excludes_whatever_the_noise() -> None:
     sampling = replace(WARM, logit_bias=tuple((token, float("-inf")) for token in range(10)))
-    (scores,) = scored(torch.zeros(4, 12), work_of([1, 2, 3, 11, 5, 6], 4, sampling))
+    (scores,) = scored(torch.zeros(4, 12), input_of([1, 2, 3, 11, 5, 6], 4, sampling))
     assert set(scores.choices) <= {10, 11}
     assert scores.excluded == (False, True, True, False)
 
@@ -116,31 +116,33 @@ def test_a_bias_of_minus_infinity_excludes_whatever_the_noise() -> None:
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     logits = logits_of(3)
     sampling = replace(WARM, temperature=0.3, top_k=2, logit_bias=((3, 50.0),))
-    (scores,) = scored(logits, work_of([1, 2, 3, 4, 5], 3, sampling, num_logprobs=4))
+    (scores,) = scored(logits, input_of([1, 2, 3, 4, 5], 3, sampling, num_logprobs=4))
     log_p = logits.double().log_softmax(-1)
-    for row, told in enumerate(scores.logprobs):
-        assert told.choice == pytest.approx(log_p[row, scores.choices[row]].item(), abs=1e-5)
-        assert [token for token, _ in told.top] == log_p[row].topk(4).indices.tolist()
-        assert [value for _, value in told.top] == pytest.approx(log_p[row].topk(4).values.tolist(), abs=1e-5)
-    drafts = [told.draft for told in scores.logprobs]
+    for row, reported in enumerate(scores.logprobs):
+        assert reported.choice == pytest.approx(log_p[row, scores.choices[row]].item(), abs=1e-5)
+        assert [token for token, _ in reported.top] == log_p[row].topk(4).indices.tolist()
+        assert [value for _, value in reported.top] == pytest.approx(
+            log_p[row].topk(4).values.tolist(), abs=1e-5
+        )
+    drafts = [reported.draft for reported in scores.logprobs]
     assert drafts[:2] == pytest.approx([log_p[0, 4].item(), log_p[1, 5].item()], abs=1e-5)
     assert drafts[2] is None
 
 
 def test_log_probabilities_may_be_of_draft_and_choice_alone() -> None:
-    (scores,) = scored(logits_of(2), work_of([1, 2, 3], 2, SamplingParams(), num_logprobs=0))
-    assert [told.top for told in scores.logprobs] == [(), ()]
+    (scores,) = scored(logits_of(2), input_of([1, 2, 3], 2, SamplingParams(), num_logprobs=0))
+    assert [reported.top for reported in scores.logprobs] == [(), ()]
 
 
-def test_a_drafter_proposes_from_what_it_tells() -> None:
+def test_a_drafter_draws_from_the_distribution_that_it_reports() -> None:
     logits, counts = logits_of(1), Counter[int]()
-    told = set()
+    reported = set()
     for seed in range(300):
         sampling = replace(REJECTION, seed=seed)
-        (scores,) = scored(logits, work_of([1, 2, 3], 1, sampling, is_proposing=True))
+        (scores,) = scored(logits, input_of([1, 2, 3], 1, sampling, is_proposing=True))
         counts[scores.choices[0]] += 1
-        told.update(scores.distributions)
-    (q,) = told
+        reported.update(scores.distributions)
+    (q,) = reported
     assert len(q.ids) == 64 and sum(q.probabilities) == pytest.approx(1.0, abs=1e-12)
     assert set(q.ids) == set(logits[0].topk(64).indices.tolist())
     expected = (logits[0, list(q.ids)].double() / WARM.temperature).softmax(-1)
@@ -149,16 +151,16 @@ def test_a_drafter_proposes_from_what_it_tells() -> None:
     assert counts[likeliest[1]] / 300 == pytest.approx(likeliest[0], abs=0.09)
 
 
-def test_a_proposal_of_few_survivors_is_short() -> None:
+def test_a_proposal_with_few_tokens_left_is_short() -> None:
     sampling = replace(REJECTION, top_k=3)
-    (scores,) = scored(logits_of(1), work_of([1, 2, 3], 1, sampling, is_proposing=True))
+    (scores,) = scored(logits_of(1), input_of([1, 2, 3], 1, sampling, is_proposing=True))
     assert len(scores.distributions[0].ids) == 3
 
 
 @pytest.mark.parametrize("coupling", Coupling)
 def test_at_temperature_0_the_coupling_does_not_matter(coupling: Coupling) -> None:
     sampling = SamplingParams(coupling=coupling)
-    (scores,) = scored(logits_of(2), work_of([1, 2, 3], 2, sampling, is_proposing=True))
+    (scores,) = scored(logits_of(2), input_of([1, 2, 3], 2, sampling, is_proposing=True))
     assert scores.choices == tuple(logits_of(2).argmax(-1).tolist()) and scores.distributions == ()
 
 
@@ -166,19 +168,19 @@ def test_a_draft_from_the_targets_own_distribution_is_always_accepted() -> None:
     logits, history = logits_of(1, 40), [1, 2, 3]
     for seed in range(100):
         sampling = replace(REJECTION, seed=seed)
-        (drafted,) = scored(logits, work_of(history, 1, sampling, is_proposing=True))
+        (drafted,) = scored(logits, input_of(history, 1, sampling, is_proposing=True))
         ids = [*history, drafted.choices[0]]
-        judged = work_of(ids, 2, sampling, proposals=drafted.distributions)
+        judged = input_of(ids, 2, sampling, proposals=drafted.distributions)
         assert scored(logits.repeat(2, 1), judged)[0].choices[0] == ids[-1]
 
 
-def test_a_draft_of_which_nothing_is_known_is_accepted_as_often_as_it_is_likely() -> None:
+def test_a_draft_without_a_distribution_is_accepted_with_its_probability() -> None:
     logits, history = logits_of(2, 12, seed=4), [1, 2, 3, 7]
     p = (logits[0].double() / WARM.temperature).softmax(-1)
     draft = int(p.topk(2).indices[1])
     history[-1] = draft
     choices = Counter(
-        scored(logits, work_of(history, 2, replace(REJECTION, seed=seed)))[0].choices[0]
+        scored(logits, input_of(history, 2, replace(REJECTION, seed=seed)))[0].choices[0]
         for seed in range(800)
     )
     for token in range(12):
@@ -190,6 +192,6 @@ def test_a_draft_that_the_target_excludes_is_never_accepted() -> None:
     logits = logits_of(2)
     history = [1, 2, 3, int(logits[0].argmin())]
     for seed in range(50):
-        judged = work_of(history, 2, replace(sampling, seed=seed), proposals=proposals_for(history[3:]))
+        judged = input_of(history, 2, replace(sampling, seed=seed), proposals=proposals_for(history[3:]))
         (scores,) = scored(logits, judged)
         assert scores.choices[0] in logits[0].topk(2).indices and scores.excluded[0]

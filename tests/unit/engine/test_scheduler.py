@@ -6,34 +6,34 @@ from collections.abc import Generator
 import pytest
 
 from fly.types import SamplingParams
-from services.engine.base import Job, Scores, Work
-from services.engine.scheduler import BACKGROUND, PATIENCE_TURNS, STARVATION_TURNS, Scheduler
-from services.engine.ticket import Ticket
+from services.engine.base import ForwardInput, Job, Scores
+from services.engine.scheduling.job import ScheduledJob
+from services.engine.scheduling.scheduler import IDLE_PRIORITY, PATIENCE_TURNS, STARVATION_TURNS, Scheduler
 
 ANSWER = Scores((7,), (0.0,), (False,))
 
 
-def work(slot: int, num_tokens: int = 1) -> Work:
-    return Work(slot, 0, [0] * num_tokens, 1, SamplingParams(), 0, [0] * num_tokens)
+def forward_input(slot: int, num_tokens: int = 1) -> ForwardInput:
+    return ForwardInput(slot, 0, [0] * num_tokens, 1, SamplingParams(), 0, [0] * num_tokens)
 
 
 def job(slot: int, turns: int = 1, num_tokens: int = 1) -> Job[int]:
     total = 0
     for _ in range(turns):
-        scores = yield work(slot, num_tokens)
+        scores = yield forward_input(slot, num_tokens)
         total += scores.choices[0]
     return total
 
 
 def turn(scheduler: Scheduler) -> list[int]:
     batch = scheduler.next_batch()
-    slots = [ticket.work.slot for ticket in batch if ticket.work]
+    slots = [scheduled.next_input.slot for scheduled in batch if scheduled.next_input]
     scheduler.complete(batch, [ANSWER] * len(batch), 100, 10)
     return slots
 
 
-def results(tickets: list[Ticket]) -> list[object]:
-    return [ticket.result for ticket in tickets]
+def results(jobs: list[ScheduledJob]) -> list[object]:
+    return [scheduled.result for scheduled in jobs]
 
 
 def test_jobs_share_forwards_and_return_their_results() -> None:
@@ -45,7 +45,7 @@ def test_jobs_share_forwards_and_return_their_results() -> None:
     assert len(scheduler) == 0
 
 
-def test_a_job_without_work_is_over_at_once() -> None:
+def test_a_job_without_a_forward_ends_at_once() -> None:
     scheduler = Scheduler(16)
     scheduler.submit(job(0, turns=0))
     assert results(scheduler.take_finished()) == [0]
@@ -60,7 +60,7 @@ def test_the_budget_bounds_a_batch_but_never_stops_it() -> None:
     assert [len(turn(scheduler)) for _ in range(3)] == [2, 2, 1]
 
 
-def test_short_work_goes_first_but_long_work_does_not_starve() -> None:
+def test_short_inputs_go_first_but_long_ones_do_not_starve() -> None:
     scheduler = Scheduler(16)
     scheduler.submit(job(99, num_tokens=16))
     for slot in range(8):
@@ -71,7 +71,7 @@ def test_short_work_goes_first_but_long_work_does_not_starve() -> None:
 
 
 @pytest.mark.parametrize("num_long", [1, 3, 20])
-def test_short_work_within_half_the_budget_never_waits_for_long_work(num_long: int) -> None:
+def test_short_inputs_within_half_the_budget_never_wait_for_long_ones(num_long: int) -> None:
     scheduler = Scheduler(64)
     for slot in range(num_long):
         scheduler.submit(job(slot, turns=100, num_tokens=32))
@@ -87,7 +87,7 @@ def test_short_work_within_half_the_budget_never_waits_for_long_work(num_long: i
 
 
 @pytest.mark.parametrize("num_long", [1, 20])
-def test_saturating_short_work_leaves_half_to_long_work_that_waited(num_long: int) -> None:
+def test_saturating_short_inputs_leave_half_to_long_ones_that_waited(num_long: int) -> None:
     scheduler = Scheduler(64)
     for slot in range(num_long):
         scheduler.submit(job(slot, turns=100, num_tokens=32))
@@ -105,7 +105,7 @@ def test_saturating_short_work_leaves_half_to_long_work_that_waited(num_long: in
 
 @pytest.mark.parametrize("num_tokens", [1, 16])
 @pytest.mark.parametrize("priority", [-1, -(2**31)])
-def test_constant_load_of_a_higher_priority_starves_nobody(num_tokens: int, priority: int) -> None:
+def test_constant_load_of_a_higher_priority_starves_no_job(num_tokens: int, priority: int) -> None:
     scheduler = Scheduler(16)
     for slot in range(3):
         scheduler.submit(job(slot, num_tokens=num_tokens), priority)
@@ -118,7 +118,7 @@ def test_constant_load_of_a_higher_priority_starves_nobody(num_tokens: int, prio
     )
 
 
-def test_one_that_is_overdue_but_has_no_room_does_not_keep_back_the_next() -> None:
+def test_an_overdue_job_that_is_not_admitted_does_not_delay_the_next() -> None:
     scheduler = Scheduler(4)
     for slot in range(2):
         scheduler.submit(job(slot), priority=-1)
@@ -126,8 +126,8 @@ def test_one_that_is_overdue_but_has_no_room_does_not_keep_back_the_next() -> No
         scheduler.submit(job(slot, turns=1000), priority=0)
     for _ in range(STARVATION_TURNS - 1):
         turn(scheduler)
-    batch = scheduler.next_batch(lambda work: work.slot != 0)
-    assert next(ticket.work.slot for ticket in batch if ticket.work) == 1
+    batch = scheduler.next_batch(lambda item: item.slot != 0)
+    assert next(scheduled.next_input.slot for scheduled in batch if scheduled.next_input) == 1
 
 
 def test_priority_goes_first() -> None:
@@ -145,34 +145,34 @@ def test_equal_jobs_take_turns() -> None:
     assert [turn(scheduler) for _ in range(4)] == [[0, 1], [2, 3], [0, 1], [2, 3]]
 
 
-def test_work_that_is_not_admitted_waits() -> None:
+def test_a_job_that_is_not_admitted_waits() -> None:
     scheduler = Scheduler(16)
     scheduler.submit(job(0))
     scheduler.submit(job(1))
-    batch = scheduler.next_batch(lambda work: work.slot == 1)
-    assert [ticket.work.slot for ticket in batch if ticket.work] == [1]
+    batch = scheduler.next_batch(lambda item: item.slot == 1)
+    assert [scheduled.next_input.slot for scheduled in batch if scheduled.next_input] == [1]
     assert len(scheduler) == 2
 
 
 def test_cancel_closes_the_generator() -> None:
     closed: list[bool] = []
 
-    def careful() -> Generator[Work, Scores, None]:
+    def careful() -> Generator[ForwardInput, Scores, None]:
         try:
-            yield work(0)
+            yield forward_input(0)
         finally:
             closed.append(True)
 
     scheduler = Scheduler(16)
-    ticket = scheduler.submit(careful())
-    scheduler.cancel(ticket)
-    scheduler.cancel(ticket)
+    scheduled = scheduler.submit(careful())
+    scheduler.cancel(scheduled)
+    scheduler.cancel(scheduled)
     assert closed == [True] and len(scheduler) == 0 and not scheduler.take_finished()
 
 
 def test_an_exception_ends_only_its_own_job() -> None:
-    def broken() -> Generator[Work, Scores, None]:
-        yield work(0)
+    def broken() -> Generator[ForwardInput, Scores, None]:
+        yield forward_input(0)
         raise KeyError("broken")
 
     scheduler = Scheduler(16)
@@ -197,25 +197,25 @@ def test_a_failed_forward_ends_the_jobs_of_its_batch() -> None:
 
 def test_times_add_up() -> None:
     scheduler = Scheduler(16)
-    ticket = scheduler.submit(job(0, turns=2), now_ns=60)
+    scheduled = scheduler.submit(job(0, turns=2), now_ns=60)
     scheduler.submit(job(1))
     turn(scheduler)
     turn(scheduler)
-    assert (ticket.times.queue_ns, ticket.times.forward_ns, ticket.times.batch_size) == (40, 20, 2)
+    assert (scheduled.times.queue_ns, scheduled.times.forward_ns, scheduled.times.batch_size) == (40, 20, 2)
 
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_throw_reaches_the_job_of_a_slot(slot: int) -> None:
     scheduler = Scheduler(16)
-    tickets = [scheduler.submit(job(0)), scheduler.submit(job(1))]
+    jobs = [scheduler.submit(job(0)), scheduler.submit(job(1))]
     scheduler.throw(slot, ValueError("gone"))
-    assert [isinstance(ticket.error, ValueError) for ticket in tickets] == [slot == 0, slot == 1]
+    assert [isinstance(scheduled.error, ValueError) for scheduled in jobs] == [slot == 0, slot == 1]
 
 
-def test_background_work_shares_no_forward_and_waits_for_all_other() -> None:
+def test_idle_jobs_share_no_forward_with_others_and_wait_for_them() -> None:
     scheduler = Scheduler(16)
-    scheduler.submit(job(0, turns=2), BACKGROUND)
-    scheduler.submit(job(1, turns=2), BACKGROUND)
+    scheduler.submit(job(0, turns=2), IDLE_PRIORITY)
+    scheduler.submit(job(1, turns=2), IDLE_PRIORITY)
     assert turn(scheduler) == [0, 1]
     scheduler.submit(job(2, turns=2), priority=-(2**31))
     assert [turn(scheduler) for _ in range(4)] == [[2], [2], [0, 1], []]

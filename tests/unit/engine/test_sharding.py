@@ -1,4 +1,4 @@
-"""A model shared by two processes: the same answers, kept alive while idle, ended as one."""
+"""A model sharded over two processes: equal scores, kept alive while idle, ended together."""
 
 import asyncio
 import multiprocessing
@@ -13,13 +13,13 @@ from fly.errors import ModelError, NotReady
 from fly.messages import Open
 from fly.sequence import SequenceUpdate
 from fly.types import SamplingParams
-from services.engine.base import Job, Scores, Work
+from services.engine.base import ForwardInput, Job, Scores
 from services.engine.config import Sharding
-from services.engine.engine import ThreadEngine
 from services.engine.forward.torch_runner import load_runner
 from services.engine.sequence import EngineSequence
+from services.engine.sharding.follower import spawn_followers
 from services.engine.sharding.leader import LeaderRunner, lead
-from services.engine.sharding.spawning import spawned_followers
+from services.engine.thread_engine import ThreadEngine
 from services.target.config import TargetConfig
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def config_of(folder: Path, sharding: Sharding | None = None) -> TargetConfig:
 
 def leader_of(folder: Path, sharding: Sharding = SHARDING) -> LeaderRunner:
     config = config_of(folder, sharding)
-    return lead(config, spawned_followers(config))
+    return lead(config, spawn_followers(config))
 
 
 @pytest.fixture(autouse=True)
@@ -53,27 +53,29 @@ def follower() -> Any:
 
 
 class Session:
-    """Sequences that grow and roll back at random, the same for every seed."""
+    """Sequences that grow and roll back at random, equal for equal seeds."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
         self._known: list[list[int]] = [[], [], []]
 
-    def batch(self) -> list[Work]:
-        """A turn of one to three sequences; now and then one is only prefilled."""
+    def batch(self) -> list[ForwardInput]:
+        """Make a turn of one to three sequences, some of them only prefilled."""
         chosen = self._draw.sample(range(3), self._draw.randint(1, 3))
-        return [self._work(slot) for slot in chosen]
+        return [self._input(slot) for slot in chosen]
 
-    def _work(self, slot: int) -> Work:
+    def _input(self, slot: int) -> ForwardInput:
         known, draw = self._known[slot], self._draw
         keep = draw.randint(max(0, len(known) - 6), len(known))
         known[keep:] = [draw.randrange(96) for _ in range(draw.randint(1, 5))]
         num_outputs = draw.choice([0, 1, len(known) - keep])
-        return Work(slot, keep, known[keep:], num_outputs, SamplingParams(), 0, known, num_logprobs=20)
+        return ForwardInput(
+            slot, keep, known[keep:], num_outputs, SamplingParams(), 0, known, num_logprobs=20
+        )
 
 
 def distance(one: Scores, other: Scores) -> float:
-    """Largest difference of the log-probabilities of the twenty most likely tokens, and of the entropies."""
+    """Return the largest difference of the top 20 log-probabilities and of the entropies."""
     pairs = list(zip(one.entropies, other.entropies, strict=True))
     for left, right in zip(one.logprobs, other.logprobs, strict=True):
         assert [token for token, _ in left.top] == [token for token, _ in right.top]
@@ -82,7 +84,7 @@ def distance(one: Scores, other: Scores) -> float:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # tied and untied, without and with bias
-def test_a_shared_model_answers_as_the_whole_one(model_folder: FolderMaker, kind: str) -> None:
+def test_a_sharded_model_gives_the_scores_of_the_whole_one(model_folder: FolderMaker, kind: str) -> None:
     folder = model_folder(kind)
     whole, shared = load_runner(config_of(folder)), leader_of(folder)
     assert (whole.info.shards, shared.info.shards) == (1, 2)
@@ -111,9 +113,9 @@ async def opened(engine: ThreadEngine, tokens: list[int]) -> EngineSequence:
     return sequence
 
 
-async def test_an_idle_group_lives_on_and_a_broken_one_ends(model_folder: FolderMaker) -> None:
+async def test_an_idle_group_stays_alive_and_a_broken_one_ends(model_folder: FolderMaker) -> None:
     leader = leader_of(model_folder("llama"))
-    engine = ThreadEngine(leader, upkeep=leader)
+    engine = ThreadEngine(leader, keepalive=leader)
     await engine.start()
     first = await engine.run(decode(await opened(engine, [5, 6, 7]), 4))
     enough = leader.num_heartbeats + 1 + TIMEOUTS * SHARDING.group_timeout_s / SHARDING.heartbeat_s
@@ -133,17 +135,17 @@ async def test_an_idle_group_lives_on_and_a_broken_one_ends(model_folder: Folder
 
 async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder: FolderMaker) -> None:
     leader = leader_of(model_folder("llama"))
-    engine = ThreadEngine(leader, upkeep=leader)
+    engine = ThreadEngine(leader, keepalive=leader)
     await engine.start()
     sequence = await opened(engine, [5, 6, 7])
 
-    def murderous() -> Job[None]:
+    def kill_between_forwards() -> Job[None]:
         yield from decode(sequence, 1)
         follower().kill()
         yield from decode(sequence, 1)
 
     with pytest.raises(NotReady):
-        await engine.run(murderous())
+        await engine.run(kill_between_forwards())
     async with asyncio.timeout(SHARDING.group_timeout_s):
         await engine.failure()
     await engine.stop()
@@ -166,7 +168,7 @@ def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
     assert multiprocessing.active_children() == []
 
 
-def test_followers_that_do_not_come_are_missed(model_folder: FolderMaker) -> None:
+def test_followers_that_do_not_join_are_reported(model_folder: FolderMaker) -> None:
     config = config_of(model_folder("llama"), Sharding(shards=2, group_start_timeout_s=0.5))
-    with pytest.raises(ModelError, match=r"shards: 2 ranks have not met within 0\.5 s"):
+    with pytest.raises(ModelError, match=r"shards: 2 ranks have not joined within 0\.5 s"):
         lead(config, lambda port: None)

@@ -1,4 +1,4 @@
-"""The simulated model: deterministic, agreeing as asked, on a virtual clock, without torch."""
+"""The simulated model: deterministic, with the configured agreement, on a virtual clock, without torch."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ def scored(config: SimulatedConfig, ids: list[int], outputs: int, **kwargs: Any)
     return runner.forward([next(sequence.score(outputs))])[0]
 
 
-def test_answers_depend_on_position_and_recent_tokens_only() -> None:
+def test_scores_depend_on_position_and_recent_tokens_only() -> None:
     ids = [20 + index % 50 for index in range(100)]
     many = scored(CONFIG, ids, 30)
     singles = [scored(CONFIG, ids[: 71 + index], 1) for index in range(30)]
@@ -41,7 +41,7 @@ def test_answers_depend_on_position_and_recent_tokens_only() -> None:
 
 
 @pytest.mark.parametrize("agreement", [0.0, 0.6, 0.9, 1.0])
-def test_a_drafter_agrees_as_often_as_asked(agreement: float) -> None:
+def test_a_drafter_agrees_as_often_as_configured(agreement: float) -> None:
     ids = [(index * 7919) % 400 + 20 for index in range(3000)]
     forever = SamplingParams(ignore_eos=True)
     target = scored(CONFIG, ids, 3000, sampling=forever).choices
@@ -50,7 +50,7 @@ def test_a_drafter_agrees_as_often_as_asked(agreement: float) -> None:
     assert abs(share - agreement) < 0.03
 
 
-def test_entropies_are_bimodal_and_in_the_unit_asked_for() -> None:
+def test_entropies_are_bimodal_and_in_the_requested_unit() -> None:
     ids = [(index * 7919) % 400 + 20 for index in range(2000)]
     nats = scored(CONFIG, ids, 2000).entropies
     uncertain = [value for value in nats if value >= 0.6]
@@ -87,16 +87,16 @@ def test_a_stop_before_min_tokens_is_excluded() -> None:
 
 
 @pytest.mark.parametrize("coupling", Coupling)
-def test_sampled_answers_vary_by_seed_and_follow_the_told_distribution(coupling: Coupling) -> None:
+def test_sampled_tokens_vary_by_seed_and_follow_the_distribution(coupling: Coupling) -> None:
     config = replace(CONFIG, vocab_size=16, first_word=3, uncertain_share=1.0)
-    ids, told, drawn = [3, 4, 5, 6, 7], {}, Counter[int]()
+    ids, logprobs, drawn = [3, 4, 5, 6, 7], {}, Counter[int]()
     for seed in range(400):
         sampling = SamplingParams(temperature=1.0, seed=seed, coupling=coupling)
         scores = scored(config, ids, 1, sampling=sampling, num_logprobs=20)
         drawn[scores.choices[0]] += 1
-        told = dict(scores.logprobs[0].top)
-    assert sum(math.exp(value) for value in told.values()) == pytest.approx(1.0, abs=1e-5)
-    for token, value in told.items():
+        logprobs = dict(scores.logprobs[0].top)
+    assert sum(math.exp(value) for value in logprobs.values()) == pytest.approx(1.0, abs=1e-5)
+    for token, value in logprobs.items():
         assert drawn[token] / 400 == pytest.approx(math.exp(value), abs=0.09)
     assert len(drawn) > 3
 
@@ -149,12 +149,14 @@ async def test_thousands_of_sequences_on_a_virtual_clock() -> None:
 def test_simulation_loads_no_torch() -> None:
     modules = [
         "base",
-        "scheduler",
+        "scheduling.scheduler",
         "sequence",
         "engine",
         "simulation.runner",
         "factory",
-        "memory.residency",
+        "memory.kv_cache_manager",
+        "sharding.follower",
+        "thread_engine",
         "core",
     ]
     imports = "; ".join(f"import services.engine.{name}" for name in modules)

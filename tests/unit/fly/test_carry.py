@@ -1,4 +1,4 @@
-"""Windows carried over rounds: what is provisional, how it is decided, how it falls back."""
+"""Windows carried over rounds: provisional tokens, their decision, the fall-back to the target's choice."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def test_a_window_beyond_the_budget_is_rejected() -> None:
     assert beyond.rejection is RejectionReason.TAIL
 
 
-def test_an_open_window_at_an_end_of_sequence_is_rejected() -> None:
+def test_an_open_window_before_an_ending_token_is_rejected() -> None:
     in_draft = Evidence((MISMATCH, *matches(2), Position(2, 2, 1.0)), 99, 0.0)
     as_bonus = Evidence((MISMATCH, *matches(2)), 2, 0.0)
     for evidence in (in_draft, as_bonus):
@@ -89,7 +89,7 @@ def test_without_a_further_draft_an_open_window_falls_back() -> None:
     assert [(d.token, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
 
 
-# NOTE: said, as what is left out of a named tuple is drawn, too; a draft is no bonus.
+# NOTE: is_bonus is fixed, since hypothesis draws omitted fields of a named tuple, and a draft is no bonus.
 positions_st = st.builds(
     Position, st.integers(3, 5), st.integers(3, 5), st.sampled_from([0.0, 1.0]), is_bonus=st.just(False)
 )
@@ -105,7 +105,7 @@ rules_st = st.builds(
 
 
 def play(rule: FlyRule, drafts: list[list[Position]]) -> list[tuple[RuleState, Decision]]:
-    """Rounds of one response; after a rejection the next draft continues the correction."""
+    """Run the rounds of one response; after a rejection the next draft continues the correction."""
     state, played = RuleState(), []
     for draft in drafts:
         state, decision = decide(rule, state, Evidence(tuple(draft), 9, 0.0), LIMITS)
@@ -114,7 +114,7 @@ def play(rule: FlyRule, drafts: list[list[Position]]) -> list[tuple[RuleState, D
 
 
 @given(rules_st, drafts_st)
-def test_what_is_decided_is_never_taken_back(rule: FlyRule, drafts: list[list[Position]]) -> None:
+def test_decided_tokens_are_never_rolled_back(rule: FlyRule, drafts: list[list[Position]]) -> None:
     total = 0
     for state, decision in play(rule, drafts):
         total += len(decision.decided)
@@ -124,7 +124,7 @@ def test_what_is_decided_is_never_taken_back(rule: FlyRule, drafts: list[list[Po
 
 
 @given(rules_st, drafts_st)
-def test_a_rescue_has_its_window_of_drafts(rule: FlyRule, drafts: list[list[Position]]) -> None:
+def test_a_rescue_is_followed_by_a_full_window(rule: FlyRule, drafts: list[list[Position]]) -> None:
     decided = [token for _, decision in play(rule, drafts) for token in decision.decided]
     for index, token in enumerate(decided):
         if token.verdict is Verdict.RESCUED:
@@ -134,8 +134,8 @@ def test_a_rescue_has_its_window_of_drafts(rule: FlyRule, drafts: list[list[Posi
 
 
 @given(rules_st, st.integers(0, 6), st.lists(positions_st, min_size=1, max_size=12))
-def test_evidence_in_pieces_decides_as_in_one(rule: FlyRule, num_matches: int, rest: list[Position]) -> None:
-    """With nothing between the pieces, that is without their bonus tokens, where they are cut is all one."""
+def test_evidence_in_parts_decides_as_in_one(rule: FlyRule, num_matches: int, rest: list[Position]) -> None:
+    """The cuts do not matter if nothing stands between the parts, that is, without their bonus tokens."""
     rule = replace(rule, carry_after=0, strict_prefix_tokens=0)
     head = (MISMATCH, *matches(min(num_matches, rule.window - 1)))
     state, first = decide(rule, RuleState(), Evidence(head, 9, 0.0), LIMITS)
@@ -147,9 +147,7 @@ def test_evidence_in_pieces_decides_as_in_one(rule: FlyRule, num_matches: int, r
 
 
 @given(rules_st, st.lists(positions_st, max_size=16))
-def test_carry_and_reject_agree_where_no_mismatch_lies_in_the_tail(
-    rule: FlyRule, draft: list[Position]
-) -> None:
+def test_carry_and_reject_agree_without_a_mismatch_in_the_tail(rule: FlyRule, draft: list[Position]) -> None:
     draft = [*draft, *matches(rule.window)]
     carried = decide(rule, RuleState(), Evidence(tuple(draft), 9, 0.0), LIMITS)
     rejected = decide(replace(rule, tail=Tail.REJECT), RuleState(), Evidence(tuple(draft), 9, 0.0), LIMITS)

@@ -1,11 +1,11 @@
-"""The virtual clock wakes sleepers in order, and only when time moves."""
+"""The virtual clock wakes sleeping coroutines in order, and only when time moves."""
 
 import asyncio
 
 from fly.clock import VirtualClock
 
 
-async def test_sleepers_wake_in_order_of_their_time() -> None:
+async def test_sleeping_coroutines_wake_in_the_order_of_their_time() -> None:
     clock, woken = VirtualClock(), []
 
     async def sleeper(name: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the draft length is chosen from: kept drafts, forwards, misfits; and that nonsense does no harm."""
+"""The statistics that choose a draft length: acceptance, forward times, corrections, invalid values."""
 
 import math
 from dataclasses import replace
@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
 from fly.costs import CostCurve
-from fly.draft_length.acceptance import Acceptance, KeptDrafts, SurvivalPool
+from fly.draft_length.acceptance import Acceptance, PendingAcceptance, SurvivalPool
+from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
-from fly.draft_length.load import RoundCosts
-from fly.draft_length.misfit import Misfits
 from fly.draft_length.policy import FixedLength
-from fly.draft_length.trials import TrialBudget
+from fly.draft_length.round_time import RoundTimeCorrection, RoundTimes
 from fly.messages import Draft, Load, StepTimes, Verification
 from fly.presets import EXACT, PRESETS
 from fly.rule import tail_length
@@ -24,27 +23,27 @@ SECONDS = st.floats(0, 1e3) | st.sampled_from([math.inf, math.nan, -1.0])
 
 
 @given(st.lists(st.tuples(st.integers(1, 15), st.integers(0, 15)), max_size=60), st.integers(0, 6))
-def test_a_longer_draft_never_promises_fewer_tokens_where_nothing_is_cut(
+def test_a_longer_draft_never_has_fewer_expected_tokens_without_a_tail(
     rounds: list[tuple[int, int]], factor_rounds: int
 ) -> None:
     pool = SurvivalPool(15)
     own = Acceptance(pool)
-    for index, (length, kept) in enumerate(rounds):
-        (own if index % 7 < factor_rounds else Acceptance(pool)).observe(length, min(length, kept))
+    for index, (length, accepted) in enumerate(rounds):
+        (own if index % 7 < factor_rounds else Acceptance(pool)).observe(length, min(length, accepted))
     tokens = own.expected_tokens()
     assert tokens[0] == 1.0 and all(a <= b for a, b in pairwise(tokens))
     assert all(1 <= count <= length + 1 for length, count in enumerate(tokens))
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3])
-def test_expected_tokens_become_what_was_kept(kept: int) -> None:
+@pytest.mark.parametrize("accepted", [0, 1, 3])
+def test_expected_tokens_converge_to_the_accepted_tokens(accepted: int) -> None:
     own = Acceptance(SurvivalPool(8))
     for _ in range(400):
-        own.observe(6, kept)
-    assert own.expected_tokens()[6] == pytest.approx(1 + kept, abs=0.25)
+        own.observe(6, accepted)
+    assert own.expected_tokens()[6] == pytest.approx(1 + accepted, abs=0.25)
 
 
-def test_a_new_sequence_starts_as_the_others_are_and_then_goes_its_own_way() -> None:
+def test_a_new_sequence_starts_with_the_pools_rates_and_then_learns_its_own() -> None:
     pool = SurvivalPool(8)
     for _ in range(200):
         Acceptance(pool).observe(8, 1, num_sequences=8)
@@ -55,8 +54,8 @@ def test_a_new_sequence_starts_as_the_others_are_and_then_goes_its_own_way() -> 
     assert unlike.expected_tokens()[8] > like.expected_tokens()[8] + 0.2
 
 
-def test_a_short_draft_is_not_credited_with_what_only_a_long_one_can_rescue() -> None:
-    """Under a rule with a window of 6, everything is rescued that can be; nothing else is kept."""
+def test_a_short_draft_is_not_credited_with_tokens_that_only_a_long_one_can_rescue() -> None:
+    """Under a rule with a window of 6, every mismatch before the tail is rescued and none in the tail."""
     pool = SurvivalPool(15, lambda length: tail_length(PRESETS["paper"], length))
     own = Acceptance(pool)
     for _ in range(300):
@@ -81,48 +80,48 @@ def test_a_short_draft_is_not_credited_with_what_only_a_long_one_can_rescue() ->
         (replace(PRESETS["flyserve"], carry_after=0), 15, 0),
     ],
 )
-def test_the_tail_is_what_the_rule_cannot_rescue(rule: object, drafts: int, tail: int) -> None:
+def test_the_tail_is_the_part_that_the_rule_cannot_rescue(rule: object, drafts: int, tail: int) -> None:
     assert tail_length(rule, drafts) == tail  # type: ignore[arg-type]
 
 
 def test_carried_drafts_count_when_their_window_is_decided() -> None:
-    kept = KeptDrafts()
-    kept.add(10, 6)
-    assert kept.settle(decided_length=13, is_open=True) == []
-    kept.add(17, 6)
-    held = KeptDrafts()
+    open_window = PendingAcceptance()
+    open_window.add(10, 6)
+    assert open_window.settle(decided_length=13, is_open=True) == []
+    open_window.add(17, 6)
+    held = PendingAcceptance()
     held.add(10, 6)
     held.add(17, 6)
-    assert kept.settle(decided_length=14, is_open=False) == [(6, 3), (6, 0)], "it fell back to the mismatch"
+    assert open_window.settle(decided_length=14, is_open=False) == [(6, 3), (6, 0)], "cut at the mismatch"
     assert held.settle(decided_length=24, is_open=False) == [(6, 6), (6, 6)]
     held.add(24, 4)
     assert held.settle(decided_length=28, is_open=True) == [(4, 4)]
     assert held.settle(decided_length=28, is_open=False) == []
 
 
-def seen(*forwards: tuple[float, float], rises: bool = True) -> CostCurve:
-    curve = CostCurve(VirtualClock(), rises)
+def seen(*forwards: tuple[float, float], extrapolates: bool = True) -> CostCurve:
+    curve = CostCurve(VirtualClock(), extrapolates)
     for size, seconds in forwards * 20:
         curve.observe(size, seconds)
     return curve
 
 
-def test_costs_are_measured_where_seen_and_straight_in_between() -> None:
+def test_costs_are_measured_at_observed_sizes_and_linear_between_them() -> None:
     curve = seen((4, 1.0), (8, 2.0), (64, 2.0), (128, 4.0))
     assert curve.estimate(6) == pytest.approx(1.5, rel=0.05)
     assert curve.estimate(36) == pytest.approx(2.0, rel=0.05)
     assert curve.estimate(256) == pytest.approx(8.0, rel=0.05), "as steep as before"
-    assert seen((4, 1.0), (8, 2.0), rises=False).estimate(16) == pytest.approx(2.0, rel=0.05)
+    assert seen((4, 1.0), (8, 2.0), extrapolates=False).estimate(16) == pytest.approx(2.0, rel=0.05)
     assert CostCurve(VirtualClock()).estimate(7) == 0.0
 
 
-def test_a_forward_that_was_held_up_once_does_not_count_for_much() -> None:
+def test_a_single_delayed_forward_hardly_counts() -> None:
     curve = seen((8, 1.0), (16, 1.0))
     curve.observe(12, 50.0)
     assert curve.estimate(12) == pytest.approx(1.0, rel=0.01)
 
 
-def test_what_was_not_seen_for_long_is_forgotten() -> None:
+def test_a_size_that_was_not_observed_for_long_is_forgotten() -> None:
     clock = VirtualClock()
     curve = CostCurve(clock)
     curve.observe(100, 9.0)
@@ -140,31 +139,35 @@ def test_a_curve_never_falls_and_is_never_negative(seen: list[tuple[float, float
     assert 0 <= low <= high * (1 + 1e-9) < math.inf
 
 
-def test_rounds_longer_than_explained_count_while_they_are_played() -> None:
-    misfits = Misfits()
+def test_rounds_longer_than_estimated_are_corrected_while_their_length_is_in_use() -> None:
+    correction = RoundTimeCorrection()
     for _ in range(100):
-        misfits.observe(4, 1, 1.3)
-    assert misfits.ratio(4, 1) == pytest.approx(1.3, abs=0.02)
-    assert 1.1 < misfits.ratio(5, 1) < 1.2 and misfits.ratio(4, 64) < 1.2
+        correction.observe(4, 1, 1.3)
+    assert correction.factor(4, 1) == pytest.approx(1.3, abs=0.02)
+    assert 1.1 < correction.factor(5, 1) < 1.2 and correction.factor(4, 64) < 1.2
     for _ in range(100):
-        misfits.observe(0, 1, 1.0)
-    assert misfits.ratio(4, 1) < 1.05
+        correction.observe(0, 1, 1.0)
+    assert correction.factor(4, 1) < 1.05
 
 
-def test_trials_wait_for_what_they_cost() -> None:
-    trials = TrialBudget()
-    assert not trials.take(is_plain=True)
+def test_exploration_waits_until_its_cost_is_earned() -> None:
+    budget = ExplorationBudget()
+    assert not budget.try_explore(is_plain=True)
     for _ in range(32):
-        trials.earn(0.01)
-    assert not trials.take(is_plain=False) and trials.take(is_plain=True) and not trials.take(is_plain=True)
-    trials.pay(cost_s=0.02, worth_s=0.01)
+        budget.record_round(0.01)
+    assert (
+        not budget.try_explore(is_plain=False)
+        and budget.try_explore(is_plain=True)
+        and not budget.try_explore(is_plain=True)
+    )
+    budget.record_exploration(spent_s=0.02, usual_s=0.01)
     rounds = 0
-    while not trials.take(is_plain=True):
-        trials.earn(0.01)
+    while not budget.try_explore(is_plain=True):
+        budget.record_round(0.01)
         rounds += 1
     assert rounds >= 60, "0.01 s lost are 1.5% of more than 60 rounds"
-    trials.pay(cost_s=0.01, worth_s=0.02)
-    assert trials.take(is_plain=True), "one that was worth it may be repeated at once"
+    budget.record_exploration(spent_s=0.01, usual_s=0.02)
+    assert budget.try_explore(is_plain=True), "a profitable exploration may be repeated at once"
 
 
 def test_a_fixed_length_stays() -> None:
@@ -188,27 +191,29 @@ ROUNDS = st.lists(
 
 
 @given(st.integers(0, 20), ROUNDS)
-def test_whatever_it_is_told_the_length_stays_in_its_range(max_length: int, rounds: list[tuple]) -> None:
+def test_the_length_stays_in_its_range_for_any_observation(max_length: int, rounds: list[tuple]) -> None:
     clock = VirtualClock()
     pool = SurvivalPool(max_length, lambda length: min(6, length))
-    policy = GoodputLength(pool, RoundCosts(clock), TrialBudget(), clock)
+    policy = GoodputLength(
+        pool=pool, round_times=RoundTimes(clock), exploration=ExplorationBudget(), clock=clock
+    )
     position = 5
     for queue_ns, forward_ns, batch, sequences, kept, is_open, draft_s, verify_s in rounds:
         length = policy.choose()
         assert 0 <= length <= max_length
         times, load = StepTimes(queue_ns, forward_ns, batch, batch * 3), Load(sequences=sequences)
         num_drafts = min(length, kept)
-        policy.drafted(Draft(0, (1,) * num_drafts, forwards=batch % 4, times=times, load=load), draft_s)
+        policy.record_draft(Draft(0, (1,) * num_drafts, forwards=batch % 4, times=times, load=load), draft_s)
         zeros = (0,) * (num_drafts + 1)
-        policy.verified(Verification(0, zeros, zeros, times=times, load=load), verify_s)
+        policy.record_verification(Verification(0, zeros, zeros, times=times, load=load), verify_s)
         clock.advance(forward_ns * 1e-9)
         position += kept % (num_drafts + 1) + 1
-        policy.decided(position - 1, num_drafts, position, is_open)
+        policy.record_round(position - 1, num_drafts, position, is_open)
     assert all(math.isfinite(each) for each in pool.rejections)
     assert 0 <= policy.choose() <= max_length
 
 
-def test_a_size_that_turns_out_cheaper_than_expected_is_believed_at_once() -> None:
+def test_a_size_that_is_cheaper_than_estimated_is_corrected_at_once() -> None:
     curve = seen((2, 0.5), (4, 1.0), (8, 2.0))
     assert curve.estimate(64) > 9
     curve.observe(64, 2.0)

@@ -5,11 +5,11 @@ from functools import cache
 import pytest
 
 from fly.draft_length.acceptance import SurvivalPool
+from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.goodput import GoodputLength
-from fly.draft_length.load import RoundCosts
 from fly.draft_length.policy import FixedLength
-from fly.draft_length.trials import TrialBudget
-from tests.support.two_stations import Costs, Played, StationClock, Stations
+from fly.draft_length.round_time import RoundTimes
+from tests.support.queueing_simulation import Costs, RoundLog, RoundSimulation, SimulationClock
 
 MAX_LENGTH = 15
 
@@ -22,46 +22,50 @@ CURVES = {
     "flat": Costs(lambda rows: 0.010, drafter_s),
     "linear": Costs(lambda rows: 0.008 + 0.0005 * rows, drafter_s),
     "knee": Costs(lambda rows: 0.010 * max(1.0, rows / 64), drafter_s),
-    "dear drafter": Costs(lambda rows: 0.010, lambda batch: drafter_s(batch) * 10 / 3),
+    "expensive drafter": Costs(lambda rows: 0.010, lambda batch: drafter_s(batch) * 10 / 3),
 }
 AGREEMENTS = (0.5, 0.2, 0.95, 0.5, 0.8, 0.2, 0.8)
-"""Each switch is one that the control has to follow; before the first it knows nothing."""
+"""The control has to follow each change; before the first phase it has no data."""
 WARM_UP_ROUNDS = 50
 MEASURED_ROUNDS = {1: 800, 4: 300, 16: 100, 64: 60}
 SEEDS = {1: (0, 1, 2), 4: (0, 1), 16: (0, 1), 64: (0,)}
 
 
 @cache
-def fixed(curve: str, callers: int) -> list[Played]:
-    """Every fixed length in such traffic; its times do not depend on the agreement."""
+def fixed(curve: str, callers: int) -> list[RoundLog]:
+    """Run every fixed length in the same traffic; its times do not depend on the agreement."""
     runs = []
     for length in range(MAX_LENGTH + 1):
-        stations = Stations(CURVES[curve], StationClock(), callers, lambda k=length: FixedLength(k))
-        stations.play(callers * (15 + MEASURED_ROUNDS[callers]))
-        runs.append(stations.played)
+        simulation = RoundSimulation(
+            CURVES[curve], SimulationClock(), callers, lambda k=length: FixedLength(k)
+        )
+        simulation.run(callers * (15 + MEASURED_ROUNDS[callers]))
+        runs.append(simulation.log)
     return runs
 
 
-def controlled(curve: str, callers: int, seed: int) -> Played:
-    """All agreements one after the other."""
-    clock = StationClock()
-    pool, costs, trials = SurvivalPool(MAX_LENGTH), RoundCosts(clock), TrialBudget()
+def controlled(curve: str, callers: int, seed: int) -> RoundLog:
+    """Run the control through all agreements, one after the other."""
+    clock = SimulationClock()
+    pool, round_times, exploration = SurvivalPool(MAX_LENGTH), RoundTimes(clock), ExplorationBudget()
 
     def make_policy() -> GoodputLength:
-        return GoodputLength(pool, costs, trials, clock)
+        return GoodputLength(pool=pool, round_times=round_times, exploration=exploration, clock=clock)
 
-    stations = Stations(CURVES[curve], clock, callers, make_policy, seed)
+    simulation = RoundSimulation(CURVES[curve], clock, callers, make_policy, seed)
     for phase, agreement in enumerate(AGREEMENTS, start=1):
-        stations.agreement = agreement
-        stations.play(phase * callers * (WARM_UP_ROUNDS + MEASURED_ROUNDS[callers]))
-    return stations.played
+        simulation.agreement = agreement
+        simulation.run(phase * callers * (WARM_UP_ROUNDS + MEASURED_ROUNDS[callers]))
+    return simulation.log
 
 
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize(
     "callers", [1, 4, pytest.param(16, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
 )
-def test_it_comes_close_to_the_best_fixed_length_and_is_not_worse_than_none(curve: str, callers: int) -> None:
+def test_it_comes_close_to_the_best_fixed_length_and_is_not_worse_than_plain_decoding(
+    curve: str, callers: int
+) -> None:
     measured, shares = MEASURED_ROUNDS[callers], []
     runs = [controlled(curve, callers, seed) for seed in SEEDS[callers]]
     for phase, agreement in enumerate(AGREEMENTS):

@@ -1,9 +1,9 @@
-"""The look-up index against a brute-force search."""
+"""Prompt look-up against a brute-force search."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.lookup.ngram import NgramIndex, Proposal
+from fly.lookup.ngram import PromptLookup, Proposal
 
 
 def brute_force(ids: list[int], min_ngram: int, max_ngram: int, count: int) -> tuple[tuple[int, ...], int]:
@@ -24,28 +24,29 @@ steps_st = st.lists(st.tuples(st.integers(0, 12), st.lists(st.integers(0, 3), ma
 def test_it_continues_the_latest_occurrence_of_the_longest_suffix(
     steps: list[tuple[int, list[int]]], count: int
 ) -> None:
-    index, ids = NgramIndex(min_ngram=1, max_ngram=3), []
+    lookup, ids = PromptLookup(min_ngram=1, max_ngram=3), []
     for length, appended in steps:
-        index.truncate(length)
         del ids[length:]
-        index.extend(appended)
+        unchanged = len(ids)
         ids.extend(appended)
-        proposal = index.propose(count)
+        lookup.update(ids, unchanged)
+        proposal = lookup.propose(count)
         assert (proposal.tokens, proposal.match_length) == brute_force(ids, 1, 3, count)
 
 
 def test_without_a_match_or_room_there_is_no_proposal() -> None:
-    index = NgramIndex()
-    assert index.propose(5) == Proposal()
-    index.extend([1, 2, 3])
-    assert index.propose(5) == Proposal()
-    index.extend([1, 2])
-    assert index.propose(0) == Proposal()
-    assert index.propose(1).tokens == (3,)
+    lookup = PromptLookup()
+    assert lookup.propose(5) == Proposal()
+    lookup.update([1, 2, 3], 0)
+    assert lookup.propose(5) == Proposal()
+    lookup.update([1, 2, 3, 1, 2], 3)
+    assert lookup.propose(0) == Proposal()
+    assert lookup.propose(1).tokens == (3,)
 
 
 def test_confidence_grows_with_agreement() -> None:
-    steady, torn = NgramIndex(2, 2), NgramIndex(2, 2)
-    steady.extend([1, 2, 3] * 4 + [1, 2])
-    torn.extend([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2])
-    assert 0 < torn.propose(1).confidence < steady.propose(1).confidence < 1
+    steady, varied = PromptLookup(2, 2), PromptLookup(2, 2)
+    steady.update([1, 2, 3] * 4 + [1, 2], 0)
+    varied.update([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 0)
+    assert varied.propose(1).confidence == 1 / 4, "1 of the 3 occurrences, and one doubt"
+    assert steady.propose(1).confidence == 4 / 5

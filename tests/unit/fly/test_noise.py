@@ -1,4 +1,4 @@
-"""Hashed noise: independent Gumbel variables, and a race that finds the same winner as all of them."""
+"""Hashed noise: independent Gumbel variables, and a race that finds the same winner as a full search."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_excluded_tokens_are_never_drawn() -> None:
     assert set(dense_race(log_probs, keys_of(0, np.arange(200))).tolist()) == {7, 130, 299}
 
 
-def test_where_nothing_can_be_drawn_nothing_is() -> None:
+def test_a_row_without_possible_tokens_has_no_winner() -> None:
     log_probs = np.full((2, 100), -np.inf)
     log_probs[1, 5] = 0.0
     assert dense_race(log_probs, keys_of(0, np.arange(2))).tolist() == [-1, 5]
@@ -121,8 +121,8 @@ def test_uniform_numbers_differ_by_seed_and_position() -> None:
 
 @pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("difference", [0.1, 0.5, 2.0])
-def test_shared_noise_agrees_as_often_as_promised(sharpness: float, difference: float) -> None:
-    """At least (1 - TV) / (1 + TV) of the draws (Daliri, Musco and Suresh, 2408.07978)."""
+def test_shared_noise_agrees_as_often_as_the_bound(sharpness: float, difference: float) -> None:
+    """At least (1 - TV) / (1 + TV) of the draws agree (Daliri, Musco and Suresh, arXiv 2408.07978)."""
     rng = np.random.default_rng(8)
     draws, vocabulary = 8000, 40
     target = rng.normal(size=vocabulary) * sharpness

@@ -1,4 +1,4 @@
-"""The presets are the table of the design, and every one is told wherever presets are named."""
+"""The presets have the documented parameters, and the protocol names each of them."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from fly.types import EntropyEstimator, FlyRule, Tail
 ROOT = Path(__file__).parents[3]
 
 
-def test_flyserve_is_what_the_design_says() -> None:
+def test_flyserve_has_the_documented_parameters() -> None:
     assert PRESETS["flyserve"] == FlyRule(
         threshold=0.3,
         window=6,

@@ -50,18 +50,18 @@ def test_one_mismatch_of_fifteen_is_rescued_up_to_position_8(preset: str, mismat
 
 @pytest.mark.parametrize("preset", ["official", "vllm", "paper"])
 @pytest.mark.parametrize("distance", range(1, 6))
-def test_of_two_near_mismatches_the_first_is_rejected(preset: str, distance: int) -> None:
+def test_the_first_of_two_near_mismatches_is_rejected(preset: str, distance: int) -> None:
     assert verdicts(PRESETS[preset], 15, {1, 1 + distance}) == [Verdict.EXACT, Verdict.CORRECTED]
 
 
-def test_six_apart_is_where_the_presets_differ() -> None:
+def test_the_presets_differ_for_mismatches_six_apart() -> None:
     assert verdicts(PRESETS["official"], 15, {1, 7}).count(Verdict.RESCUED) == 2
     assert verdicts(PRESETS["vllm"], 15, {1, 7}) == [Verdict.EXACT, Verdict.CORRECTED]
     assert verdicts(PRESETS["paper"], 15, {1, 7}) == [Verdict.EXACT, Verdict.CORRECTED]
 
 
 @pytest.mark.parametrize("preset", ["official", "vllm", "paper"])
-def test_seven_apart_each_stands_on_its_own_window(preset: str) -> None:
+def test_mismatches_seven_apart_have_windows_of_their_own(preset: str) -> None:
     assert verdicts(PRESETS[preset], 15, {0, 7}).count(Verdict.RESCUED) == 2
 
 
@@ -82,7 +82,7 @@ def test_a_sure_target_is_never_overruled(entropy: float) -> None:
     assert decision.decided[-1].token == 50
 
 
-def test_rejections_say_why() -> None:
+def test_every_rejection_has_its_reason() -> None:
     def rejection(rule: FlyRule, given: Evidence) -> RejectionReason | None:
         return decide(rule, RuleState(), given, LIMITS)[1].rejection
 
@@ -95,12 +95,12 @@ def test_rejections_say_why() -> None:
     assert rejection(rule, excluded) is RejectionReason.GUARD
 
 
-def test_guarded_stops_are_neither_rescued_nor_overruled_nor_reached_across() -> None:
+def test_guarded_stops_are_neither_rescued_nor_overruled_nor_inside_a_window() -> None:
     rule = replace(PRESETS["official"], guard_stops=True)
     rest = evidence(15, set()).positions
     cases = [
-        (Position(2, 5, 1.0), *rest[1:]),  # the draft stops, the target goes on
-        (Position(5, 2, 1.0), *rest[1:]),  # the target stops, the draft goes on
+        (Position(2, 5, 1.0), *rest[1:]),  # the draft stops, the target continues
+        (Position(5, 2, 1.0), *rest[1:]),  # the target stops, the draft continues
         (Position(5, 6, 1.0), rest[1], Position(2, 2, 1.0), *rest[3:]),  # a stop inside the window
     ]
     for positions in cases:

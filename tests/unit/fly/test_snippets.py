@@ -1,4 +1,4 @@
-"""Snippets of a memory: those in which a sequence's last n-grams occur, none twice."""
+"""Snippets of cached responses: those in which the last n-grams of a sequence occur, each at most once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,18 +10,18 @@ from fly.lookup.suffix import Snippets, SuffixProposer
 responses_st = st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=40), max_size=12)
 
 
-def remembering(responses: list[list[int]], max_tokens: int = 1000) -> ResponseCache:
-    memory = ResponseCache(max_tokens)
+def filled_cache(responses: list[list[int]], max_tokens: int = 1000) -> ResponseCache:
+    cache = ResponseCache(max_tokens)
     for response in responses:
-        memory.add(response)
-    return memory
+        cache.add(response)
+    return cache
 
 
 @given(responses_st, st.lists(st.integers(0, 5), max_size=30), st.integers(0, 200), st.integers(60, 300))
-def test_snippets_are_pieces_of_responses_within_the_budget(
+def test_snippets_are_parts_of_responses_within_the_budget(
     responses: list[list[int]], ids: list[int], max_tokens: int, response_cache_tokens: int
 ) -> None:
-    snippets = SnippetRetriever(remembering(responses, response_cache_tokens), "").find(ids, max_tokens)
+    snippets = SnippetRetriever(filled_cache(responses, response_cache_tokens), "").find(ids, max_tokens)
     assert sum(map(len, snippets)) <= max_tokens
     for snippet in snippets:
         assert any(
@@ -31,33 +31,31 @@ def test_snippets_are_pieces_of_responses_within_the_budget(
         )
 
 
-def test_a_snippet_tells_how_an_earlier_response_went_on() -> None:
+def test_a_snippet_shows_how_an_earlier_response_continued() -> None:
     lead = list(range(100, 130))
-    finder = SnippetRetriever(remembering([[*lead, 1, 2, 3, 4, 5]]), "")
-    assert finder.find([50, 1, 2], 100) == [(*lead[-14:], 1, 2, 3, 4, 5)]
+    retriever = SnippetRetriever(filled_cache([[*lead, 1, 2, 3, 4, 5]]), "")
+    assert retriever.find([50, 1, 2], 100) == [(*lead[-14:], 1, 2, 3, 4, 5)]
 
 
-def test_nothing_is_told_twice() -> None:
-    finder = SnippetRetriever(remembering([[9, 8, 7, 1, 2, 3, 4, 5]]), "")
-    assert len(finder.find([50, 1, 2], 100)) == 1
-    assert finder.find([50, 1, 2], 100) == finder.find([50, 1, 2, 3], 100) == []
+def test_no_snippet_is_sent_twice() -> None:
+    retriever = SnippetRetriever(filled_cache([[9, 8, 7, 1, 2, 3, 4, 5]]), "")
+    assert len(retriever.find([50, 1, 2], 100)) == 1
+    assert retriever.find([50, 1, 2], 100) == retriever.find([50, 1, 2, 3], 100) == []
 
 
-def test_other_salts_are_told_nothing() -> None:
-    memory = ResponseCache(1000)
-    memory.add([1, 2, 3, 4], "a")
+def test_other_salts_get_no_snippets() -> None:
+    cache = ResponseCache(1000)
+    cache.add([1, 2, 3, 4], "a")
     assert (
-        SnippetRetriever(memory, "").find([1, 2], 100)
-        == SnippetRetriever(memory, "b").find([1, 2], 100)
-        == []
+        SnippetRetriever(cache, "").find([1, 2], 100) == SnippetRetriever(cache, "b").find([1, 2], 100) == []
     )
-    assert SnippetRetriever(memory, "a").find([1, 2], 100) == [(1, 2, 3, 4)]
+    assert SnippetRetriever(cache, "a").find([1, 2], 100) == [(1, 2, 3, 4)]
 
 
 @given(responses_st, st.lists(st.integers(0, 5), min_size=2, max_size=10))
-def test_proposals_from_snippets_need_no_memory(responses: list[list[int]], ids: list[int]) -> None:
+def test_proposals_from_snippets_need_no_cache(responses: list[list[int]], ids: list[int]) -> None:
     snippets = Snippets()
-    for snippet in SnippetRetriever(remembering(responses), "").find(ids, 10_000):
+    for snippet in SnippetRetriever(filled_cache(responses), "").find(ids, 10_000):
         snippets.add(snippet)
     proposer = SuffixProposer(snippets)
     proposer.follow(ids, 0)

@@ -1,4 +1,4 @@
-"""One response as it grows, against a language model that is a table."""
+"""A growing response, against a deterministic language model."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def plain(prompt: list[int], count: int) -> list[int]:
 
 
 @given(st.lists(st.lists(st.integers(3, 13), max_size=8), min_size=1), st.integers(1, 30))
-def test_exact_speculation_emits_what_plain_decoding_does(drafts: list[list[int]], budget: int) -> None:
+def test_exact_speculation_emits_the_tokens_of_plain_decoding(drafts: list[list[int]], budget: int) -> None:
     spec = Speculation([5, 6], EXACT, ResponseLimits(budget))
     emitted: list[int] = []
     for draft in drafts * budget:
@@ -49,7 +49,7 @@ def test_exact_speculation_emits_what_plain_decoding_does(drafts: list[list[int]
     assert spec.statistics.emitted == budget
 
 
-def test_the_response_ends_behind_the_first_ending_token() -> None:
+def test_the_response_ends_after_the_first_ending_token() -> None:
     spec = Speculation([5, 6], EXACT, ResponseLimits(50, frozenset({END})))
     positions = tuple(Position(token, token, 0.0) for token in (7, END, 8))
     decision = spec.apply(Evidence(positions, 9, 0.0))
@@ -68,7 +68,7 @@ def test_the_budget_cuts_a_longer_round(budget: int) -> None:
     assert spec.finish_reason is FinishReason.LENGTH
 
 
-def test_a_stop_string_ends_before_an_ending_token_that_follows_it() -> None:
+def test_a_stop_string_ends_the_response_before_a_later_ending_token() -> None:
     spec = Speculation(
         [5, 6], EXACT, ResponseLimits(50, frozenset({END})), lambda ids: 1 if 7 in ids else None
     )
@@ -90,7 +90,7 @@ def test_statistics_count_rounds_verdicts_and_tau() -> None:
     assert statistics.tau == pytest.approx(17 / 2)
 
 
-def test_verdicts_tell_drafted_from_chosen_tokens() -> None:
+def test_verdicts_distinguish_drafted_from_chosen_tokens() -> None:
     spec = Speculation([5, 6], EXACT, ResponseLimits(100))
     decision = spec.apply(Evidence((Position(20, 20, 1.0),), 9, 0.0))
     assert [decided.verdict for decided in decision.decided] == [Verdict.EXACT, Verdict.BONUS]

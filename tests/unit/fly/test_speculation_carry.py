@@ -1,4 +1,4 @@
-"""Whole responses under every rule, windows carried or not: whatever the drafts, what is decided stands."""
+"""Whole responses under every rule, with and without carried windows: decided tokens never change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ _MULTIPLIER = 6364136223846793005
 
 @dataclass(frozen=True)
 class TableModel:
-    """A language model whose tokens and entropies follow from the last two tokens; it ends now and then."""
+    """A language model whose tokens and entropies depend on the last two tokens; some end the response."""
 
     seed: int
 
@@ -50,7 +50,7 @@ class Played:
 
 
 def judge(model: TableModel, spec: Speculation, errors: Sequence[bool]) -> Evidence:
-    """A draft that leaves the model where an error is asked for, and the model's word on it."""
+    """Return the evidence on a draft that differs from the model at the positions of `errors`."""
     ids, positions = [*spec.sequence.ids], []
     for has_error in errors:
         choice = model.next_token(ids)
@@ -61,7 +61,7 @@ def judge(model: TableModel, spec: Speculation, errors: Sequence[bool]) -> Evide
 
 
 def play(model: TableModel, rule: FlyRule, drafts: list[list[bool]], budget: int) -> Played:
-    """Repeats the drafts until the response ends, and checks on the way that nothing is taken back."""
+    """Repeat the drafts until the response ends; check in each round that nothing is rolled back."""
     spec = Speculation(PROMPT, rule, ResponseLimits(budget, frozenset({END})))
     played = Played(spec)
     while spec.finish_reason is None:
@@ -105,7 +105,7 @@ def test_every_token_is_the_models_choice_or_a_rescue(
 
 
 @given(MODELS, RULES, DRAFTS, BUDGETS)
-def test_nothing_follows_an_end_or_goes_beyond_the_budget(
+def test_no_token_follows_an_ending_token_or_exceeds_the_budget(
     model: TableModel, rule: FlyRule, drafts: list[list[bool]], budget: int
 ) -> None:
     played = play(model, rule, drafts, budget)
@@ -118,7 +118,7 @@ def test_nothing_follows_an_end_or_goes_beyond_the_budget(
 
 
 @given(MODELS, DRAFTS, BUDGETS)
-def test_exact_speculation_emits_what_plain_decoding_does(
+def test_exact_speculation_emits_the_tokens_of_plain_decoding(
     model: TableModel, drafts: list[list[bool]], budget: int
 ) -> None:
     exact, plain = play(model, EXACT, drafts, budget), play(model, EXACT, [[]], budget)
@@ -140,7 +140,7 @@ def test_statistics_add_up(model: TableModel, rule: FlyRule, drafts: list[list[b
     assert statistics.tau * len(with_draft) == pytest.approx(sum(with_draft))
 
 
-def test_a_window_that_is_decided_a_round_later_counts_where_it_is_emitted() -> None:
+def test_a_window_decided_a_round_later_counts_in_the_round_that_emits_it() -> None:
     spec = Speculation(PROMPT, PRESETS["flyserve"], ResponseLimits(100))
     matches = [Position(token, token, 1.0) for token in (10, 11, 12, 13, 14)]
     first = spec.apply(Evidence((*matches[:3], Position(7, 8, 1.0), *matches[3:]), 20, 0.0))
@@ -151,7 +151,7 @@ def test_a_window_that_is_decided_a_round_later_counts_where_it_is_emitted() -> 
     assert (spec.statistics.emitted, spec.statistics.tau) == (12, 6.0)
 
 
-def test_without_a_further_draft_the_response_goes_on_from_the_mismatch() -> None:
+def test_without_a_further_draft_the_response_continues_from_the_mismatch() -> None:
     spec = Speculation(PROMPT, replace(PRESETS["flyserve"], strict_prefix_tokens=0), ResponseLimits(100))
     matches = [Position(token, token, 1.0) for token in (10, 11)]
     spec.apply(Evidence((Position(7, 8, 1.0), *matches), 20, 0.0))
@@ -161,11 +161,11 @@ def test_without_a_further_draft_the_response_goes_on_from_the_mismatch() -> Non
     assert spec.statistics.tau == 0.0 and spec.statistics.draft_rounds == 1
 
 
-def test_a_stop_string_is_looked_for_in_decided_tokens_only() -> None:
-    told: list[int] = []
+def test_stop_strings_are_searched_in_decided_tokens_only() -> None:
+    searched: list[int] = []
 
     def find_stop(ids: Sequence[int]) -> int | None:
-        told.extend(ids)
+        searched.extend(ids)
         return ids.index(7) + 1 if 7 in ids else None
 
     spec = Speculation(
@@ -173,7 +173,7 @@ def test_a_stop_string_is_looked_for_in_decided_tokens_only() -> None:
     )
     matches = [Position(token, token, 1.0) for token in (10, 11, 12, 13)]
     spec.apply(Evidence((Position(7, 8, 1.0), *matches[:2]), 20, 0.0))
-    assert told == [] and spec.finish_reason is None
+    assert searched == [] and spec.finish_reason is None
     spec.apply(Evidence(tuple(matches), 30, 0.0))
     assert spec.finish_reason is FinishReason.STOP_STRING and spec.statistics.emitted == 1
     assert spec.sequence.ids == [*PROMPT, 7]

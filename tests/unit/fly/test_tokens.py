@@ -1,4 +1,4 @@
-"""Client's view and server's knowledge stay in step, whatever is drafted, rolled back or forgotten."""
+"""The client's mirror and the server's sequence stay equal through drafts, roll-backs and lost state."""
 
 import pytest
 from hypothesis import given
@@ -19,13 +19,15 @@ def test_prefix_hashes_depend_on_the_tokens_only(first: list[int], second: list[
     assert grown.prefix_hash(len(grown)) == TokenSequence(grown.ids).prefix_hash(len(grown))
 
 
-def test_hashes_tell_order_length_and_zeros_apart() -> None:
+def test_hashes_distinguish_order_length_and_zeros() -> None:
     hashes = {TokenSequence(ids).prefix_hash(len(ids)) for ids in ([], [0], [0, 0], [0, 1], [1, 0])}
     assert len(hashes) == 5
 
 
 @given(st.lists(st.tuples(tokens_st, tokens_st, st.integers(0, 8), st.booleans()), max_size=12))
-def test_the_server_knows_what_its_client_means(rounds: list[tuple[list[int], list[int], int, bool]]) -> None:
+def test_server_and_client_hold_the_same_sequence(
+    rounds: list[tuple[list[int], list[int], int, bool]],
+) -> None:
     sequence, view, server = TokenSequence([1, 2, 3]), SequenceMirror(), ReplicatedSequence(vocab_size=100)
     decided = len(sequence)
     for kept, drafts, truncation, forgets in rounds:
@@ -48,14 +50,14 @@ def test_an_update_sends_only_what_is_new() -> None:
     assert update.prefix_hash == sequence.prefix_hash(102)
 
 
-def make_known() -> ReplicatedSequence:
+def make_sequence() -> ReplicatedSequence:
     known = ReplicatedSequence(vocab_size=10, context_length=8)
     known.apply(SequenceUpdate(1, 0, (1, 2, 3), 2, 0))
     return known
 
 
 def test_unknown_prefixes_are_stale_and_change_nothing() -> None:
-    known = make_known()
+    known = make_sequence()
     with pytest.raises(StaleState) as beyond:
         known.apply(SequenceUpdate(2, 4, (5,), 3, 0))
     with pytest.raises(StaleState) as wrong:
@@ -75,15 +77,15 @@ def test_unknown_prefixes_are_stale_and_change_nothing() -> None:
     ],
 )
 def test_values_beyond_a_limit_name_their_field(update: SequenceUpdate, field: str) -> None:
-    known = make_known()
+    known = make_sequence()
     with pytest.raises(InvalidRequest) as error:
         known.apply(update)
     assert error.value.violations[0].field == field
     assert known.tokens.ids == [1, 2, 3]
 
 
-def test_a_replay_starts_anew_and_tells_what_has_not_changed() -> None:
-    known = make_known()
+def test_a_replay_replaces_the_sequence_and_returns_the_unchanged_length() -> None:
+    known = make_sequence()
     assert known.apply(SequenceUpdate(9, 0, (1, 2, 7, 7), 1, 0)) == 2
     assert known.tokens.ids == [1, 2, 7, 7]
     assert known.decided == 1

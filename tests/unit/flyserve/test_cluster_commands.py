@@ -15,14 +15,14 @@ from fly.messages import Load, Role
 from flyserve.cli import app
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.table import is_complete, status_view
-from orchestration.control.autoscalers import AutoscalingStatus
-from orchestration.control.status import DeploymentStatus, ReplicaStatus, State, TierStatus
-from orchestration.local.running import find_session, write_session
+from orchestration.control.autoscaler import AutoscalingStatus
+from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
+from orchestration.local.discovery import find_local_deployment, publish_local_deployment
 
 READY = ReplicaStatus(
     Role.TARGET,
     "target-0",
-    State.READY,
+    ReplicaState.READY,
     "10.0.0.1:50100",
     3,
     node="10.0.0.1 (ab12)",
@@ -30,7 +30,7 @@ READY = ReplicaStatus(
     since_s=7.0,
 )
 FAILED = ReplicaStatus(
-    Role.TARGET, "target-1", State.FAILED, detail="/m: no weights", remedy="correct it", generation=9
+    Role.TARGET, "target-1", ReplicaState.FAILED, detail="/m: no weights", remedy="correct it", generation=9
 )
 
 
@@ -85,17 +85,17 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     for folder in ("flyserve-1", "flyserve-2", "flyserve-3"):
         (tmp_path / folder).mkdir()
-    write_session(tmp_path / "flyserve-1", "main", "127.0.0.1:9")
-    session = find_session("main")
+    publish_local_deployment(tmp_path / "flyserve-1", "main", "127.0.0.1:9")
+    session = find_local_deployment("main")
     assert session is not None
     assert (session.ray_address, session.token, session.pid) == ("127.0.0.1:9", "secret", os.getpid())
-    assert find_session("other") is None
+    assert find_local_deployment("other") is None
     gone = {"name": "main", "ray_address": "h:1", "token": "t", "pid": 2**22 + 1}
-    (tmp_path / "flyserve-2" / "session.json").write_text(json.dumps(gone))
-    assert find_session("main") == session
-    write_session(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
-    with pytest.raises(ConfigError, match="2 local deployments are called main"):
-        find_session("main")
+    (tmp_path / "flyserve-2" / "deployment.json").write_text(json.dumps(gone))
+    assert find_local_deployment("main") == session
+    publish_local_deployment(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
+    with pytest.raises(ConfigError, match="2 local deployments have the name main"):
+        find_local_deployment("main")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A manager that runs for the length of a test."""
+"""A deployment manager that runs for the length of a test."""
 
 from collections.abc import AsyncIterator
 
@@ -14,5 +14,5 @@ async def scene() -> AsyncIterator[Scene]:
     yield scene
     await scene.manager.stop()
     for replica in scene.fleet.replicas.values():
-        if not replica.is_ended:
-            await replica.end()
+        if not replica.is_stopped:
+            await replica.stop()

@@ -1,4 +1,4 @@
-"""A manager over a fake fleet, whose servers are real, and a store in memory."""
+"""A deployment manager over a fake fleet, whose servers are real, and storage in memory."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -7,10 +7,10 @@ from typing import Any
 
 from fly.clock import SystemClock
 from fly.messages import Load, ModelInfo, Role
-from orchestration.control.instances import Instance, Key, Node
-from orchestration.control.manager import Manager
-from orchestration.control.status import ReplicaStatus, State
-from orchestration.control.supervision import Replica, ReplicaLost
+from orchestration.control.deployment_manager import DeploymentManager
+from orchestration.control.instances import Instance, InstanceKey, Node
+from orchestration.control.status import ReplicaState, ReplicaStatus
+from orchestration.control.supervisor import InstanceHandle, InstanceLost
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from protos.flyserve.v1 import common_pb2
@@ -29,8 +29,8 @@ async def _nothing() -> None:
     pass
 
 
-class FakeReplica(TargetServicer):
-    """An instance whose server says the load that the test gives it, and whose server the test stops."""
+class FakeInstance(TargetServicer):
+    """An instance whose server reports the load that the test sets, and which the test can crash."""
 
     def __init__(self, node: str) -> None:
         register = partial(add_TargetServicer_to_server, self)
@@ -39,7 +39,7 @@ class FakeReplica(TargetServicer):
         self.place = node
         self.fault: Exception | None = None
         self.drained_within_s: float | None = None
-        self.is_ended = False
+        self.is_stopped = False
         self._is_up = False
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
@@ -60,50 +60,50 @@ class FakeReplica(TargetServicer):
         self.drained_within_s = grace_s
 
     async def crash(self) -> None:
-        self.fault = ReplicaLost("it crashed")
+        self.fault = InstanceLost("it crashed")
         await self.host._server.stop(0.0)
 
-    async def end(self) -> None:
-        self.is_ended = True
+    async def stop(self) -> None:
+        self.is_stopped = True
         if self._is_up:
             await self.host.drain(0.0)
 
 
 class FakeFleet:
     def __init__(self) -> None:
-        self.replicas: dict[str, FakeReplica] = {}
+        self.replicas: dict[str, FakeInstance] = {}
         self.faults: dict[str, Exception] = {}
 
     async def nodes(self) -> tuple[Node, ...]:
         return (Node("a", "node a", 8.0), Node("b", "node b", 8.0))
 
-    async def start(self, instance: Instance, registry: str) -> Replica:
-        replica = self.replicas[str(instance.key)] = FakeReplica(instance.node)
+    async def start(self, instance: Instance, registry: str) -> InstanceHandle:
+        replica = self.replicas[str(instance.key)] = FakeInstance(instance.node)
         replica.fault = self.faults.get(instance.spec.replica)
         return replica
 
-    async def adopt(self, instance: Instance) -> Replica | None:
+    async def adopt(self, instance: Instance) -> InstanceHandle | None:
         found = self.replicas.get(str(instance.key))
-        return None if found is None or found.is_ended or found.fault else found
+        return None if found is None or found.is_stopped or found.fault else found
 
-    async def end_strangers(self, known: Collection[Key]) -> None:
+    async def stop_orphans(self, known: Collection[InstanceKey]) -> None:
         for name in self.replicas.keys() - {str(key) for key in known}:
-            await self.replicas[name].end()
+            await self.replicas[name].stop()
 
     def alive(self) -> set[str]:
-        return {name for name, replica in self.replicas.items() if not replica.is_ended}
+        return {name for name, replica in self.replicas.items() if not replica.is_stopped}
 
 
-class MemoryStore:
+class MemoryStorage:
     def __init__(self) -> None:
         self.document: bytes | None = None
-        self.is_away = False
+        self.is_unavailable = False
 
     def read(self) -> bytes | None:
         return self.document
 
     def write(self, document: bytes) -> None:
-        if self.is_away:
+        if self.is_unavailable:
             raise ConnectionError("no answer")
         self.document = document
 
@@ -112,27 +112,27 @@ class MemoryStore:
 
 
 class Scene:
-    """A manager that may be killed and restarted."""
+    """A deployment manager that a test can kill and restart."""
 
     def __init__(self) -> None:
-        self.fleet, self.store = FakeFleet(), MemoryStore()
-        self.manager = Manager("test", self.fleet, self.store, SystemClock(), ACTORS)
+        self.fleet, self.storage = FakeFleet(), MemoryStorage()
+        self.manager = DeploymentManager("test", self.fleet, self.storage, SystemClock(), ACTORS)
 
     async def start(self) -> None:
-        await self.manager.recall()
+        await self.manager.restore()
         await self.manager.start(REGISTRY)
 
     async def restart(self) -> None:
-        """The manager is killed at this point; another one comes."""
+        """Kill the manager at this point and start another one."""
         await self.manager.stop()
-        self.manager = Manager("test", self.fleet, self.store, SystemClock(), ACTORS)
+        self.manager = DeploymentManager("test", self.fleet, self.storage, SystemClock(), ACTORS)
         await self.start()
 
     async def rows(self) -> dict[str, ReplicaStatus]:
         return {f"{row.replica}.{row.generation}": row for row in (await self.manager.status()).replicas}
 
-    def told(self) -> set[str]:
-        """The addresses that the registry tells."""
+    def listed(self) -> set[str]:
+        """Return the addresses that the registry lists."""
         return {endpoint.address for endpoint in self.manager.registry.snapshot.endpoints}
 
     async def until(self, condition: Callable[[dict[str, ReplicaStatus]], bool]) -> dict[str, ReplicaStatus]:
@@ -145,11 +145,11 @@ class Scene:
         return rows
 
     async def until_ready(self, *names: str) -> dict[str, ReplicaStatus]:
-        """Exactly these run, serve, and are told of."""
+        """Wait until exactly these run, are ready and are listed."""
 
         def are_ready(rows: dict[str, ReplicaStatus]) -> bool:
-            ready = {row.address for row in rows.values() if row.state is State.READY}
-            return rows.keys() == set(names) and len(ready) == len(names) and self.told() == ready
+            ready = {row.address for row in rows.values() if row.state is ReplicaState.READY}
+            return rows.keys() == set(names) and len(ready) == len(names) and self.listed() == ready
 
         return await self.until(are_ready)
 

@@ -1,7 +1,7 @@
-"""What is desired, and instances that a test moves along, without a manager."""
+"""Desired replicas, and instances that a test moves from phase to phase, without a manager."""
 
 from fly.messages import Role
-from orchestration.control.cluster_state import Ledger
+from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Phase
 from orchestration.control.reconciler import Action, apply, decide
 from orchestration.deployment.file import RolloutConfig
@@ -17,20 +17,20 @@ def specs(number: int, weights: str = "a", role: Role = Role.TARGET) -> tuple[Re
 
 
 class Scene:
-    """Instances that a test moves along."""
+    """Instances that a test moves from phase to phase."""
 
     def __init__(self, rollout: RolloutConfig = SURGE) -> None:
-        self.ledger, self.rollout, self.now = Ledger(), rollout, 100.0
+        self.cluster, self.rollout, self.now = ClusterState(), rollout, 100.0
         self.desired: tuple[ReplicaSpec, ...] = ()
 
     def decide(self) -> list[Action]:
-        actions = decide(self.desired, self.ledger, self.now, self.rollout)
+        actions = decide(self.desired, self.cluster, self.now, self.rollout)
         for action in actions:
-            apply(action, self.ledger, self.now)
+            apply(action, self.cluster, self.now)
         return actions
 
     def serve(self, *desired: ReplicaSpec) -> "Scene":
-        """Everything desired is ready."""
+        """Bring all desired replicas to ready."""
         self.desired = desired
         self.decide()
         self.make_ready()
@@ -38,6 +38,6 @@ class Scene:
         return self
 
     def make_ready(self) -> None:
-        for key, instance in self.ledger.instances.items():
+        for key, instance in self.cluster.instances.items():
             if instance.phase is Phase.STARTING:
-                self.ledger.ready(key, f"h:{key.replica}.{key.generation}", self.now)
+                self.cluster.mark_ready(key, f"h:{key.replica}.{key.generation}", self.now)

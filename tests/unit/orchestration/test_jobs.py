@@ -14,15 +14,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_dashboard_that_is_not_there_is_named_in_time(file: Path) -> None:
+def test_a_missing_dashboard_is_reported_in_time(file: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(NotReady, match=f"{url}: Ray's dashboard does not answer"):
-            apply_as_job(url, file, timeout_s=0.1, tell=print)
+            apply_as_job(url, file, timeout_s=0.1, show=print)
 
 
 def test_a_faulty_file_is_rejected_before_anything_is_sent(file: Path) -> None:
     file.write_text("target: {modell: somewhere}")
     with pytest.raises(ConfigError, match=r"target\.modell: unknown key, did you mean 'model'"):
-        apply_as_job("http://127.0.0.1:1", file, timeout_s=60, tell=print)
+        apply_as_job("http://127.0.0.1:1", file, timeout_s=60, show=print)

@@ -26,22 +26,29 @@ def test_a_node_needs_room_for_all_shards() -> None:
     assert choose_node(spec(num_cpus=9), (A, B, C), []) is None
 
 
-def test_a_node_to_avoid_is_the_last_choice_but_one() -> None:
+def test_a_node_to_avoid_is_chosen_only_if_no_other_has_room() -> None:
     assert choose_node(spec(), (A, B), [on(A)], avoid="b") == A
     assert choose_node(spec(), (B,), [], avoid="b") == B
     assert choose_node(spec(), (), []) is None
 
 
-def test_a_shortage_says_whether_waiting_may_help() -> None:
+def test_a_shortage_distinguishes_full_from_too_small_nodes() -> None:
     assert shortage(spec(num_cpus=4, shards=3), (A, B)) == (
         "no node is large enough for 3 shards of 4 CPUs: the largest has 8"
     )
     assert shortage(spec(num_cpus=4), (A, B)) == "no node has room for 4 CPUs at present"
 
 
-def asking(replica: str = "target-0", **fields: object) -> ReplicaSpec:
-    made = {"role": Role.TARGET, "replica": replica, "actor": "m:A", "num_cpus": 1.0, "config": {}, **fields}
-    return ReplicaSpec(**made)  # type: ignore[arg-type]
+def requiring(replica: str = "target-0", **fields: object) -> ReplicaSpec:
+    fields_of = {
+        "role": Role.TARGET,
+        "replica": replica,
+        "actor": "m:A",
+        "num_cpus": 1.0,
+        "config": {},
+        **fields,
+    }
+    return ReplicaSpec(**fields_of)  # type: ignore[arg-type]
 
 
 PLAIN = Node("plain", "plain", 16.0)
@@ -54,31 +61,31 @@ def chosen(spec: ReplicaSpec, *placed: Instance) -> str | None:
     return None if node is None else node.id
 
 
-def test_without_wishes_the_emptiest_node_is_taken() -> None:
-    assert chosen(asking()) == "plain"
+def test_without_constraints_the_emptiest_node_is_chosen() -> None:
+    assert chosen(requiring()) == "plain"
 
 
-def test_a_mark_leaves_only_the_nodes_that_have_it() -> None:
-    assert chosen(asking(node_resource="pool")) == "gpus"
-    assert chosen(asking(node_resource="pool", num_cpus=9.0)) is None
+def test_a_node_resource_restricts_the_choice_to_nodes_that_have_it() -> None:
+    assert chosen(requiring(node_resource="pool")) == "gpus"
+    assert chosen(requiring(node_resource="pool", num_cpus=9.0)) is None
 
 
 def test_gpus_are_counted_for_every_shard_and_fractions_share_one() -> None:
-    assert chosen(asking(num_gpus=1.0, shards=2)) == "gpus"
-    assert chosen(asking(num_gpus=1.0, shards=3)) is None
-    running = Instance(asking("target-1", num_gpus=1.0), 1, node="gpus")
-    assert chosen(asking(num_gpus=0.5), running) == "gpus"
-    assert chosen(asking(num_gpus=0.5, shards=3), running) is None
+    assert chosen(requiring(num_gpus=1.0, shards=2)) == "gpus"
+    assert chosen(requiring(num_gpus=1.0, shards=3)) is None
+    running = Instance(requiring("target-1", num_gpus=1.0), 1, node="gpus")
+    assert chosen(requiring(num_gpus=0.5), running) == "gpus"
+    assert chosen(requiring(num_gpus=0.5, shards=3), running) is None
 
 
-def test_what_is_missing_is_said() -> None:
+def test_the_missing_resource_is_reported() -> None:
     nodes = (PLAIN, MARKED, GPUS)
-    assert shortage(asking(node_resource="elsewhere"), nodes) == "no node is marked elsewhere"
-    assert shortage(asking(num_gpus=1.0, shards=4), nodes) == (
+    assert shortage(requiring(node_resource="elsewhere"), nodes) == "no node is marked elsewhere"
+    assert shortage(requiring(num_gpus=1.0, shards=4), nodes) == (
         "no node is large enough for 4 shards of 1 CPUs and 1 GPUs: the largest has 2 GPUs"
     )
-    assert shortage(asking(node_resource="pool", num_cpus=9.0), nodes) == (
+    assert shortage(requiring(node_resource="pool", num_cpus=9.0), nodes) == (
         "no node is large enough for 9 CPUs: the largest has 8"
     )
-    assert shortage(asking(), ()) == "no node is large enough for 1 CPUs: the largest has 0"
-    assert shortage(asking(), nodes) == "no node has room for 1 CPUs at present"
+    assert shortage(requiring(), ()) == "no node is large enough for 1 CPUs: the largest has 0"
+    assert shortage(requiring(), nodes) == "no node has room for 1 CPUs at present"

@@ -1,4 +1,4 @@
-"""Desired against actual: any history of faults, changes and crashes."""
+"""The reconciler under any sequence of faults, changes and crashes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fly.messages import Endpoint, Load, Role
-from orchestration.control.cluster_state import Ledger
-from orchestration.control.instances import Instance, Key, Phase
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.instances import Instance, InstanceKey, Phase
 from orchestration.control.reconciler import Drain, Start, apply, decide
-from orchestration.control.state_store import Record, from_document, to_document
+from orchestration.control.state_store import PersistedState, from_document, to_document
 from orchestration.deployment.file import RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec
 from tests.unit.orchestration.reconciler_rig import SURGE, specs
 
-EVENTS = ("ready", "lost", "rejected", "unreachable", "drained", "condemned")
+EVENTS = ("ready", "lost", "rejected", "unreachable", "drained", "marked")
 
 
 class Histories(RuleBasedStateMachine):
-    """A fake cluster: whatever happens, limits hold; once it stops, the desired state is reached."""
+    """A fake cluster: the limits always hold, and after the last event the desired state is reached."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.ledger = Ledger()
+        self.cluster = ClusterState()
         self.desired: tuple[ReplicaSpec, ...] = ()
         self.rollout = SURGE
-        self.weights: dict[Key, str] = {}
+        self.weights: dict[InstanceKey, str] = {}
 
     @initialize(surge=st.integers(0, 2))
     def choose(self, surge: int) -> None:
@@ -46,10 +46,10 @@ class Histories(RuleBasedStateMachine):
     def reconcile(self) -> None:
         before = self.extra()
         served = self.served()
-        for action in decide(self.desired, self.ledger, self.now, self.rollout):
+        for action in decide(self.desired, self.cluster, self.now, self.rollout):
             if isinstance(action, Drain):
-                self.judge_drain(action.key)
-            instance = apply(action, self.ledger, self.now)
+                self.check_drain(action.key)
+            instance = apply(action, self.cluster, self.now)
             if isinstance(action, Start) and instance is not None:
                 assert instance.key not in self.weights, "a generation was used twice"
                 self.weights[instance.key] = instance.spec.config["model"]
@@ -59,33 +59,33 @@ class Histories(RuleBasedStateMachine):
         assert not lost or self.rollout.surge == 0
         assert all(sum(name.startswith(role) for name in lost) <= 1 for role in ("target", "drafter"))
 
-    def judge_drain(self, key: Key) -> None:
-        """Who is still desired drains only once a successor serves, or where that was allowed."""
+    def check_drain(self, key: InstanceKey) -> None:
+        """Check that a desired replica drains only once its successor serves, unless the surge is 0."""
         if key.replica in self.names() and self.rollout.surge:
-            successors = [i for i in self.ledger.instances.values() if i.key.replica == key.replica]
+            successors = [i for i in self.cluster.instances.values() if i.key.replica == key.replica]
             assert any(i.phase is Phase.READY and i.generation > key.generation for i in successors)
 
     def names(self) -> set[str]:
         return {spec.replica for spec in self.desired}
 
     def served(self) -> set[str]:
-        return {k.replica for k, i in self.ledger.instances.items() if i.phase is Phase.READY}
+        return {k.replica for k, i in self.cluster.instances.items() if i.phase is Phase.READY}
 
     def extra(self) -> dict[Role, int]:
         extra = dict.fromkeys(Role, 0)
         seen: set[str] = set()
-        for key, instance in self.ledger.instances.items():
+        for key, instance in self.cluster.instances.items():
             if instance.phase is Phase.LOST:
                 continue
             extra[instance.role] += key.replica in seen or key.replica not in self.names()
             seen.add(key.replica)
         return extra
 
-    def pick(self, data: st.DataObject, wanted: Callable[[Instance], bool]) -> Key | None:
-        keys = [key for key, instance in sorted(self.ledger.instances.items()) if wanted(instance)]
+    def pick(self, data: st.DataObject, wanted: Callable[[Instance], bool]) -> InstanceKey | None:
+        keys = [key for key, instance in sorted(self.cluster.instances.items()) if wanted(instance)]
         return data.draw(st.sampled_from(keys)) if keys else None
 
-    @precondition(lambda self: self.ledger.instances)
+    @precondition(lambda self: self.cluster.instances)
     @rule(
         data=st.data(),
         event=st.sampled_from(EVENTS),
@@ -95,49 +95,50 @@ class Histories(RuleBasedStateMachine):
         assert key is not None
         match event:
             case "ready":
-                self.ledger.ready(key, f"h:{key}", self.now)
+                self.cluster.mark_ready(key, f"h:{key}", self.now)
             case "lost" | "rejected":
-                self.ledger.lost(key, event, self.now, event == "rejected")
+                self.cluster.mark_lost(key, event, self.now, event == "rejected")
             case "unreachable":
-                self.ledger.unreachable(key, self.now)
-            case "drained" if self.ledger.instances[key].phase is Phase.DRAINING:
-                self.ledger.lost(key, "", self.now)
-            case "condemned":
-                self.ledger.condemn(key)
+                self.cluster.mark_unreachable(key, self.now)
+            case "drained" if self.cluster.instances[key].phase is Phase.DRAINING:
+                self.cluster.mark_lost(key, "", self.now)
+            case "marked":
+                self.cluster.mark_for_replacement(key)
 
     @rule()
     def crash(self) -> None:
-        """The controller is killed and comes back with what it had written down."""
-        lasting = tuple(replace(i, load=Load()) for i in self.ledger.instances.values())
-        record = from_document(to_document(Record(instances=lasting, slots=self.ledger.slots)))
-        told = self.ledger.endpoints()
-        self.ledger = Ledger(record.instances, record.slots)
-        assert self.ledger.endpoints() == told
+        """Kill the controller and restore it from its document."""
+        instances = tuple(replace(i, load=Load()) for i in self.cluster.instances.values())
+        before = PersistedState(instances=instances, histories=self.cluster.histories)
+        restored = from_document(to_document(before))
+        listed = self.cluster.endpoints()
+        self.cluster = ClusterState(restored.instances, restored.histories)
+        assert self.cluster.endpoints() == listed
 
     @invariant()
     def a_generation_never_changes_its_weights(self) -> None:
-        for key, instance in self.ledger.instances.items():
+        for key, instance in self.cluster.instances.items():
             assert self.weights[key] == instance.spec.config["model"]
 
     @invariant()
-    def routers_are_told_of_each_generation_once(self) -> None:
-        told: list[Endpoint] = list(self.ledger.endpoints())
-        assert len({(e.replica, e.generation) for e in told}) == len(told)
+    def each_generation_is_listed_once(self) -> None:
+        listed: list[Endpoint] = list(self.cluster.endpoints())
+        assert len({(e.replica, e.generation) for e in listed}) == len(listed)
 
     def teardown(self) -> None:
-        """Without further faults the desired state is reached, and stays."""
+        """Check that without further faults the desired state is reached, and stays."""
         for _ in range(60):
-            for key, instance in list(self.ledger.instances.items()):
+            for key, instance in list(self.cluster.instances.items()):
                 if instance.phase in (Phase.STARTING, Phase.UNREACHABLE):
-                    self.ledger.ready(key, f"h:{key}", self.now)
+                    self.cluster.mark_ready(key, f"h:{key}", self.now)
                 elif instance.phase is Phase.DRAINING:
-                    self.ledger.lost(key, "", self.now)
+                    self.cluster.mark_lost(key, "", self.now)
             self.reconcile()
             self.now += 5.0
-        assert not decide(self.desired, self.ledger, self.now, self.rollout)
-        found = {i.key.replica: i.spec for i in self.ledger.instances.values()}
+        assert not decide(self.desired, self.cluster, self.now, self.rollout)
+        found = {i.key.replica: i.spec for i in self.cluster.instances.values()}
         assert found == {spec.replica: spec for spec in self.desired}
-        assert all(i.phase is Phase.READY for i in self.ledger.instances.values())
+        assert all(i.phase is Phase.READY for i in self.cluster.instances.values())
 
 
 Histories.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -29,29 +29,29 @@ def target(address: str, generation: int = 1) -> Endpoint:
     return Endpoint(Role.TARGET, address, "target-0", generation)
 
 
-def places(snapshot: registry_pb2.Snapshot) -> dict[str, tuple[str, int, bool]]:
+def listed(snapshot: registry_pb2.Snapshot) -> dict[str, tuple[str, int, bool]]:
     return {e.replica: (e.address, e.generation, e.draining) for e in snapshot.endpoints}
 
 
-async def test_list_answers_the_present_snapshot(registry: Registry, channel: grpc.aio.Channel) -> None:
-    registry.show((target("h:1"),))
+async def test_list_returns_the_current_snapshot(registry: Registry, channel: grpc.aio.Channel) -> None:
+    registry.publish((target("h:1"),))
     response = await RegistryStub(channel).List(registry_pb2.ListRequest())
-    assert places(response.snapshot) == {"target-0": ("h:1", 1, False)}
+    assert listed(response.snapshot) == {"target-0": ("h:1", 1, False)}
     assert response.snapshot.endpoints[0].role == registry_pb2.ROLE_TARGET
 
 
-async def test_watch_gets_the_present_and_every_later_snapshot(
+async def test_watch_streams_the_current_and_every_later_snapshot(
     registry: Registry, channel: grpc.aio.Channel
 ) -> None:
     watch = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
     snapshots = [(await anext(aiter(watch))).snapshot]
     for generation in (1, 2):
-        registry.show((target(f"h:{generation}", generation),))
+        registry.publish((target(f"h:{generation}", generation),))
         snapshots.append((await anext(aiter(watch))).snapshot)
-    registry.show(())
+    registry.publish(())
     snapshots.append((await anext(aiter(watch))).snapshot)
     assert [snapshot.generation for snapshot in snapshots] == [0, 1, 2, 3]
-    assert [places(snapshot) for snapshot in snapshots] == [
+    assert [listed(snapshot) for snapshot in snapshots] == [
         {},
         {"target-0": ("h:1", 1, False)},
         {"target-0": ("h:2", 2, False)},
@@ -66,20 +66,20 @@ async def test_closing_ends_every_watch(registry: Registry, channel: grpc.aio.Ch
     assert [response async for response in watch] == []
 
 
-async def test_a_watcher_that_leaves_is_forgotten(registry: Registry) -> None:
+async def test_a_cancelled_watch_is_removed(registry: Registry) -> None:
     with registry.watch() as queue:
         assert queue.qsize() == 1
-    registry.show((target("h:1"),))
+    registry.publish((target("h:1"),))
     assert queue.qsize() == 1
 
 
 async def test_the_same_endpoints_again_change_nothing(registry: Registry) -> None:
-    assert registry.show((target("h:1"),))
-    assert not registry.show((target("h:1"),))
+    assert registry.publish((target("h:1"),))
+    assert not registry.publish((target("h:1"),))
     assert registry.snapshot.generation == 1
 
 
-async def test_a_restarted_registry_goes_on_counting() -> None:
+async def test_a_restarted_registry_continues_the_generations() -> None:
     registry = Registry(generation=7)
-    registry.show((target("h:1"),))
+    registry.publish((target("h:1"),))
     assert registry.snapshot.generation == 8

@@ -1,15 +1,14 @@
 """Which replicas make up a tier, what a tier carries, and what applying a file again leaves alone."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fly.messages import Load, Role
-from orchestration.control.autoscalers import tier_demand
-from orchestration.control.autoscaling import Demand
+from orchestration.control.autoscaler import tier_demand
+from orchestration.control.autoscaling_policy import Demand
 from orchestration.control.instances import Instance, Phase
-from orchestration.control.state_store import Record, from_document, to_document
+from orchestration.control.state_store import PersistedState, from_document, to_document
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan
 from orchestration.deployment.scaling import at_its_largest, choose_members, keeping_replicas, with_replicas
@@ -60,13 +59,11 @@ def test_the_plan_consists_of_the_members() -> None:
     assert [spec.replica for spec in specs] == ["drafter-0", "target-2"]
 
 
-def test_members_come_back_with_the_record_and_were_once_numbered_from_0() -> None:
-    record = Record(
+def test_members_survive_in_the_document() -> None:
+    state = PersistedState(
         deployment(), members={Role.TARGET: ("target-1", "target-4"), Role.DRAFTER: ("drafter-0",)}
     )
-    assert from_document(to_document(record)) == record
-    old = from_document(to_document(replace(record, members={})))
-    assert old.members == {Role.TARGET: NAMES, Role.DRAFTER: ("drafter-0",)}
+    assert from_document(to_document(state)) == state
 
 
 def test_a_file_that_is_applied_again_keeps_what_the_load_asked_for_within_its_limits() -> None:

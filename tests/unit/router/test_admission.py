@@ -1,4 +1,4 @@
-"""Back-pressure: bounded, fair between tenants, honest about how long it takes."""
+"""Admission control: bounded, fair between tenants, with correct retry delays."""
 
 import asyncio
 from collections import Counter
@@ -19,9 +19,7 @@ TENANTS = st.sampled_from("abcd")
 
 
 @given(st.lists(TENANTS, max_size=20), st.lists(TENANTS, max_size=30), TENANTS)
-def test_the_line_ahead_is_as_long_as_it_is_said_to_be(
-    in_use: list[str], waiting: list[str], tenant: str
-) -> None:
+def test_the_queue_ahead_is_as_long_as_estimated(in_use: list[str], waiting: list[str], tenant: str) -> None:
     queue: FairQueue[str] = FairQueue()
     for each in in_use:
         queue.take(each)
@@ -32,11 +30,11 @@ def test_the_line_ahead_is_as_long_as_it_is_said_to_be(
     ahead = 0
     while queue.pop() != "the new one":
         ahead += 1
-    assert said - 3 <= ahead <= said, "of three other tenants each may have its turn just before or after"
+    assert said - 3 <= ahead <= said, "each of three other tenants may have its turn just before or after"
 
 
 @given(st.lists(TENANTS, min_size=1, max_size=40))
-def test_places_are_shared_as_equally_as_what_waits_allows(waiting: list[str]) -> None:
+def test_slots_are_shared_as_equally_as_the_queues_allow(waiting: list[str]) -> None:
     queue: FairQueue[str] = FairQueue()
     for each in waiting:
         queue.push(each, each)
@@ -49,7 +47,7 @@ def test_places_are_shared_as_equally_as_what_waits_allows(waiting: list[str]) -
 
 
 class Office:
-    """An admission on a clock of its own, and requests that hold places until they are told to leave."""
+    """An admission on its own clock, with requests that hold slots until the test ends them."""
 
     def __init__(self, max_concurrent: int, max_queued: int) -> None:
         self.clock = VirtualClock()
@@ -59,7 +57,7 @@ class Office:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def enter(self, name: str, tenant: str = "", timeout_s: float | None = None) -> asyncio.Task[None]:
-        """A request that got its place, waits, or was rejected by now."""
+        """Start a request; it has a slot, is queued, or was rejected when this returns."""
         self._leaves[name] = asyncio.Event()
         task = self._tasks[name] = asyncio.create_task(self._visit(name, tenant, timeout_s))
         await self.settle()
@@ -79,11 +77,11 @@ class Office:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         assert (self.admission.admitted, self.admission.queued) == (0, 0)
 
-    def place(self, tenant: str, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
-        return self.admission.place(tenant, Deadline(self.clock, timeout_s))
+    def slot(self, tenant: str, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
+        return self.admission.slot(tenant, Deadline(self.clock, timeout_s))
 
     async def _visit(self, name: str, tenant: str, timeout_s: float | None) -> None:
-        async with self.place(tenant, timeout_s):
+        async with self.slot(tenant, timeout_s):
             self.served.append(name)
             await self._leaves[name].wait()
 
@@ -98,13 +96,13 @@ async def office(max_concurrent: int = 1, max_queued: int = 4) -> AsyncIterator[
 
 
 async def visit(made: Office, name: str, seconds: float) -> None:
-    """A whole request that holds its place for so long."""
+    """Run a whole request that holds its slot for this long."""
     await made.enter(name)
     made.clock.advance(seconds)
     await made.leave(name)
 
 
-async def test_what_comes_first_is_served_first_and_the_queue_is_bounded() -> None:
+async def test_requests_are_served_in_order_and_the_queue_is_bounded() -> None:
     async with office(max_queued=2) as made:
         for name in "abc":
             await made.enter(name)
@@ -124,7 +122,7 @@ async def test_a_tenant_that_floods_delays_others_by_one_turn() -> None:
         assert made.served == ["flood-0", "quiet"]
 
 
-async def test_a_full_queue_gives_the_place_of_the_greediest_to_whoever_has_none() -> None:
+async def test_a_full_queue_displaces_the_latest_request_of_the_tenant_with_most() -> None:
     async with office(max_queued=3) as made:
         tasks = [await made.enter(f"flood-{number}", "flood") for number in range(4)]
         await made.enter("quiet", "quiet")
@@ -133,7 +131,7 @@ async def test_a_full_queue_gives_the_place_of_the_greediest_to_whoever_has_none
         assert made.served == ["flood-0", "quiet"]
 
 
-async def test_a_rejection_says_when_the_request_would_have_had_its_place() -> None:
+async def test_a_rejection_has_the_time_after_which_the_request_would_have_had_a_slot() -> None:
     async with office(max_concurrent=2, max_queued=4) as made:
         await visit(made, "first", 6.0)
         for number in range(6):
@@ -155,13 +153,13 @@ async def test_a_request_that_cannot_make_its_deadline_is_rejected_at_once() -> 
             made.admission.check("", Deadline(made.clock, 14.0))
 
 
-async def test_nothing_is_rejected_for_its_deadline_while_places_are_free() -> None:
+async def test_nothing_is_rejected_for_its_deadline_while_slots_are_free() -> None:
     async with office(max_concurrent=2) as made:
         await visit(made, "first", 4.0)
         assert not (await made.enter("hasty", timeout_s=0.1)).done()
 
 
-async def test_a_deadline_that_passes_in_the_queue_costs_no_place() -> None:
+async def test_a_deadline_that_passes_in_the_queue_costs_no_slot() -> None:
     async with office() as made:
         await made.enter("running")
         late, after = await made.enter("late", timeout_s=5.0), await made.enter("after")
@@ -171,7 +169,7 @@ async def test_a_deadline_that_passes_in_the_queue_costs_no_place() -> None:
         assert made.served == ["running", "after"]
 
 
-async def test_work_that_will_not_be_done_in_time_is_not_begun() -> None:
+async def test_work_that_cannot_finish_in_time_is_not_started() -> None:
     async with office() as made:
         await visit(made, "first", 2.0)
         await made.enter("slower than it was")
@@ -183,7 +181,7 @@ async def test_work_that_will_not_be_done_in_time_is_not_begun() -> None:
 
 
 @pytest.mark.parametrize("moment", ["waiting", "just admitted"])
-async def test_who_leaves_the_queue_leaves_no_place_behind(moment: str) -> None:
+async def test_a_cancelled_request_frees_its_slot(moment: str) -> None:
     async with office() as made:
         await made.enter("running")
         leaving, after = await made.enter("leaving"), await made.enter("after")

@@ -1,4 +1,4 @@
-"""API keys: made once, kept as hashes, known again, read again, and never told."""
+"""API keys: shown once, stored as hashes, recognized, reloaded, and never printed."""
 
 import os
 import stat
@@ -17,11 +17,11 @@ from router.security.quotas import Quotas
 
 
 def age(file: Path) -> None:
-    """Lets a file's time differ from what it was, however coarse the file system's clock."""
+    """Change a file's modification time, even if the file system's clock is coarse."""
     os.utime(file, ns=(0, file.stat().st_mtime_ns + 1_000_000))
 
 
-def test_a_token_is_known_again_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+def test_a_token_is_recognized_and_only_its_hash_is_stored(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     alice = issue_key(file, "alice", {"max_concurrent": 2, "requests_per_minute": None})
     bob = issue_key(file, "bob", {})
@@ -34,16 +34,17 @@ def test_a_token_is_known_again_and_only_its_hash_is_kept(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "said", ["", "Bearer", "Bearer ", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer " + "x" * 100_000]
+    "header",
+    ["", "Bearer", "Bearer ", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer " + "x" * 100_000],
 )
-def test_nothing_else_lets_anybody_in(tmp_path: Path, said: str) -> None:
+def test_anything_else_is_rejected(tmp_path: Path, header: str) -> None:
     token = issue_key(tmp_path / "keys.yaml", "alice", {})
     with pytest.raises(Unauthenticated) as rejected:
-        Keys(tmp_path / "keys.yaml").caller(said.format(token))
+        Keys(tmp_path / "keys.yaml").caller(header.format(token))
     assert token not in str(rejected.value)
 
 
-def test_changes_of_the_file_hold_at_once_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+def test_changes_of_the_file_apply_at_once_and_an_invalid_file_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     alice = issue_key(file, "alice", {})
     keys = Keys(file)
@@ -69,7 +70,7 @@ def test_changes_of_the_file_hold_at_once_and_a_broken_file_changes_nothing(tmp_
         "keys: {alice: {sha256: 'hunter2-secret}}",
     ],
 )
-def test_a_token_in_place_of_its_hash_is_rejected_and_not_told(tmp_path: Path, content: str) -> None:
+def test_a_token_in_place_of_its_hash_is_rejected_and_not_printed(tmp_path: Path, content: str) -> None:
     (file := tmp_path / "keys.yaml").write_text(content)
     with pytest.raises(ConfigError) as rejected:
         Keys(file)
@@ -80,7 +81,7 @@ def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     issue_key(file, "alice", {})
     before = file.read_text()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         issue_key(file, "alice", {})
     with pytest.raises(ConfigError, match=r"keys\."):
         issue_key(file, "no spaces", {})
@@ -92,19 +93,19 @@ def test_names_are_taken_once_and_tokens_belong_to_one(tmp_path: Path) -> None:
 
 
 @given(st.text(), st.text(), st.sampled_from(["alice", "bob", "a", "ab"]), st.sampled_from(["alice", "bob"]))
-def test_no_salt_of_one_key_is_another_keys(salt: str, other_salt: str, name: str, other: str) -> None:
+def test_no_salt_of_one_key_equals_one_of_another(salt: str, other_salt: str, name: str, other: str) -> None:
     same = Caller(name).salted(salt) == Caller(other).salted(other_salt)
     assert same == ((name, salt) == (other, other_salt))
     assert Caller(name).salted(salt) not in (salt, other_salt)
     assert Caller().salted(salt) == salt
 
 
-def test_a_key_has_so_many_requests_at_once() -> None:
+def test_a_key_has_a_maximum_of_concurrent_requests() -> None:
     quotas, alice, bob = Quotas(VirtualClock()), Caller("alice", max_concurrent=2), Caller("bob")
     with quotas.counted(alice), quotas.counted(bob), quotas.counted(bob), quotas.counted(bob):
         with (
             quotas.counted(alice),
-            pytest.raises(Overloaded, match="as many as it may"),
+            pytest.raises(Overloaded, match="2 requests running or queued, its maximum"),
             quotas.counted(alice),
         ):
             pass
@@ -112,25 +113,25 @@ def test_a_key_has_so_many_requests_at_once() -> None:
             pass
 
 
-def test_a_key_has_so_many_requests_a_minute_and_is_told_when_the_next_may_come() -> None:
+def test_a_key_has_a_maximum_per_minute_and_a_rejection_has_a_retry_delay() -> None:
     clock = VirtualClock()
     quotas, alice = Quotas(clock), Caller("alice", requests_per_minute=30)
 
-    def ask() -> None:
+    def send() -> None:
         with quotas.counted(alice):
             pass
 
     for _ in range(30):
-        ask()
+        send()
     with pytest.raises(Overloaded) as rejected:
-        ask()
+        send()
     assert rejected.value.retry_after_s == pytest.approx(2.0)
     clock.advance(2.0)
-    ask()
+    send()
     with pytest.raises(Overloaded):
-        ask()
+        send()
     clock.advance(3600.0)
     for _ in range(30):
-        ask()
+        send()
     with pytest.raises(Overloaded):
-        ask()
+        send()

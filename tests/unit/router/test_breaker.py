@@ -14,15 +14,15 @@ def test_the_first_failure_asks_for_a_probe_at_once_and_the_next_for_patience() 
     clock = VirtualClock()
     breaker = Breaker(clock)
     assert breaker.state is CLOSED
-    breaker.failed()
+    breaker.record_failure()
     assert (breaker.state, breaker.wait_s) == (HALF_OPEN, 0.0)
-    breaker.failed()
+    breaker.record_failure()
     assert breaker.state is OPEN and breaker.wait_s > 0
     clock.advance(breaker.wait_s)
     assert breaker.state is HALF_OPEN
-    breaker.answered()
+    breaker.record_success()
     assert breaker.state is CLOSED
-    breaker.failed()
+    breaker.record_failure()
     assert breaker.state is HALF_OPEN, "an answer makes good what was before"
 
 
@@ -34,11 +34,11 @@ def test_it_is_closed_just_after_an_answer_and_never_open_for_long(events: list[
         if isinstance(event, float):
             clock.advance(event)
         elif event == "failed":
-            breaker.failed()
+            breaker.record_failure()
             is_sound = False
             waits.append(breaker.wait_s)
         else:
-            breaker.answered()
+            breaker.record_success()
             is_sound = True
             waits.clear()
         assert (breaker.state is CLOSED) == is_sound

@@ -1,4 +1,4 @@
-"""Pieces of several choices on their way to one client."""
+"""Sending pieces of several choices to one client."""
 
 import asyncio
 from typing import cast
@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from fly.errors import DeadlineExceeded
-from router.generation.choices import in_turn, patient
+from router.generation.choices import serialized, with_write_timeout
 from router.generation.response import Piece
 
 PIECE = cast(Piece, None)
@@ -21,7 +21,7 @@ async def test_pieces_are_sent_one_after_the_other() -> None:
         await asyncio.sleep(0)
         ended.append(index)
 
-    send = in_turn(emit)
+    send = serialized(emit)
     await asyncio.gather(*(send(index, PIECE) for index in range(4)))
     assert ended == [0, 1, 2, 3]
 
@@ -33,10 +33,10 @@ async def test_after_a_piece_that_the_client_did_not_take_none_is_sent() -> None
         sent.append(index)
         await asyncio.Event().wait()
 
-    with patient(emit, 0.01) as in_time:
-        send = in_turn(in_time)
+    with with_write_timeout(emit, 0.01) as in_time:
+        send = serialized(in_time)
         first, second = (asyncio.ensure_future(send(index, PIECE)) for index in range(2))
-        with pytest.raises(DeadlineExceeded, match=r"took nothing for 0\.01 s"):
+        with pytest.raises(DeadlineExceeded, match=r"received nothing for 0\.01 s"):
             await first
         assert not (await asyncio.wait([second], timeout=0.1))[0]
         assert sent == [0]

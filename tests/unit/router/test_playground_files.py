@@ -1,4 +1,4 @@
-"""The playground's files: what they may not contain, and what they say of the deployment and its demo."""
+"""The playground's files: forbidden content, settings of the deployment, examples of the demo."""
 
 import re
 from pathlib import Path
@@ -43,11 +43,16 @@ def test_the_examples_are_held_out_problems_of_each_family() -> None:
 
 
 def test_the_page_is_told_the_presets_and_the_deployments_own_rule() -> None:
-    told = routes.page_settings(made(mode="exact", preset="vllm", window=4, draft_length={"max": 9}))
-    assert set(told["presets"]) == set(PRESETS)
-    assert told["presets"]["flyserve"] == {"window": 6, "threshold": 0.3, "tail": "carry", "entropy": "top_k"}
-    assert told["presets"]["paper"]["entropy"] == "normalized"
-    assert told["defaults"]["rule"]["window"] == 4
-    assert told["defaults"]["mode"] == "exact"
-    assert told["defaults"]["draft_length"] == {"policy": "fixed", "max": 9}
-    assert told["limits"]["max_new_tokens"] == 4096
+    settings = routes.page_settings(made(mode="exact", preset="vllm", window=4, draft_length={"max": 9}))
+    assert set(settings["presets"]) == set(PRESETS)
+    assert settings["presets"]["flyserve"] == {
+        "window": 6,
+        "threshold": 0.3,
+        "tail": "carry",
+        "entropy": "top_k",
+    }
+    assert settings["presets"]["paper"]["entropy"] == "normalized"
+    assert settings["defaults"]["rule"]["window"] == 4
+    assert settings["defaults"]["mode"] == "exact"
+    assert settings["defaults"]["draft_length"] == {"policy": "fixed", "max": 9}
+    assert settings["limits"]["max_new_tokens"] == 4096

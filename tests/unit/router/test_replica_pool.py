@@ -1,4 +1,4 @@
-"""The pool that a stream's replica is picked from: weights, and replicas on trial."""
+"""The pool from which the replica of a stream is picked: loads, and half-open replicas."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -22,12 +22,12 @@ def replica(name: str, breaker: Breaker | None = None, load: Load | None = None)
 
 def failed() -> Breaker:
     breaker = Breaker(VirtualClock())
-    breaker.failed()
+    breaker.record_failure()
     return breaker
 
 
-def pool(*replicas: Replica, is_needed: bool = True) -> ReplicaPool:
-    made = ReplicaPool(create_policy("least_load"), is_needed)
+def pool(*replicas: Replica, is_required: bool = True) -> ReplicaPool:
+    made = ReplicaPool(create_policy("least_load"), is_required)
     for each in replicas:
         made.add(each)
     return made
@@ -37,48 +37,48 @@ def nothing() -> None:
     return
 
 
-def test_a_replicas_weight_is_our_own_sequences_and_what_others_have_there() -> None:
+def test_the_load_of_a_replica_is_our_own_sequences_and_those_of_others() -> None:
     one = replica("a", load=Load(sequences=5, queued=2))
-    assert one.weight == 9
+    assert one.load == 9
     with one.lease(nothing), one.lease(nothing):
-        one.told(Load(sequences=6))
-        assert one.weight == 6, "two of the six are ours"
-    assert one.weight == 4, "our own are known to have ended"
+        one.record_load(Load(sequences=6))
+        assert one.load == 6, "two of the six are ours"
+    assert one.load == 4, "our own have ended"
 
 
-def test_a_replica_on_trial_gets_one_sequence_at_a_time() -> None:
-    sound, doubtful = replica("a"), replica("b", failed())
-    both = pool(sound, doubtful)
+def test_a_half_open_replica_gets_one_sequence_at_a_time() -> None:
+    healthy, half_open = replica("a"), replica("b", failed())
+    both = pool(healthy, half_open)
     with ExitStack() as leases:
         for _ in range(3):
-            leases.enter_context(sound.lease(nothing))
-        assert both.pick(any_replica) is doubtful
-        leases.enter_context(doubtful.lease(nothing))
-        assert both.pick(any_replica) is sound
-        doubtful.served(Load())
-        assert both.pick(any_replica) is doubtful
+            leases.enter_context(healthy.lease(nothing))
+        assert both.pick(any_replica) is half_open
+        leases.enter_context(half_open.lease(nothing))
+        assert both.pick(any_replica) is healthy
+        half_open.record_answer(Load())
+        assert both.pick(any_replica) is half_open
 
 
-@pytest.mark.parametrize("is_needed", [True, False])
-def test_only_a_tier_that_is_needed_has_all_its_hopes_in_a_replica_on_trial(is_needed: bool) -> None:
-    doubtful = replica("a", failed())
-    alone = pool(doubtful, is_needed=is_needed)
-    with doubtful.lease(nothing):
-        assert (alone.pick(any_replica) is doubtful) == is_needed
-    assert alone.pick(any_replica) is doubtful
+@pytest.mark.parametrize("is_required", [True, False])
+def test_only_a_required_tier_falls_back_to_a_half_open_replica(is_required: bool) -> None:
+    half_open = replica("a", failed())
+    alone = pool(half_open, is_required=is_required)
+    with half_open.lease(nothing):
+        assert (alone.pick(any_replica) is half_open) == is_required
+    assert alone.pick(any_replica) is half_open
 
 
-def test_what_old_streams_say_does_not_vouch_for_a_replica_that_broke() -> None:
+def test_answers_on_old_streams_do_not_close_the_breaker() -> None:
     breaker = failed()
-    doubtful = replica("a", breaker)
-    doubtful.is_broken.set()
-    doubtful.served(Load())
-    assert doubtful.is_on_trial
+    half_open = replica("a", breaker)
+    half_open.is_broken.set()
+    half_open.record_answer(Load())
+    assert half_open.is_half_open
 
 
-def test_hanging_up_ends_every_stream() -> None:
+def test_cancelling_ends_every_stream() -> None:
     ended: list[int] = []
     one = replica("a")
     with one.lease(lambda: ended.append(1)), one.lease(lambda: ended.append(2)):
-        one.hang_up()
+        one.cancel_streams()
     assert sorted(ended) == [1, 2]

@@ -60,12 +60,12 @@ GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
 TO_TARGET = st.builds(
     Open, *OPENING, st.sampled_from(EntropyEstimator), num_logprobs=st.none() | SHORT
-) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS, WORD)
+) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
 FROM_TARGET = STALE | st.builds(
     Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS
 )
 TO_DRAFTER = st.builds(Open, *OPENING, without_sub_drafter=st.booleans()) | st.builds(
-    DraftStep, UPDATES, SHORT, st.booleans(), SHORT, WORD
+    DraftStep, UPDATES, SHORT, st.booleans(), SHORT
 )
 FROM_DRAFTER = STALE | st.builds(
     Draft,

@@ -1,4 +1,4 @@
-"""Drafting ahead: the same drafts, sooner; dropped where contradicted; nobody else waits for it."""
+"""Drafting ahead: the same drafts, sooner; dropped if contradicted; no other sequence waits for it."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fly.messages import Draft, DraftStep, Open, Role
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling, SamplingParams
-from services.drafter.help import NoHelp
+from services.drafter.base import NullSubDrafter
 from services.drafter.session import DraftingLimits, DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence
@@ -29,7 +29,7 @@ NUM_DRAFTS = 4
 
 
 class HastyClock:
-    """Sleeping passes time at once, but lets everybody else take a turn."""
+    """A clock that advances at once on every sleep, but yields to all other tasks."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -52,7 +52,7 @@ async def drafter(agreement: float = 1.0, kv_tokens: int = 4096) -> AsyncIterato
 
 
 def target_choices(ids: list[int], num_drafts: int, opening: Open) -> tuple[int, ...]:
-    """What the target says after each of the last `num_drafts` tokens and before them."""
+    """Return the target's choices before and after each of the last `num_drafts` tokens."""
     runner = SimulatedRunner(LANGUAGE, Role.TARGET, max_sequences=1, kv_tokens=1024)
     slot = runner.allocate(len(ids))
     assert slot is not None
@@ -70,7 +70,7 @@ def target_choices(ids: list[int], num_drafts: int, opening: Open) -> tuple[int,
 
 @dataclass
 class Played:
-    """A response, the drafts that it was made with, and the drafter's counts."""
+    """A response, its drafts, and the drafter's answers."""
 
     tokens: list[int]
     drafts: list[tuple[int, ...]]
@@ -92,28 +92,30 @@ async def play(
     rng: random.Random,
     sampling: SamplingParams,
 ) -> Played:
-    """Exact speculation against the target, which takes a random time to verify."""
+    """Run exact speculation against the target, which takes a random time to verify."""
     opening = Open(f"test-{prompt}", len(prompt), sampling)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, NoHelp(), limits)
-    known, view, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
+    session = DraftSession(engine, sequence, NullSubDrafter(), limits)
+    sequence_ids, mirror, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
     try:
         for _ in range(12):
-            draft = await session.step(DraftStep(view.update(known, (), len(known)), NUM_DRAFTS))
-            view.append(draft.tokens)
+            draft = await session.step(
+                DraftStep(mirror.update(sequence_ids, (), len(sequence_ids)), NUM_DRAFTS)
+            )
+            mirror.append(draft.tokens)
             played.answers.append(draft)
             played.drafts.append(draft.tokens)
             for _ in range(rng.randrange(40)):
                 await asyncio.sleep(0)
-            choices = target_choices([*known.ids, *draft.tokens], len(draft.tokens), opening)
+            choices = target_choices([*sequence_ids.ids, *draft.tokens], len(draft.tokens), opening)
             matched = 0
             while matched < len(draft.tokens) and draft.tokens[matched] == choices[matched]:
                 matched += 1
-            known.extend(choices[: matched + 1])
+            sequence_ids.extend(choices[: matched + 1])
     finally:
         await session.close()
         engine.close(sequence)
-    played.tokens = known.ids[len(prompt) :]
+    played.tokens = sequence_ids.ids[len(prompt) :]
     return played
 
 
@@ -144,29 +146,30 @@ async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> No
         assert any(one.answers[0].drafted_ahead or one.answers[1].drafted_ahead for one in played) is is_ahead
 
 
-async def test_what_the_target_confirms_is_ready_and_what_it_contradicts_is_dropped() -> None:
+async def test_confirmed_drafts_are_ready_and_contradicted_drafts_are_dropped() -> None:
     agreeing = await play_all(1.0, AHEAD, 1, GREEDY)
     assert sum(played.dropped_ahead for played in agreeing) == 0
     assert sum(played.drafted_ahead for played in agreeing) > 0
-    torn = await play_all(0.8, AHEAD, 1, GREEDY)
-    assert sum(played.dropped_ahead for played in torn) > 0 < sum(played.drafted_ahead for played in torn)
+    disagreeing = await play_all(0.8, AHEAD, 1, GREEDY)
+    assert sum(played.dropped_ahead for played in disagreeing) > 0
+    assert sum(played.drafted_ahead for played in disagreeing) > 0
     assert all(
         played.drafted_ahead == played.dropped_ahead == 0 for played in await play_all(1.0, ALONE, 1, GREEDY)
     )
 
 
 async def two_steps(engine: ClockEngine) -> tuple[Draft, Draft]:
-    """A first draft, a verification for which the engine idles, and the draft after all was accepted."""
+    """Return a first draft, and the draft after an idle time and the acceptance of all its tokens."""
     opening = Open("test", 3, GREEDY)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, NoHelp(), AHEAD)
-    known, view = TokenSequence([20, 21, 22]), SequenceMirror()
-    first = await session.step(DraftStep(view.update(known, (), 3), NUM_DRAFTS))
-    view.append(first.tokens)
+    session = DraftSession(engine, sequence, NullSubDrafter(), AHEAD)
+    sequence_ids, mirror = TokenSequence([20, 21, 22]), SequenceMirror()
+    first = await session.step(DraftStep(mirror.update(sequence_ids, (), 3), NUM_DRAFTS))
+    mirror.append(first.tokens)
     for _ in range(100):
         await asyncio.sleep(0)
-    known.extend(target_choices([*known.ids, *first.tokens], NUM_DRAFTS, opening))
-    second = await session.step(DraftStep(view.update(known, (), len(known)), NUM_DRAFTS))
+    sequence_ids.extend(target_choices([*sequence_ids.ids, *first.tokens], NUM_DRAFTS, opening))
+    second = await session.step(DraftStep(mirror.update(sequence_ids, (), len(sequence_ids)), NUM_DRAFTS))
     await session.close()
     return first, second
 
@@ -179,9 +182,7 @@ async def test_a_confirmed_draft_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize(("kv_tokens", "drafted_ahead"), [(160, 0), (256, NUM_DRAFTS)])
-async def test_nothing_is_drafted_ahead_in_memory_that_others_may_need(
-    kv_tokens: int, drafted_ahead: int
-) -> None:
+async def test_nothing_is_drafted_ahead_when_memory_is_scarce(kv_tokens: int, drafted_ahead: int) -> None:
     async with drafter(kv_tokens=kv_tokens) as engine:
         other = await engine.open(Open("other", 10, GREEDY))
         other.extend(range(20, 30))
@@ -191,11 +192,11 @@ async def test_nothing_is_drafted_ahead_in_memory_that_others_may_need(
     assert other.num_computed == 10
 
 
-async def test_others_wait_for_no_more_than_the_forward_that_runs() -> None:
+async def test_other_sequences_wait_for_the_running_forward_at_most() -> None:
     async with drafter() as engine:
         opening = Open("test", 3, GREEDY)
         one, other = await engine.open(opening), await engine.open(opening)
-        session = DraftSession(engine, one, NoHelp(), AHEAD)
+        session = DraftSession(engine, one, NullSubDrafter(), AHEAD)
         await session.step(DraftStep(SequenceMirror().update(TokenSequence([20, 21, 22]), (), 3), 20))
         other.extend([30, 31, 32])
         _, times = await engine.run_timed(other.score())

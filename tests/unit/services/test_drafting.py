@@ -1,4 +1,4 @@
-"""The drafting loop: the same draft whatever is proposed, in fewer forwards where the proposals are good."""
+"""The drafting loop: the same draft for any proposal, and fewer forwards for good proposals."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fly.messages import Open, Role
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, SamplingParams
-from services.drafter.drafting import Drafted, NullProposer, Proposer, draft
+from services.drafter.base import NullProposer, Proposer
+from services.drafter.drafting import DraftResult, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -20,14 +21,14 @@ GREEDY = SamplingParams(stop_token_ids=(2,))
 SAMPLED = [replace(GREEDY, temperature=1.0, seed=5, coupling=coupling) for coupling in Coupling]
 
 
-def run(job: Job[Drafted], runner: SimulatedRunner) -> Drafted:
+def run(job: Job[DraftResult], runner: SimulatedRunner) -> DraftResult:
     try:
         work = next(job)
         while True:
             assert runner.resize(work.slot, work.start + len(work.tokens))
             work = job.send(runner.forward([work])[0])
     except StopIteration as stop:
-        result: Drafted = stop.value
+        result: DraftResult = stop.value
         return result
 
 
@@ -42,23 +43,23 @@ def open_sequence(sampling: SamplingParams = GREEDY) -> tuple[EngineSequence, Si
     return sequence, runner
 
 
-class Script:
-    """Proposals what a script says, call by call."""
+class Script(NullProposer):
+    """A proposer of listed tokens, call by call."""
 
     def __init__(self, proposals: list[list[int]]) -> None:
         self._proposals = iter(proposals)
 
-    def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+    def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         return tuple(next(self._proposals, [])[:max_tokens])
 
 
-class Oracle:
-    """Proposals the truth, but for one position."""
+class Oracle(NullProposer):
+    """A proposer of the right tokens, except at one position."""
 
     def __init__(self, truth: tuple[int, ...], wrong_at: int | None = None) -> None:
         self._tokens = [token + (index == wrong_at) for index, token in enumerate(truth)]
 
-    def take(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+    def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         done = len(sequence) - len(PROMPT)
         return tuple(self._tokens[done : done + max_tokens])
 
@@ -68,7 +69,7 @@ def drafted_with(
     max_tokens: int = 4,
     ending_ids: frozenset[int] = NO_END,
     sampling: SamplingParams = GREEDY,
-) -> Drafted:
+) -> DraftResult:
     sequence, runner = open_sequence(sampling)
     result = run(draft(sequence, max_tokens, ending_ids, proposer), runner)
     assert sequence.tokens.ids == [*PROMPT, *result.tokens]
@@ -81,14 +82,14 @@ def test_alone_the_model_takes_one_forward_per_token() -> None:
 
 def test_a_right_proposal_takes_one_forward() -> None:
     alone = drafted_with(NullProposer())
-    helped = drafted_with(Oracle(alone.tokens))
-    assert helped == Drafted(alone.tokens, forwards=1, sub_drafter_tokens=3)
+    accelerated = drafted_with(Oracle(alone.tokens))
+    assert accelerated == DraftResult(alone.tokens, forwards=1, sub_drafter_tokens=3)
 
 
-def test_a_wrong_proposal_costs_no_more_than_what_follows_it() -> None:
+def test_a_wrong_proposal_costs_one_forward_for_the_tokens_after_it() -> None:
     alone = drafted_with(NullProposer())
-    helped = drafted_with(Oracle(alone.tokens, wrong_at=1))
-    assert helped == Drafted(alone.tokens, forwards=2, sub_drafter_tokens=2)
+    accelerated = drafted_with(Oracle(alone.tokens, wrong_at=1))
+    assert accelerated == DraftResult(alone.tokens, forwards=2, sub_drafter_tokens=2)
 
 
 @given(st.lists(st.lists(st.integers(16, 1023), max_size=6), max_size=12), st.integers(0, 12))
@@ -105,25 +106,25 @@ def test_proposals_are_scored_against_the_models_own_draws(
 ) -> None:
     alone = drafted_with(NullProposer(), 5, sampling=sampling)
     assert alone.tokens != drafted_with(NullProposer(), 5).tokens
-    helped = drafted_with(Oracle(alone.tokens, wrong_at), 5, sampling=sampling)
-    assert (helped.tokens, helped.distributions) == (alone.tokens, alone.distributions)
-    assert helped.forwards < alone.forwards
-    told = 5 if sampling.coupling is Coupling.REJECTION else 0
-    assert len(alone.distributions) == told
+    accelerated = drafted_with(Oracle(alone.tokens, wrong_at), 5, sampling=sampling)
+    assert (accelerated.tokens, accelerated.distributions) == (alone.tokens, alone.distributions)
+    assert accelerated.forwards < alone.forwards
+    num_distributions = 5 if sampling.coupling is Coupling.REJECTION else 0
+    assert len(alone.distributions) == num_distributions
     assert all(token in q.ids for token, q in zip(alone.tokens, alone.distributions, strict=False))
 
 
-def test_a_draft_cut_at_its_end_tells_no_more_than_its_tokens() -> None:
+def test_a_draft_cut_at_a_stop_token_has_one_distribution_per_token() -> None:
     alone = drafted_with(NullProposer(), 10, sampling=SAMPLED[1])
-    helped = drafted_with(Oracle(alone.tokens), 10, frozenset({2}), SAMPLED[1])
-    assert helped.tokens == alone.tokens[:6] and len(helped.distributions) == 6
+    accelerated = drafted_with(Oracle(alone.tokens), 10, frozenset({2}), SAMPLED[1])
+    assert accelerated.tokens == alone.tokens[:6] and len(accelerated.distributions) == 6
 
 
 @pytest.mark.parametrize("max_tokens", [6, 10])
-def test_a_draft_ends_behind_a_stop_token_where_that_is_asked_for(max_tokens: int) -> None:
+def test_a_draft_ends_after_a_stop_token_if_requested(max_tokens: int) -> None:
     alone = drafted_with(NullProposer(), max_tokens)
     ended = drafted_with(NullProposer(), max_tokens, frozenset({2}))
     assert ended.tokens == alone.tokens[:6]
     assert ended.tokens[-1] == 2
-    helped = drafted_with(Oracle(alone.tokens), max_tokens, frozenset({2}))
-    assert helped.tokens == ended.tokens
+    accelerated = drafted_with(Oracle(alone.tokens), max_tokens, frozenset({2}))
+    assert accelerated.tokens == ended.tokens

@@ -1,4 +1,4 @@
-"""Where replicas are found without a registry: lists, and names of many addresses."""
+"""Endpoint sources without a registry: lists, and DNS names with many addresses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,12 +6,12 @@ from contextlib import aclosing, asynccontextmanager
 
 from fly.clock import VirtualClock
 from fly.messages import Role, Snapshot
-from services.common.registry import (
-    LOOK_UP_S,
-    NamedEndpoints,
-    StaticEndpoints,
-    addresses_of,
-    listed_endpoints,
+from services.common.endpoint_sources import (
+    RESOLVE_INTERVAL_S,
+    DnsEndpointSource,
+    StaticEndpointSource,
+    configured_endpoints,
+    resolve_addresses,
 )
 
 
@@ -20,35 +20,35 @@ class Names:
 
     def __init__(self, *addresses: str) -> None:
         self.addresses: set[str] | None = set(addresses)
-        self.asked = 0
+        self.num_resolved = 0
 
-    async def look_up(self, name: str) -> set[str]:
+    async def resolve(self, name: str) -> set[str]:
         assert name == "targets.example"
-        self.asked += 1
+        self.num_resolved += 1
         if self.addresses is None:
             raise OSError(1, "no such name")
         return self.addresses
 
 
 class Watched:
-    """Every snapshot so far, on a clock that the test moves."""
+    """The snapshots of a source, on a clock that the test advances."""
 
     def __init__(self, names: Names) -> None:
         self.clock = VirtualClock()
         self.snapshots: list[Snapshot] = []
         entries = {Role.TARGET: ["dns:targets.example:50100", "10.0.0.9:1"]}
-        self.source = NamedEndpoints(entries, self.clock, names.look_up)
+        self.source = DnsEndpointSource(entries, self.clock, names.resolve)
 
     async def follow(self) -> None:
         async with aclosing(self.source.watch()) as snapshots:
             async for snapshot in snapshots:
                 self.snapshots.append(snapshot)
 
-    async def look_again(self) -> list[list[str]]:
-        """Addresses of every snapshot so far, after the next look-up."""
+    async def resolve_again(self) -> list[list[str]]:
+        """Return the addresses of every snapshot so far, after the next resolution."""
         for _ in range(20):
             await asyncio.sleep(0)
-        self.clock.advance(LOOK_UP_S)
+        self.clock.advance(RESOLVE_INTERVAL_S)
         for _ in range(20):
             await asyncio.sleep(0)
         return [[endpoint.address for endpoint in snapshot.endpoints] for snapshot in self.snapshots]
@@ -63,35 +63,35 @@ async def watching(names: Names) -> AsyncIterator[Watched]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_name_is_looked_up_again_and_only_changes_are_told() -> None:
+async def test_a_name_is_resolved_repeatedly_and_only_changes_are_reported() -> None:
     names = Names("10.0.0.2", "10.0.0.1")
     async with watching(names) as watched:
         first = ["10.0.0.1:50100", "10.0.0.2:50100", "10.0.0.9:1"]
-        assert await watched.look_again() == [first]
-        assert await watched.look_again() == [first]
-        assert names.asked >= 2
+        assert await watched.resolve_again() == [first]
+        assert await watched.resolve_again() == [first]
+        assert names.num_resolved >= 2
         names.addresses = {"10.0.0.3"}
         second = ["10.0.0.3:50100", "10.0.0.9:1"]
-        assert await watched.look_again() == [first, second]
+        assert await watched.resolve_again() == [first, second]
         assert [snapshot.generation for snapshot in watched.snapshots] == [1, 2]
 
 
-async def test_while_a_name_cannot_be_looked_up_its_last_addresses_hold() -> None:
+async def test_while_a_name_cannot_be_resolved_its_last_addresses_stay_in_use() -> None:
     names = Names("10.0.0.1")
     async with watching(names) as watched:
         first = ["10.0.0.1:50100", "10.0.0.9:1"]
-        assert await watched.look_again() == [first]
+        assert await watched.resolve_again() == [first]
         names.addresses = None
-        assert await watched.look_again() == [first]
+        assert await watched.resolve_again() == [first]
         names.addresses = {"10.0.0.4"}
-        assert await watched.look_again() == [first, ["10.0.0.4:50100", "10.0.0.9:1"]]
+        assert await watched.resolve_again() == [first, ["10.0.0.4:50100", "10.0.0.9:1"]]
 
 
-async def test_the_systems_names_are_addresses_with_a_place_for_the_port() -> None:
-    assert await addresses_of("127.0.0.1") == {"127.0.0.1"}
-    assert await addresses_of("::1") == {"[::1]"}
+async def test_resolved_addresses_can_be_followed_by_a_port() -> None:
+    assert await resolve_addresses("127.0.0.1") == {"127.0.0.1"}
+    assert await resolve_addresses("::1") == {"[::1]"}
 
 
-def test_a_list_without_names_is_told_once() -> None:
-    assert isinstance(listed_endpoints({Role.TARGET: ["h:1"]}, VirtualClock()), StaticEndpoints)
-    assert not listed_endpoints({Role.TARGET: ["dns:h:1"]}, VirtualClock()).is_static
+def test_a_list_without_names_is_static() -> None:
+    assert isinstance(configured_endpoints({Role.TARGET: ["h:1"]}, VirtualClock()), StaticEndpointSource)
+    assert not configured_endpoints({Role.TARGET: ["dns:h:1"]}, VirtualClock()).is_static

@@ -1,4 +1,4 @@
-"""What a line of the log looks like, and what none ever holds."""
+"""The format of log lines, and the texts that none may contain."""
 
 import ast
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from services.common.telemetry.config import TelemetryConfig
-from services.common.telemetry.logs import FIGURES, formatter, name_request
+from services.common.telemetry.logs import FIGURES, RateLimit, formatter, name_request
 
 ROOT = Path(__file__).parents[3]
-SAID = {
+TEXTS = {
     "prompt",
     "prompt_ids",
     "prompt_token_ids",
@@ -25,7 +25,7 @@ SAID = {
     "pieces",
     "piece",
 }
-"""Names that stand for what was said, wherever they occur in the code."""
+"""Names of prompts, responses and their tokens, wherever they occur in the code."""
 
 
 def line(log_format: str, message: str = "%d rounds", *arguments: object, **about: object) -> str:
@@ -38,18 +38,18 @@ def line(log_format: str, message: str = "%d rounds", *arguments: object, **abou
 
 
 def test_a_line_for_people() -> None:
-    told = line("text", **{FIGURES: {"mode": "fly", "seconds": 0.123456789}})
-    assert told == (
+    logged = line("text", **{FIGURES: {"mode": "fly", "seconds": 0.123456789}})
+    assert logged == (
         "1970-01-01T00:00:00.250Z INFO router.x: 3 rounds"
         " [role=router replica=router-0 mode=fly seconds=0.123457]"
     )
 
 
 def test_a_line_for_machines() -> None:
-    told = json.loads(line("json", **{FIGURES: {"mode": "fly"}}))
+    logged = json.loads(line("json", **{FIGURES: {"mode": "fly"}}))
     expected = {"time": "1970-01-01T00:00:00.250Z", "level": "info", "logger": "router.x"}
     expected |= {"message": "3 rounds", "role": "router", "replica": "router-0", "mode": "fly"}
-    assert told == expected
+    assert logged == expected
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -58,23 +58,38 @@ def test_a_request_may_be_named_with_anything_and_stays_on_its_line(log_format: 
         name_request("a\nb [role=root] 你")
         return line(log_format)
 
-    told = copy_context().run(named)
-    assert "\n" not in told
-    assert line(log_format) != told, "the name belongs to its own task"
+    logged = copy_context().run(named)
+    assert "\n" not in logged
+    assert line(log_format) != logged, "the name belongs to its own task"
     if log_format == "json":
-        assert json.loads(told)["request_id"] == "a\nb [role=root] 你"
+        assert json.loads(logged)["request_id"] == "a\nb [role=root] 你"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_an_error_is_told_with_its_traceback(log_format: str) -> None:
+def test_an_error_is_logged_with_its_traceback(log_format: str) -> None:
     try:
         raise RuntimeError("broken")
     except RuntimeError:
         assert "RuntimeError: broken" in line(log_format, exc_info=sys.exc_info())
 
 
-def test_no_call_of_a_logger_is_given_what_was_said() -> None:
-    """Whoever wants to log a prompt, a token or a text has to change this test."""
+def test_an_exporter_that_fails_is_logged_once_in_a_while() -> None:
+    limit = RateLimit("opentelemetry", 60.0)
+
+    def passes(name: str, at_s: float) -> bool:
+        record = logging.LogRecord(name, logging.ERROR, __file__, 1, "failed", (), None)
+        record.created = at_s
+        return bool(limit.filter(record))
+
+    assert [passes("opentelemetry.sdk", at_s) for at_s in (0.0, 1.0, 59.0, 60.0, 61.0)] == [
+        *(True, False, False, True, False)
+    ]
+    assert not passes("opentelemetry.exporter", 62.0)
+    assert all(passes("router.service", 62.0) for _ in range(3))
+
+
+def test_no_call_of_a_logger_has_a_text_or_a_token() -> None:
+    """A change that logs a prompt, a token or a text has to change this test."""
     folders = ("router", "services", "orchestration")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     calls = [(file, call) for file in files for call in logger_calls(file)]
@@ -84,7 +99,7 @@ def test_no_call_of_a_logger_is_given_what_was_said() -> None:
         names |= {
             node.attr for part in call.args for node in ast.walk(part) if isinstance(node, ast.Attribute)
         }
-        assert not names & SAID, f"{file}:{call.lineno} logs {names & SAID}"
+        assert not names & TEXTS, f"{file}:{call.lineno} logs {names & TEXTS}"
 
 
 def logger_calls(file: Path) -> list[ast.Call]:

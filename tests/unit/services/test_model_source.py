@@ -7,14 +7,14 @@ from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
 from fly.errors import ModelError
-from services.common.model_source import LEFT_OUT, TEXT_FILES, WEIGHT_FILES, is_hub_id, model_folder
+from services.common.model_source import EXCLUDED_FILES, TEXT_FILES, WEIGHT_FILES, is_hub_id, model_folder
 
 COMMIT = "a" * 40
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no network."""
+    """Use an empty cache and no network."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
@@ -22,7 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fetched(cache: Path) -> Path:
-    """What the hub's client leaves behind of `org/name@main`."""
+    """Create the files that the hub's client stores for `org/name@main`."""
     model = cache / "models--org--name"
     (model / "refs").mkdir(parents=True)
     (model / "refs" / "main").write_text(COMMIT)
@@ -45,20 +45,20 @@ def test_names_of_folders(name: str) -> None:
     assert not is_hub_id(Path(name)) and model_folder(Path(name)) == Path(name)
 
 
-def test_a_local_folder_comes_first(tmp_path: Path) -> None:
+def test_a_local_folder_takes_precedence(tmp_path: Path) -> None:
     (tmp_path / "org" / "name@main").mkdir(parents=True)
     assert model_folder(Path("org/name@main")) == Path("org/name@main")
 
 
 @pytest.mark.parametrize("revision", ["main", COMMIT])
 @pytest.mark.parametrize("has_weights", [True, False])
-def test_what_was_fetched_before_needs_no_network(cache: Path, revision: str, has_weights: bool) -> None:
+def test_a_cached_model_needs_no_network(cache: Path, revision: str, has_weights: bool) -> None:
     snapshot = fetched(cache)
     assert model_folder(Path(f"org/name@{revision}"), has_weights) == snapshot
 
 
 @pytest.mark.parametrize("name", ["org/name@other", "org/more@main"])
-def test_without_a_network_it_is_one_line(cache: Path, name: str) -> None:
+def test_a_missing_network_is_reported_in_one_line(cache: Path, name: str) -> None:
     fetched(cache)
     with pytest.raises(ModelError) as caught:
         model_folder(Path(name))
@@ -67,7 +67,7 @@ def test_without_a_network_it_is_one_line(cache: Path, name: str) -> None:
     assert "\n" not in said and "HF_HUB_OFFLINE" in said
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")  # nothing listens there
     with pytest.raises(ModelError, match=r"cannot be reached|cannot be fetched") as caught:
@@ -75,7 +75,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatc
     assert "\n" not in str(caught.value)
 
 
-def test_neither_pickles_nor_other_formats_are_fetched() -> None:
+def test_neither_pickles_nor_other_formats_are_downloaded() -> None:
     offered = [
         "config.json",
         "tokenizer.json",
@@ -90,7 +90,9 @@ def test_neither_pickles_nor_other_formats_are_fetched() -> None:
         "onnx/model.safetensors",
     ]
     wanted = [*TEXT_FILES, *WEIGHT_FILES]
-    chosen = list(filter_repo_objects(offered, allow_patterns=wanted, ignore_patterns=list(LEFT_OUT)))
+    chosen = list(filter_repo_objects(offered, allow_patterns=wanted, ignore_patterns=list(EXCLUDED_FILES)))
     assert chosen == offered[:5]
-    texts = filter_repo_objects(offered, allow_patterns=list(TEXT_FILES), ignore_patterns=list(LEFT_OUT))
+    texts = filter_repo_objects(
+        offered, allow_patterns=list(TEXT_FILES), ignore_patterns=list(EXCLUDED_FILES)
+    )
     assert list(texts) == [*offered[:3], offered[4]]

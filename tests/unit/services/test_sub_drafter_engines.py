@@ -1,4 +1,4 @@
-"""Sub-drafter sessions: what they proposal, what they remember of whom, and what they never do."""
+"""Sub-drafter sessions: proposals, cached responses, and isolation between cache salts."""
 
 import pytest
 
@@ -14,19 +14,19 @@ RESPONSE = [1, 2, 3, 4, 5, 6]
 
 
 class Client:
-    """A peer of one session, which tells it the truth by position."""
+    """A client of one session, which sends absolute-position updates."""
 
     def __init__(self, engine: ProposalEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
         opening = Open("test", prompt_length, cache_salt=salt)
         self.session = LookupSession(engine.open(opening), prompt_length, max_tokens=1000)
-        self._view = SequenceMirror()
+        self._mirror = SequenceMirror()
 
     def update(self, ids: list[int], decided: int) -> SequenceUpdate:
-        return self._view.update(TokenSequence(ids), (), decided)
+        return self._mirror.update(TokenSequence(ids), (), decided)
 
     async def ask(self, ids: list[int], decided: int, max_tokens: int = 4) -> Draft:
         draft = await self.session.step(DraftStep(self.update(ids, decided), max_tokens))
-        self._view.append(draft.tokens)
+        self._mirror.append(draft.tokens)
         return draft
 
 
@@ -35,7 +35,7 @@ def suffix_engine() -> ProposalEngine:
 
 
 async def respond(engine: ProposalEngine, decided: int, salt: str = "") -> None:
-    """One whole response, of which `decided` tokens are."""
+    """Run one whole response, of which `decided` tokens are decided."""
     client = Client(engine, salt)
     await client.ask(PROMPT + RESPONSE[:2], len(PROMPT))
     await client.session.finish(client.update(PROMPT + RESPONSE, len(PROMPT) + decided))
@@ -46,7 +46,7 @@ async def proposed(engine: ProposalEngine, ids: list[int], salt: str = "") -> tu
     return (await Client(engine, salt).ask([80, 81, 82, *ids], len(PROMPT))).tokens
 
 
-async def test_a_finished_response_helps_the_next_request() -> None:
+async def test_a_finished_response_gives_proposals_to_the_next_request() -> None:
     engine = suffix_engine()
     assert await proposed(engine, [1, 2]) == ()
     await respond(engine, decided=6)
@@ -54,13 +54,13 @@ async def test_a_finished_response_helps_the_next_request() -> None:
     assert engine.response_cache_tokens == len(PROMPT) + 6
 
 
-async def test_only_what_was_decided_is_remembered() -> None:
+async def test_only_decided_tokens_are_cached() -> None:
     engine = suffix_engine()
     await respond(engine, decided=4)
     assert await proposed(engine, [1, 2]) == (3, 4)
 
 
-async def test_what_was_decided_is_remembered_of_a_client_that_dies() -> None:
+async def test_decided_tokens_are_cached_when_the_client_disconnects() -> None:
     engine = suffix_engine()
     client = Client(engine)
     await client.ask(PROMPT + RESPONSE, len(PROMPT) + 4)
@@ -68,7 +68,7 @@ async def test_what_was_decided_is_remembered_of_a_client_that_dies() -> None:
     assert engine.response_cache_tokens == len(PROMPT) + 4
 
 
-async def test_memory_is_shared_within_a_salt_only() -> None:
+async def test_the_cache_is_shared_within_a_salt_only() -> None:
     engine = suffix_engine()
     await respond(engine, 6, salt="mine")
     assert await proposed(engine, [1, 2]) == await proposed(engine, [1, 2], "yours") == ()
@@ -76,7 +76,7 @@ async def test_memory_is_shared_within_a_salt_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
-async def test_asked_for_nothing_an_engine_only_updates(name: str) -> None:
+async def test_a_step_for_no_tokens_only_updates(name: str) -> None:
     client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024)))
     ids = [7, 8, 9, 7, 8]
     assert (await client.ask(ids, 0, max_tokens=0)).tokens == ()
@@ -84,14 +84,14 @@ async def test_asked_for_nothing_an_engine_only_updates(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
-async def test_a_proposal_that_did_not_come_true_leaves_no_trace(name: str) -> None:
+async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
     client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024)))
     assert (await client.ask([7, 8, 9, 7, 8], 0, max_tokens=1)).tokens == (9,)
     draft = await client.ask([7, 8, 9, 7, 8, 5, 7, 8, 5, 7, 8], 0, max_tokens=1)
     assert draft.tokens == (5,)
 
 
-async def test_the_ngram_engine_remembers_nothing() -> None:
+async def test_the_ngram_engine_caches_nothing() -> None:
     engine = build_engine(SubDrafterConfig(engine="ngram"))
     await respond(engine, decided=6)
     assert engine.response_cache_tokens == 0 and await proposed(engine, [1, 2]) == ()

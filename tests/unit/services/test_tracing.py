@@ -1,93 +1,163 @@
-"""How spans come together, and who decides what is traced."""
+"""Spans of one process: who is sampled, what an error leaves behind, what a lost collector costs."""
 
 import asyncio
-from contextvars import copy_context
+import time
+from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from services.common.telemetry import otlp
 from services.common.telemetry.config import TelemetryConfig
-from services.common.telemetry.otlp import RecordingTracer
-from services.common.telemetry.process import create_tracer
-from services.common.telemetry.spans import Part
-from services.common.telemetry.tracing import NO_SPAN, NoTracer, current_span
+from services.common.telemetry.otlp import SpanExport
+from services.common.telemetry.process import Telemetry
+from services.common.telemetry.tracing import current_span, outgoing_metadata, record_span
 
-CLIENTS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-class Taker:
-    """Keeps what is handed over."""
-
-    def __init__(self, ratio: float = 1.0) -> None:
-        self.parts: list[Part] = []
-        self.tracer = RecordingTracer(self.parts.append, lambda: None, ratio)
-
-    @property
-    def spans(self) -> list[Span]:
-        return [Span.FromString(span) for part in self.parts for span in part.spans]
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED, UNSAMPLED = f"00-{TRACE}-{CALLER}-01", f"00-{TRACE}-{CALLER}-00"
 
 
-def wire_id(span_id: int) -> bytes:
-    return span_id.to_bytes(8, "big")
+class Process:
+    """A process that keeps its finished spans."""
+
+    def __init__(self, ratio: float = 1.0, role: str = "router") -> None:
+        self.exporter = InMemorySpanExporter()
+        self.export = SpanExport(self.exporter, TelemetryConfig(trace_ratio=ratio, replica="r-0"), role)
+        self.tracer = self.export.tracer
+
+    def spans(self) -> tuple[Any, ...]:
+        self.export.close()
+        return tuple(self.exporter.get_finished_spans())
 
 
-def test_a_long_request_is_handed_over_in_parts_and_wholly_at_its_end() -> None:
-    taker = Taker()
-    with taker.tracer.request("generate", "") as request:
-        for _ in range(100):
-            with request.child("round"):
-                pass
-        assert 0 < len(taker.spans) < 100
-    assert [span.name for span in taker.spans] == ["round"] * 100 + ["generate"]
-
-
-def test_a_question_that_outlives_its_stream_is_not_lost() -> None:
-    taker = Taker()
-    with taker.tracer.stream((("traceparent", CLIENTS),)) as stream:
-        with stream.step("drafter.draft", 7) as step:
-            pass
-        late, its_task = stream.call("proposal"), copy_context()
-        its_task.run(late.__enter__)
-    its_task.run(late.__exit__, None, None, None)
-    draft, proposal = taker.spans
-    assert (draft.parent_span_id, draft.span_id) == (wire_id(7), wire_id(step.span_id))
-    assert proposal.parent_span_id == draft.span_id
-
-
-def test_a_step_that_names_no_span_belongs_to_what_opened_its_stream() -> None:
-    taker = Taker()
-    with taker.tracer.stream((("traceparent", CLIENTS),)) as stream, stream.step("target.verify", 0):
-        pass
-    assert taker.spans[0].parent_span_id.hex() == CLIENTS.split("-")[2]
+def test_a_span_keeps_its_attributes_its_events_and_its_process() -> None:
+    process = Process()
+    attributes = {"yes": True, "few": 1, "many": 10**12, "less": -1, "real": 1.0, "word": "x"}
+    with record_span(process.tracer, "generate", "") as span:
+        assert span is not None
+        span.set_attributes(attributes)
+        span.add_event("round", {"drafted": 15})
+    (finished,) = process.spans()
+    assert dict(finished.attributes) == attributes
+    assert [(event.name, dict(event.attributes)) for event in finished.events] == [("round", {"drafted": 15})]
+    resource = finished.resource.attributes
+    assert (resource["service.name"], resource["service.instance.id"]) == ("flyserve-router", "r-0")
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 1.0])
-def test_a_share_of_the_requests_is_traced(ratio: float) -> None:
-    taker, number = Taker(ratio), 5000
+def test_a_share_of_the_requests_is_sampled(ratio: float) -> None:
+    process, number, sampled = Process(ratio), 5000, 0
     for _ in range(number):
-        with taker.tracer.request("generate", ""):
-            pass
-    assert len(taker.spans) / number == pytest.approx(ratio, abs=0.03)
-    assert len({span.trace_id for span in taker.spans}) == len(taker.spans)
+        with record_span(process.tracer, "generate", "") as span:
+            sampled += span is not None
+    process.export.close()
+    assert sampled / number == pytest.approx(ratio, abs=0.03)
+
+
+@pytest.mark.parametrize("role", ["router", "target"])
+@pytest.mark.parametrize(("traceparent", "is_sampled"), [(SAMPLED, True), (UNSAMPLED, False)])
+def test_a_caller_with_a_trace_decides(role: str, traceparent: str, is_sampled: bool) -> None:
+    process = Process(float(not is_sampled), role)
+    with record_span(process.tracer, "span", traceparent) as span:
+        assert (span is not None) == is_sampled
+    for finished in process.spans():
+        assert f"{finished.parent.span_id:016x}" == CALLER
+        assert f"{finished.context.trace_id:032x}" == TRACE
+
+
+@pytest.mark.parametrize("traceparent", ["", "nonsense", f"00-{'0' * 32}-{CALLER}-01"])
+def test_a_service_starts_no_trace_of_its_own(traceparent: str) -> None:
+    process = Process(1.0, "target")
+    with record_span(process.tracer, "target.verify", traceparent) as span:
+        assert span is None
+    assert not process.spans()
 
 
 async def test_the_current_span_is_that_of_the_task() -> None:
-    taker = Taker()
+    process = Process()
 
-    async def current_id() -> int:
-        return current_span().span_id
+    async def current() -> object:
+        return current_span()
 
-    with taker.tracer.request("generate", "") as request:
-        own = asyncio.create_task(current_id())
-        with request.child("round") as round:
-            assert await asyncio.create_task(current_id()) == round.span_id
-        assert await own == request.span_id
-    assert current_span() is NO_SPAN and await current_id() == 0
+    with record_span(process.tracer, "generate", "") as outer:
+        task = asyncio.create_task(current())
+        with record_span(process.tracer, "inner", SAMPLED) as inner:
+            assert await asyncio.create_task(current()) is inner
+        assert await task is outer
+    assert current_span() is None and await current() is None
+    process.export.close()
 
 
-def test_without_a_collector_nothing_is_traced_whatever_a_client_says() -> None:
-    tracer = create_tracer(TelemetryConfig(trace_ratio=1.0), "router")
-    assert isinstance(tracer, NoTracer)
-    assert tracer.request("generate", CLIENTS) is NO_SPAN
-    assert tracer.stream((("traceparent", CLIENTS),)) is NO_SPAN
-    assert NO_SPAN.metadata is None and NO_SPAN.child("round").span_id == 0
+def test_a_call_carries_the_trace_of_the_current_span() -> None:
+    process = Process()
+    with record_span(process.tracer, "generate", SAMPLED) as span:
+        assert span is not None
+        context = span.get_span_context()
+        assert outgoing_metadata() == (("traceparent", f"00-{TRACE}-{context.span_id:016x}-01"),)
+    assert outgoing_metadata() is None
+    process.export.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_error"), [(ValueError("secret"), True), (asyncio.CancelledError(), False)]
+)
+def test_an_error_leaves_its_type_and_no_words(error: BaseException, is_error: bool) -> None:
+    process = Process()
+    with pytest.raises(type(error)), record_span(process.tracer, "generate", ""):
+        raise error
+    (finished,) = process.spans()
+    assert dict(finished.attributes) == {"error.type": type(error).__name__}
+    assert finished.status.is_ok != is_error and not finished.status.description
+    assert not finished.events
+
+
+def test_a_long_request_keeps_its_last_events() -> None:
+    process = Process()
+    with record_span(process.tracer, "generate", "") as span:
+        assert span is not None
+        for index in range(1000):
+            span.add_event("round", {"index": index})
+    (finished,) = process.spans()
+    kept = [event.attributes["index"] for event in finished.events]
+    assert kept == list(range(1000 - 128, 1000)) and finished.dropped_events == 1000 - 128
+
+
+class StuckExporter(SpanExporter):
+    """A collector that never answers, until it is shut down."""
+
+    def __init__(self) -> None:
+        self.is_shut_down = False
+        self.num_exported = 0
+
+    def export(self, spans: object) -> SpanExportResult:
+        while not self.is_shut_down:
+            time.sleep(0.01)
+        self.num_exported += len(spans)
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def test_a_collector_that_never_answers_costs_spans_and_neither_time_nor_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(otlp, "_FLUSH_S", 0.2)
+    exporter = StuckExporter()
+    export = SpanExport(exporter, TelemetryConfig(trace_ratio=1.0), "router")
+    started = time.monotonic()
+    for _ in range(1000):
+        with record_span(export.tracer, "generate", ""):
+            pass
+    assert time.monotonic() - started < 5
+    export.close()
+    assert time.monotonic() - started < 10
+    # The batch in flight, and at most what the queue holds.
+    assert exporter.num_exported <= otlp._BATCH_SPANS + otlp._QUEUE_SPANS
+
+
+def test_without_a_collector_nothing_is_recorded() -> None:
+    assert Telemetry(TelemetryConfig(trace_ratio=1.0), "router").tracer is None
+    with record_span(None, "generate", SAMPLED) as span:
+        assert span is None and current_span() is None and outgoing_metadata() is None

@@ -26,7 +26,7 @@ export function roundAt(rounds, time) {
   return rounds.reduce((best, round) => (best && distance(best) <= distance(round) ? best : round), null);
 }
 
-/** An axis from 0 to at least `longest` seconds: its end and the times of its ticks, at most so many after the first. */
+/** An axis from 0 to at least `longest` seconds: its end and the times of its ticks, at most this many after the first. */
 export function axisFor(longest, mostTicks) {
   const least = Math.max(longest, 0.01) / mostTicks;
   const power = 10 ** Math.floor(Math.log10(least));

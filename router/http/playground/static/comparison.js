@@ -24,7 +24,7 @@ export class Comparison {
    * They share the prompt, the sampling and the seed, but no cache. Throws what a run throws; the others are then
    * not begun, or stopped.
    */
-  async run(values, model, { atOnce, tell, newRow, ...means }) {
+  async run(values, model, { atOnce, announce, newRow, ...means }) {
     for (const column of Object.values(this.columns)) column.reset();
     const salt = crypto.getRandomValues(new Uint32Array(2)).join("-");
     const seed = values.seed ?? Math.floor(Math.random() * SEEDS);
@@ -35,11 +35,11 @@ export class Comparison {
       this.#conclude(runs);
     };
     if (atOnce) {
-      tell("Comparing all three at once…");
+      announce("Comparing all three at once…");
       await allOrNone(MODES.map(one));
     } else {
       for (const mode of MODES) {
-        tell(`Comparing: ${MODE_NAMES[mode]}…`);
+        announce(`Comparing: ${MODE_NAMES[mode]}…`);
         await one(mode);
       }
     }

@@ -26,7 +26,7 @@ export class Controls {
     byId("prompt").value = EXAMPLES[0][1];
     this.form.addEventListener("input", () => this.#changed());
     if (matchMedia(NARROW).matches) for (const group of this.form.querySelectorAll("details")) group.open = false;
-    this.#tell();
+    this.#announce();
   }
 
   /** Shows a deployment's defaults and limits: presets, placeholders, ranges. */
@@ -40,7 +40,7 @@ export class Controls {
     byId("draft_length").placeholder = `${defaults.draft_length.policy === "goodput" ? "≤ " : ""}${defaults.draft_length.max}`;
     byId("draft_length").max = limits.draft_length;
     byId("max_tokens").max = limits.max_new_tokens;
-    this.#tell();
+    this.#announce();
   }
 
   /**
@@ -99,11 +99,11 @@ export class Controls {
 
   #changed() {
     this.absolve();
-    this.#tell();
+    this.#announce();
   }
 
   /** Says what the mode does, and what the rule has where a field is left blank. */
-  #tell() {
+  #announce() {
     const mode = this.form.elements.mode.value;
     byId("mode-help").textContent = MODE_HELP[mode];
     const rule = this.#rule();

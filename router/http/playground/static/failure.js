@@ -1,6 +1,6 @@
 /* What went wrong, in one line, and what helps. */
 
-/** A request that failed: what to tell, what helps, and the field that is to blame. */
+/** A failed request: the message, a remedy, and the field that caused it. */
 export class Failure extends Error {
   constructor(message, remedy, field = null) {
     super(message);

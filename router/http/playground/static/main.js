@@ -22,7 +22,7 @@ let model = null;
 let running = null;
 let text = "";
 
-/** Runs some work that `Stop` can end; what goes wrong is told in one line. */
+/** Run work that `Stop` can end; an error is shown in one line. */
 async function attempt(work, region) {
   if (running) return;
   running = new AbortController();
@@ -34,7 +34,7 @@ async function attempt(work, region) {
     if (model === null) await meet();
     await work({ measure: controls.measure, signal: running.signal });
   } catch (error) {
-    tellFailure(error);
+    showFailure(error);
   } finally {
     running = null;
     showRunning(false);
@@ -42,7 +42,7 @@ async function attempt(work, region) {
 }
 
 async function generate(means) {
-  tell("Generating…");
+  announce("Generating…");
   let run = null;
   const remember = { start: (begun) => (run = begun), update() {}, end: () => (text = run.text) };
   const views = [response, timeline.row(), remember];
@@ -50,15 +50,15 @@ async function generate(means) {
     if (run?.tokens.length && error.name === "AbortError") error.numTokens = run.tokens.length;
     throw error;
   });
-  tell(`Done: ${plural(run.tokens.length, "token")} in ${duration(run.statistics.total_s)}.`);
+  announce(`Done: ${plural(run.tokens.length, "token")} in ${duration(run.statistics.total_s)}.`);
 }
 
 async function compare(means) {
   const atOnce = byId("at_once").checked;
   const newRow = () => timeline.row();
-  const runs = await comparison.run(controls.values(), model, { ...means, atOnce, tell, newRow });
+  const runs = await comparison.run(controls.values(), model, { ...means, atOnce, announce, newRow });
   const [exact, fly] = [runs.exact, runs.fly].map((run) => `${speedUp(run, runs.plain).toFixed(2)}×`);
-  tell(`Done: exact ${exact} and FLy ${fly} as fast as plain.`);
+  announce(`Done: exact ${exact} and FLy ${fly} as fast as plain.`);
 }
 
 /** Learns what is served; the page is of use only then. */
@@ -70,16 +70,16 @@ async function meet() {
   showCurl();
 }
 
-function tell(message) {
+function announce(message) {
   byId("status").textContent = message;
 }
 
-function tellFailure(error) {
+function showFailure(error) {
   if (error.name === "AbortError") {
-    tell(error.numTokens ? `Stopped after ${plural(error.numTokens, "token")}.` : "Stopped.");
+    announce(error.numTokens ? `Stopped after ${plural(error.numTokens, "token")}.` : "Stopped.");
     return;
   }
-  tell("");
+  announce("");
   if (!(error instanceof Failure)) console.error(error);
   const remedy = error.remedy ?? "reload the page";
   byId("error").textContent = `${error.message}: ${remedy}.`;
@@ -106,10 +106,10 @@ function showCurl() {
 async function copy(content, source) {
   try {
     await navigator.clipboard.writeText(content);
-    tell("Copied.");
+    announce("Copied.");
   } catch {
     getSelection().selectAllChildren(source); // without a secure context the browser lets only people copy
-    tell("Selected: copy it with Ctrl + C.");
+    announce("Selected: copy it with Ctrl + C.");
   }
 }
 
@@ -120,7 +120,7 @@ controls.form.addEventListener("submit", (event) => {
 controls.form.addEventListener("input", showCurl);
 onKey(() => {
   byId("error").textContent = "";
-  meet().catch(tellFailure);
+  meet().catch(showFailure);
 });
 byId("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) controls.form.requestSubmit();
@@ -138,4 +138,4 @@ addEventListener("keydown", (event) => {
 
 byId("phases").replaceChildren(...phaseEntries());
 watchCard();
-meet().catch(tellFailure);
+meet().catch(showFailure);

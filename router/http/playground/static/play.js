@@ -1,4 +1,4 @@
-/* One request from its first chunk to its last, told to whoever shows it. */
+/* One request from its first chunk to its last, reported to its views. */
 
 import { stream } from "./api.js";
 import { absorb, startRun } from "./run.js";
@@ -6,7 +6,7 @@ import { absorb, startRun } from "./run.js";
 /**
  * Plays a request and returns its run, complete.
  *
- * Every view is told `start(run)`, `update(run, newTokens)` for each chunk, and `end(run)`, however it ends.
+ * Every view gets `start(run)`, `update(run, newTokens)` for each chunk, and `end(run)`, also after an error.
  * Throws a Failure, or an AbortError where `signal` says so.
  */
 export async function play(request, { views, measure, signal }) {

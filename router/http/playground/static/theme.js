@@ -14,17 +14,17 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     const toggle = document.getElementById("theme");
-    const tell = () => toggle.setAttribute("aria-pressed", String(isDark()));
+    const announce = () => toggle.setAttribute("aria-pressed", String(isDark()));
     toggle.addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
-      tell();
+      announce();
       try {
         localStorage.setItem(key, root.dataset.theme);
       } catch {
         // As above.
       }
     });
-    system.addEventListener("change", tell);
-    tell();
+    system.addEventListener("change", announce);
+    announce();
   });
 })();

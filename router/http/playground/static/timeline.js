@@ -27,7 +27,7 @@ export class Timeline {
     this.#layOut();
   }
 
-  /** A view of one run, to be told of it as it goes. */
+  /** A view of one run, updated while it runs. */
   row() {
     const row = new Row(() => this.#scale());
     return {
@@ -109,7 +109,7 @@ class Row {
   #listen() {
     this.svg.addEventListener("pointermove", (event) => this.#point(event));
     this.svg.addEventListener("pointerleave", () => this.#leave({ soon: true }));
-    this.svg.addEventListener("focus", () => this.#tell(this.at));
+    this.svg.addEventListener("focus", () => this.#show(this.at));
     this.svg.addEventListener("blur", () => this.#leave());
     this.svg.addEventListener("keydown", (event) => this.#walk(event));
   }
@@ -132,7 +132,7 @@ class Row {
   #point(event) {
     const { left, width } = this.svg.getBoundingClientRect();
     const round = roundAt(this.rounds, ((event.clientX - left) / width) * this.end);
-    if (round) this.#tell(this.rounds.indexOf(round));
+    if (round) this.#show(this.rounds.indexOf(round));
   }
 
   #walk(event) {
@@ -140,10 +140,10 @@ class Row {
     const there = { Home: 0, End: last }[event.key] ?? this.at + (STEPS[event.key] ?? NaN);
     if (!(there >= 0 && there <= last)) return;
     event.preventDefault();
-    this.#tell(there);
+    this.#show(there);
   }
 
-  #tell(at) {
+  #show(at) {
     const round = this.rounds[at];
     if (!round) return;
     this.at = at;

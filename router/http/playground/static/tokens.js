@@ -19,7 +19,7 @@ export const MEANINGS = {
 
 const STEPS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 };
 
-/** A list of tokens in `container`: one tab stop, arrow keys walk, a card tells of the token pointed at or focused. */
+/** A list of tokens in `container`: one tab stop, arrow keys walk, a card describes the token under the pointer or with the focus. */
 export class TokenView {
   constructor(container, label) {
     this.container = container;
@@ -61,7 +61,7 @@ export class TokenView {
 
   #point(event) {
     const shown = event.target.closest(".token");
-    if (shown) this.#tell(shown, rectangleAt(shown, event));
+    if (shown) this.#show(shown, rectangleAt(shown, event));
     else hideCard({ soon: true });
   }
 
@@ -69,10 +69,10 @@ export class TokenView {
     this.container.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
     shown.tabIndex = 0;
     shown.scrollIntoView({ block: "nearest" });
-    this.#tell(shown, shown.getClientRects()[0]);
+    this.#show(shown, shown.getClientRects()[0]);
   }
 
-  #tell(shown, rectangle) {
+  #show(shown, rectangle) {
     showCard(shown, rectangle, describe(this.tokens[Number(shown.dataset.index)], this.measure));
   }
 

@@ -1,0 +1,160 @@
+"""The duration of a round at the present load: shared forwards of target and drafter, and waits."""
+
+import math
+
+from fly.clock import Clock
+from fly.costs import CostCurve
+from fly.ewma import RecentMean
+from fly.messages import Draft, StepTimes, Verification
+
+_MEMORY_STEPS = 32.0
+_MEMORY_FORWARDS = 2.0
+_SMALLEST_S = 1e-9
+_ITERATIONS = 2
+_ALIKE = 0.1
+_MEMORY_ROUNDS = 16.0
+_FADE_ROUNDS = 50.0
+_LARGEST_FACTOR = 1.5
+_SHARED = 0.5
+"""Share of the usual correction that applies to a length without recent rounds."""
+
+
+class RoundTimes:
+    """A model of round times at one target replica with its drafters, as one router observes them.
+
+    The model assumes that every sequence at the target uses the same draft length. The rows of one sequence
+    slow down all others, so the length that is best under this assumption is best for all of them together.
+
+    The target verifies all waiting sequences in one forward, so under load its sequences fall into groups:
+    while one group is verified, the others draft or wait for the end of that forward. There are as many
+    groups as forwards fit into a sequence's own steps, and a round lasts one forward of each group. A lone
+    sequence waits for no other.
+
+    Attributes:
+        num_sequences: Sequences at the target at present.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._target = CostCurve(clock)
+        self._drafter = CostCurve(clock, extrapolates=False)
+        self.num_sequences = 1
+        self._rows_per_sequence = RecentMean(1.0, _MEMORY_FORWARDS)
+        self._verify_wait_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._draft_wait_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._forwards_per_token = RecentMean(1.0, _MEMORY_STEPS)
+        self._drafter_share = RecentMean(1.0, _MEMORY_STEPS)
+        self._correction = RoundTimeCorrection()
+
+    def record_draft(self, draft: Draft, spent_s: float) -> None:
+        """Record a draft for which the drafter had no long prefix to compute first."""
+        if not draft.tokens or not draft.forwards:
+            return
+        batch = max(1, draft.times.batch_size)
+        forward_s = draft.times.forward_ns * 1e-9 / draft.forwards
+        self._drafter.observe(batch, forward_s, 1 / (batch * draft.forwards))
+        self._forwards_per_token.add(draft.forwards / len(draft.tokens))
+        self._drafter_share.add(max(1.0, draft.load.sequences / self.num_sequences))
+        self._draft_wait_s.add(_wait_s(draft.times, spent_s))
+
+    def record_verification(self, verification: Verification, spent_s: float, is_usual: bool = True) -> None:
+        """Record a verification; the first one of a sequence is not usual, since it includes the prefill."""
+        times = verification.times
+        self.num_sequences = max(1, times.batch_size, verification.load.sequences)
+        if not is_usual:
+            return
+        self._verify_wait_s.add(_wait_s(times, spent_s))
+        # Every sequence of a forward reports the same forward.
+        weight = 1 / max(1, times.batch_size)
+        self._rows_per_sequence.add(len(verification.choices), weight)
+        self._target.observe(times.batch_tokens, times.forward_ns * 1e-9, weight)
+
+    def record_round(self, length: int, expected_s: float, round_s: float) -> None:
+        """Record a round that was estimated at `expected_s`, if all sequences use about this length."""
+        rows = length + 1
+        is_alike = abs(self._rows_per_sequence.value - rows) <= _ALIKE * rows
+        if not (0 < round_s < math.inf and is_alike):
+            return
+        factor = self._correction.factor(length, self.num_sequences)
+        self._correction.observe(length, self.num_sequences, round_s / expected_s * factor)
+
+    def rounds_s(self, max_length: int) -> list[float]:
+        """Return the seconds of a round with drafts of 0, 1, ... `max_length` tokens; each is above 0."""
+        return [
+            max(_SMALLEST_S, self._round_s(length) * self._correction.factor(length, self.num_sequences))
+            for length in range(max_length + 1)
+        ]
+
+    def _round_s(self, length: int) -> float:
+        groups, waits_s = min(2.0, self.num_sequences), self._verify_wait_s.value
+        draft_s = late_s = 0.0
+        if length:
+            waits_s += self._draft_wait_s.value
+        for _ in range(_ITERATIONS):
+            forward_s = self._target.estimate(self.num_sequences * (length + 1) / groups)
+            if length:
+                late_s = self._drafter_s(groups)
+                draft_s = length * self._forwards_per_token.value * late_s
+            own_s, late_s = forward_s + waits_s + draft_s, late_s + waits_s / 2
+            groups = min(float(self.num_sequences), _groups(own_s, forward_s, late_s))
+        if groups > 1:
+            own_s += late_s / 2
+        return max(own_s, groups * forward_s)
+
+    def _drafter_s(self, groups: float) -> float:
+        """Return the seconds of a drafter's forward while all groups but the verified one draft."""
+        batch = max(1.0, self.num_sequences * (1 - 1 / groups))
+        return self._drafter.estimate(batch * self._drafter_share.value)
+
+
+class RoundTimeCorrection:
+    """Ratios of measured to estimated seconds of a round, by draft length and by load.
+
+    The rounds of n sequences count 1/n each. The measured ratio of a length fades when the length is no
+    longer used.
+    """
+
+    def __init__(self) -> None:
+        self._ratios: dict[tuple[int, int], RecentMean] = {}
+        self._seen_at: dict[tuple[int, int], float] = {}
+        self._usual = RecentMean(1.0, _MEMORY_ROUNDS)
+        self._rounds = 0.0
+
+    def observe(self, length: int, num_sequences: int, ratio: float) -> None:
+        """Add the ratio of one round of one of `num_sequences` sequences."""
+        if not math.isfinite(ratio):
+            return
+        ratio, share = max(1.0, min(_LARGEST_FACTOR, ratio)), 1 / num_sequences
+        key = _key(length, num_sequences)
+        self._rounds += share
+        self._seen_at[key] = self._rounds
+        self._ratios.setdefault(key, RecentMean(1.0, _MEMORY_ROUNDS)).add(ratio, share)
+        self._usual.add(ratio, share)
+
+    def factor(self, length: int, num_sequences: int) -> float:
+        """Return the factor for the estimated seconds of a round; at least 1."""
+        default = 1 + _SHARED * (self._usual.value - 1)
+        key = _key(length, num_sequences)
+        if key not in self._ratios:
+            return default
+        freshness = max(0.0, 1 - (self._rounds - self._seen_at[key]) / _FADE_ROUNDS)
+        weight = freshness * self._ratios[key].weight / _MEMORY_ROUNDS
+        return default + weight * (self._ratios[key].value - default)
+
+
+def _key(length: int, num_sequences: int) -> tuple[int, int]:
+    return length, num_sequences.bit_length()
+
+
+def _groups(own_s: float, forward_s: float, slack_s: float) -> float:
+    """Return how many forwards a sequence's own steps last; one more for sequences late by the slack."""
+    if forward_s <= 0:
+        return 1.0
+    whole = math.ceil(own_s / forward_s)
+    late_s = own_s + slack_s - whole * forward_s
+    return whole + (max(0.0, min(1.0, late_s / slack_s)) if slack_s > 0 else 0.0)
+
+
+def _wait_s(times: StepTimes, spent_s: float) -> float:
+    """Return the seconds of a step outside the service's queue and forwards."""
+    wait_s = spent_s - (times.queue_ns + times.forward_ns) * 1e-9
+    return max(0.0, wait_s) if math.isfinite(wait_s) else 0.0

@@ -1,0 +1,285 @@
+"""Deployment manager: run the control loop of one deployment. Independent of Ray and gRPC."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fly.clock import Clock
+from fly.errors import ConfigError, NotReady, describe
+from fly.messages import Role
+from orchestration.control import status
+from orchestration.control.autoscaler import Autoscaler
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.executor import Executor, Fleet
+from orchestration.control.instances import Instance, Node, Phase
+from orchestration.control.placement import choose_node
+from orchestration.control.reconciler import Start, apply, decide
+from orchestration.control.registry import Registry
+from orchestration.control.state_store import DocumentStorage, PersistedState, StateStore
+from orchestration.deployment.diff import Change, Report, changes, require_possible
+from orchestration.deployment.file import Deployment, RolloutConfig
+from orchestration.deployment.plan import ReplicaSpec, plan
+from orchestration.deployment.scaling import choose_members, keeping_replicas, with_replicas
+from orchestration.deployment.token_maps import require_same_tokens
+from services.common.security.identity import Identity
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_NODES_INTERVAL_S = 2.0
+"""Interval at which the nodes are listed while nothing is started."""
+_NODES_TIMEOUT_S = 2.0
+_GCS_UNAVAILABLE = "Ray's GCS does not answer: replicas keep running, none is started or stopped"
+
+
+class DeploymentManager:
+    """The control loop of one deployment; for one event loop.
+
+    Every decision is persisted before it is executed, and executed from the persisted state: so the process
+    may be killed at any time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fleet: Fleet,
+        storage: DocumentStorage,
+        clock: Clock,
+        actors: Mapping[Role, str],
+        identity: Identity | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            name: Name of the deployment.
+            fleet: Where instances run.
+            storage: Durable storage of the state.
+            clock: For back-off and timeouts.
+            actors: Actor class of each tier.
+            identity: TLS identity for calls to instances; None calls in plaintext.
+        """
+        self.name = name
+        self.registry = Registry()
+        self._fleet, self._clock, self._actors, self._identity = fleet, clock, actors, identity
+        self._store = StateStore(storage)
+        self._state = PersistedState()
+        self._cluster = ClusterState()
+        self._autoscaler = Autoscaler()
+        self._nodes: tuple[Node, ...] = ()
+        self._nodes_listed_at = -_NODES_INTERVAL_S
+        self._nodes_task: asyncio.Task[tuple[Node, ...]] | None = None
+        self._notes: dict[str, str] = {}
+        self._wake = asyncio.Event()
+        self._has_ended = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._executor: Executor
+
+    async def restore(self) -> PersistedState:
+        """Restore and return the state of an earlier controller; routers get the same endpoints as before."""
+        state = await self._store.load()
+        now = self._clock.now()
+        instances = [replace(instance, since=now) for instance in state.instances]
+        histories = {name: replace(history, retry_at=now) for name, history in state.histories.items()}
+        self._cluster = ClusterState(instances, histories)
+        self._state = replace(state, starts=state.starts + 1)
+        self.registry = Registry(state.snapshot)
+        self.registry.publish(self._cluster.endpoints())
+        return self._state
+
+    async def start(self, registry: str) -> None:
+        """Adopt the running instances and start to reconcile; `registry` is the registry's host:port."""
+        before = self._state.registry
+        if before and before != registry:
+            self._notes["registry"] = (
+                f"the registry has moved from {before} to {registry}: restart routers with that address"
+            )
+        self._state = replace(self._state, registry=registry)
+        self._executor = Executor(
+            fleet=self._fleet,
+            cluster=self._cluster,
+            clock=self._clock,
+            wake=self._wake.set,
+            registry=registry,
+            identity=self._identity,
+        )
+        await self._executor.adopt()
+        self._loop = asyncio.create_task(self._run(), name="reconcile")
+
+    async def stop(self) -> None:
+        """Stop the loop; instances go on."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+            await self._executor.close()
+
+    async def apply(self, deployment: Deployment, source: str, replaces: bool = False) -> Report:
+        """Make a deployment the desired one.
+
+        Args:
+            deployment: With absolute model folders.
+            source: The file that it was read from, to show to people.
+            replaces: Replace a deployment of this name even if it was read from another file.
+
+        Raises:
+            ConfigError: It cannot be applied in place, or another one has this name.
+            NotReady: The deployment of this name is being ended.
+        """
+        before = self._state.deployment
+        if before is None:
+            self._set_desired(deployment, source)
+            return Report(is_new=True)
+        self._require_not_ending()
+        if source != self._state.source and not replaces:
+            raise ConfigError(
+                f"name: {self.name} already runs from {self._state.source}, and this is {source}:"
+                " give it another name (key name), or replace the running one with --replace"
+            )
+        await asyncio.to_thread(require_same_tokens, before, deployment)
+        # NOTE: read again: autoscaling may have changed it meanwhile.
+        before = self._require_not_ending()
+        deployment = keeping_replicas(deployment, before)
+        found = changes(before, deployment)
+        require_possible(found)
+        self._set_desired(deployment, source)
+        return Report(False, found)
+
+    async def scale(self, replicas: Mapping[Role, int]) -> tuple[Change, ...]:
+        """Change the desired number of replicas of some tiers; autoscaling goes on from there.
+
+        Raises:
+            ConfigError: There is no such tier, or a number is outside the limits.
+        """
+        before = self._require_not_ending()
+        after = with_replicas(before, replicas)
+        self._set_desired(after, self._state.source)
+        return changes(before, after)
+
+    async def drain(self, replica: str, at_once: bool) -> None:
+        """Replace a replica, on another node if possible; it drains once its successor serves, or at once.
+
+        Raises:
+            ConfigError: There is no such replica.
+        """
+        self._require_not_ending()
+        known = {key.replica for key in self._cluster.instances}
+        if replica not in known:
+            raise ConfigError(f"{replica}: {self.name} has no such replica, but {', '.join(sorted(known))}")
+        for key in [key for key in self._cluster.instances if key.replica == replica]:
+            self._cluster.mark_for_replacement(key)
+            if at_once and self._cluster.instances[key].phase is Phase.READY:
+                self._cluster.mark_draining(key, self._clock.now())
+        self._wake.set()
+
+    async def down(self, grace_s: float) -> None:
+        """Drain and stop every replica, then delete the persisted state."""
+        if (deployment := self._state.deployment) is not None:
+            rollout = RolloutConfig(surge=deployment.rollout.surge, drain_s=grace_s)
+            ending = deployment.model_copy(update={"rollout": rollout})
+            self._state = replace(self._state, deployment=ending, is_ending=True)
+            self._wake.set()
+            await self._has_ended.wait()
+        await self.stop()
+        await self._store.delete()
+
+    async def status(self) -> status.DeploymentStatus:
+        """Return the status of the deployment, its tiers and its replicas."""
+        desired, names = self._desired(), {node.id: node.name for node in self._nodes}
+        deployment = self._state.deployment
+        scaled = {} if deployment is None else self._autoscaler.status(deployment)
+        return status.DeploymentStatus(
+            name=self.name,
+            registry=self._state.registry,
+            controller_starts=self._state.starts,
+            tiers=status.tiers(desired, self._cluster, scaled),
+            replicas=status.replicas(desired, self._cluster, self._clock.now(), names),
+            notes=tuple(self._notes.values()),
+        )
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._reconcile()
+            except Exception as error:
+                # NOTE: whatever the error is, the next round may succeed, and replicas must stay supervised.
+                logger.exception("reconciling failed")
+                self._notes["fault"] = f"reconciling failed and is retried: {describe(error)}"
+            else:
+                self._notes.pop("fault", None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._wake.wait()
+
+    async def _reconcile(self) -> None:
+        """Run one round: decide, publish, persist, execute."""
+        now = self._clock.now()
+        self._autoscale(now)
+        desired = self._desired()
+        self._cluster.clear_faults(spec.replica for spec in desired)
+        actions = decide(desired, self._cluster, now, self._rollout)
+        starts = any(isinstance(action, Start) for action in actions)
+        if starts or now - self._nodes_listed_at >= _NODES_INTERVAL_S:
+            await self._list_nodes()
+        for action in actions:
+            instance = apply(action, self._cluster, now)
+            if isinstance(action, Start) and instance is not None:
+                self._place(instance)
+        self.registry.publish(self._cluster.endpoints())
+        if await self._is_persisted():
+            self._executor.follow(self._rollout.drain_s)
+            if self._state.is_ending and not self._cluster.instances and self._executor.is_idle:
+                self._has_ended.set()
+
+    def _autoscale(self, now: float) -> None:
+        deployment = self._state.deployment
+        if deployment is not None and not self._state.is_ending:
+            numbers = self._autoscaler.update(deployment, self._cluster.instances.values(), now)
+            if numbers:
+                self._set_desired(with_replicas(deployment, numbers), self._state.source)
+
+    def _place(self, instance: Instance) -> None:
+        others = [other for other in self._cluster.instances.values() if other.key != instance.key]
+        avoid = self._cluster.history(instance.spec.replica).avoid
+        if (node := choose_node(instance.spec, self._nodes, others, avoid)) is not None:
+            self._cluster.record_node(instance.key, node.id)
+
+    async def _list_nodes(self) -> None:
+        self._nodes_listed_at = self._clock.now()
+        if self._nodes_task is None:
+            self._nodes_task = asyncio.create_task(self._fleet.nodes(), name="list nodes")
+        await asyncio.wait({self._nodes_task}, timeout=_NODES_TIMEOUT_S)
+        if self._nodes_task.done():
+            task, self._nodes_task = self._nodes_task, None
+            self._nodes = task.result()
+
+    async def _is_persisted(self) -> bool:
+        state = self._state.observing(self._cluster, self.registry.snapshot.generation)
+        if await self._store.save(state):
+            self._notes.pop("gcs", None)
+            return True
+        self._notes["gcs"] = _GCS_UNAVAILABLE
+        return False
+
+    def _set_desired(self, deployment: Deployment, source: str) -> None:
+        members = choose_members(deployment, self._state.members, self._cluster.instances.values())
+        self._state = replace(self._state, deployment=deployment, source=source, members=members)
+        self._wake.set()
+
+    def _desired(self) -> tuple[ReplicaSpec, ...]:
+        deployment = self._state.deployment
+        if deployment is None or self._state.is_ending:
+            return ()
+        return plan(deployment, self._state.registry, self._actors, self._state.members)
+
+    @property
+    def _rollout(self) -> RolloutConfig:
+        deployment = self._state.deployment
+        return RolloutConfig() if deployment is None else deployment.rollout
+
+    def _require_not_ending(self) -> Deployment:
+        deployment = self._state.deployment
+        if deployment is None or self._state.is_ending:
+            raise NotReady(f"{self.name} is being ended: apply it again after flyserve down has returned")
+        return deployment

@@ -1,0 +1,196 @@
+"""Executor: start, drain and stop instances as the cluster state says; record what is observed of them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Protocol
+
+from fly.clock import Clock
+from fly.errors import describe
+from fly.messages import Load
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.instances import Instance, InstanceKey, Node, Phase
+from orchestration.control.supervisor import InstanceHandle, supervise
+from services.common.security.identity import Identity
+
+logger = logging.getLogger(__name__)
+
+_SETTLE_S = 1.0
+"""Time for the routers to receive that a replica is draining, before it rejects new sequences."""
+_FAULT_RETRY_S = 1.0
+
+
+class Fleet(Protocol):
+    """The nodes and the instances that run on them."""
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that are up."""
+
+    async def start(self, instance: Instance, registry: str) -> InstanceHandle:
+        """Start an instance on its node if that has room, else on any node, now or as soon as one has room.
+
+        Args:
+            instance: The instance to start.
+            registry: host:port of the registry, reachable from every node.
+        """
+
+    async def adopt(self, instance: Instance) -> InstanceHandle | None:
+        """Return the handle of an instance that was started before; None if it has ended."""
+
+    async def stop_orphans(self, known: Collection[InstanceKey]) -> None:
+        """Stop every instance of this deployment that is not in `known`."""
+
+
+class Executor:
+    """Acts on each instance in tasks of its own; for one event loop."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        cluster: ClusterState,
+        clock: Clock,
+        wake: Callable[[], None],
+        registry: str,
+        identity: Identity | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            fleet: Where instances run.
+            cluster: Desired actions, and the record of what is observed.
+            clock: Clock of the cluster state's times.
+            wake: Called when an event may require a decision.
+            registry: host:port of the registry.
+            identity: TLS identity for calls to instances; None calls in plaintext.
+        """
+        self._fleet, self._cluster, self._clock = fleet, cluster, clock
+        self._wake, self._registry, self._identity = wake, registry, identity
+        self._handles: dict[InstanceKey, asyncio.Task[InstanceHandle]] = {}
+        self._supervisors: dict[InstanceKey, asyncio.Task[None]] = {}
+        self._drains: dict[InstanceKey, asyncio.Task[None]] = {}
+        self._stops: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no instance runs or is being stopped."""
+        return not self._supervisors and not self._stops
+
+    async def adopt(self) -> None:
+        """Take over the instances of an earlier controller without disturbing them."""
+        await self._fleet.stop_orphans(list(self._cluster.instances))
+        for key, instance in list(self._cluster.instances.items()):
+            handle = await self._fleet.adopt(instance)
+            if handle is not None:
+                self._handles[key] = asyncio.create_task(_completed(handle))
+                self._supervise_in_task(key)
+            elif instance.phase is not Phase.STARTING:
+                fault = "it ended while no controller was running"
+                self._cluster.mark_lost(key, fault, self._clock.now())
+
+    def follow(self, drain_s: float) -> None:
+        """Start, drain and stop instances so that they match the cluster state."""
+        for key in self._supervisors.keys() - self._cluster.instances.keys():
+            self._stop(key)
+        for key, instance in self._cluster.instances.items():
+            if key not in self._supervisors and instance.phase is Phase.STARTING:
+                self._supervise_in_task(key)
+            if instance.phase is Phase.DRAINING and key not in self._drains:
+                self._drains[key] = asyncio.create_task(self._drain(key, drain_s), name=f"drain {key}")
+
+    async def close(self) -> None:
+        """Cancel every task; instances go on."""
+        tasks = [*self._supervisors.values(), *self._drains.values(), *self._stops]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _supervise_in_task(self, key: InstanceKey) -> None:
+        self._supervisors[key] = asyncio.create_task(self._supervise(key), name=f"supervise {key}")
+
+    async def _supervise(self, key: InstanceKey) -> None:
+        instance = self._cluster.instances[key]
+        observer = _Recorder(key, self._cluster, self._clock, self._wake)
+        while True:
+            try:
+                if key not in self._handles:
+                    start = self._fleet.start(instance, self._registry)
+                    self._handles[key] = asyncio.create_task(start, name=f"start {key}")
+                # NOTE: shielded: without its handle, an instance that has begun to start cannot be stopped.
+                handle = await asyncio.shield(self._handles[key])
+                await supervise(handle, instance.role, observer, instance.address, self._identity)
+            except Exception as error:
+                # NOTE: a fault in a library must not leave an instance unsupervised.
+                logger.exception("supervising %s failed", key)
+                observer.on_waiting(describe(error))
+                if self._handles[key].exception() is not None:
+                    del self._handles[key]
+                await asyncio.sleep(_FAULT_RETRY_S)
+            else:
+                return
+
+    async def _drain(self, key: InstanceKey, drain_s: float) -> None:
+        if key in self._handles:
+            settle_s = min(_SETTLE_S, drain_s)
+            await self._clock.sleep(settle_s)
+            # NOTE: the drain would wait for the supervisor's health stream.
+            self._supervisors[key].cancel()
+            await (await self._handles[key]).drain(drain_s - settle_s)
+        self._cluster.mark_lost(key, "", self._clock.now())
+        self._wake()
+
+    def _stop(self, key: InstanceKey) -> None:
+        self._supervisors.pop(key).cancel()
+        if (drain := self._drains.pop(key, None)) is not None:
+            drain.cancel()
+        if (start := self._handles.pop(key, None)) is not None:
+            logger.info("stopping %s", key)
+            self._run(_stop_started(start), f"stop {key}")
+
+    def _run(self, stop: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(stop, name=name)
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+        task.add_done_callback(lambda task: self._wake())
+
+
+async def _completed(handle: InstanceHandle) -> InstanceHandle:
+    return handle
+
+
+async def _stop_started(start: "asyncio.Task[InstanceHandle]") -> None:
+    """Stop an instance that was started or is being started."""
+    await (await start).stop()
+
+
+class _Recorder:
+    """Records the events of one instance in the cluster state."""
+
+    def __init__(
+        self, key: InstanceKey, cluster: ClusterState, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        self._key, self._cluster, self._clock, self._wake = key, cluster, clock, wake
+
+    def on_placed(self, node: str) -> None:
+        self._cluster.record_node(self._key, node)
+        self._cluster.record_waiting(self._key, "")
+
+    def on_waiting(self, reason: str) -> None:
+        self._cluster.record_waiting(self._key, reason)
+
+    def on_ready(self, address: str) -> None:
+        before = self._cluster.instances.get(self._key)
+        self._cluster.mark_ready(self._key, address, self._clock.now())
+        if before is not None and before.phase is not Phase.READY:
+            self._wake()
+
+    def on_load(self, load: Load) -> None:
+        self._cluster.record_load(self._key, load)
+
+    def on_unreachable(self) -> None:
+        self._cluster.mark_unreachable(self._key, self._clock.now())
+        self._wake()
+
+    def on_lost(self, fault: str, is_rejection: bool) -> None:
+        logger.warning("%s is lost: %s", self._key, fault)
+        self._cluster.mark_lost(self._key, fault, self._clock.now(), is_rejection)
+        self._wake()

@@ -1,0 +1,117 @@
+"""A local Ray cluster of this process, with token authentication, removed without a trace at its end."""
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestration.deployment.file import APPLICATION_ROOT
+
+if TYPE_CHECKING:
+    import psutil
+
+FOLDER_PREFIX = "flyserve-"
+TOKEN = "RAY_AUTH_TOKEN"
+_OBJECT_STORE_BYTES = 100 * 2**20
+_EXIT_TIMEOUT_S = 5.0
+
+
+def prepare_environment() -> None:
+    """Set the environment variables that Ray reads in this process and its children.
+
+    NOTE: Ray reads the token once per process, at its first import: hence Ray is not imported at the top of
+        this
+    module, and a second deployment of the same process has the same token.
+    """
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault(TOKEN, secrets.token_hex(32))
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # NOTE: by default Ray lowers the priority of its workers by 15 steps of niceness.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    set_import_path()
+
+
+def set_import_path() -> None:
+    """Add the application's code to the import path of the processes that this one starts."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(APPLICATION_ROOT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(APPLICATION_ROOT), *filter(None, paths)])
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Create a folder for sockets and logs, and delete it at the end of the block."""
+    # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
+    """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
+
+    Args:
+        num_cpus: Logical CPUs that actors may request in all; may exceed the machine's.
+        marks: Resources that mark nodes; this machine offers all of them.
+        folder: Folder for sockets and logs.
+        verbose: Print the services' logs.
+    """
+    import ray
+
+    before = _children()
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            resources=dict.fromkeys(marks, 1.0),
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=verbose,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder),
+        )
+    except SystemExit:
+        # NOTE: during its start, Ray installs its own handler of SIGTERM.
+        raise KeyboardInterrupt from None
+    else:
+        yield str(ray.get_runtime_context().gcs_address)
+    finally:
+        # NOTE: listed before the shutdown: after it they are no longer children of this process.
+        started = [process for child in _children() - before for process in _with_descendants(child)]
+        ray.shutdown()
+        _end_remaining(started)
+
+
+def _children() -> "set[psutil.Process]":
+    # Importing Ray makes its bundled psutil importable.
+    import psutil
+
+    return set(psutil.Process().children())
+
+
+def _with_descendants(process: "psutil.Process") -> "list[psutil.Process]":
+    import psutil
+
+    try:
+        return [*process.children(recursive=True), process]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _end_remaining(processes: "list[psutil.Process]") -> None:
+    """End the processes that Ray has left running, such as after an interrupted start."""
+    import psutil
+
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                end(process)
+        _, processes = psutil.wait_procs(processes, timeout=_EXIT_TIMEOUT_S)

@@ -1,0 +1,223 @@
+"""Directory of replicas: watch endpoints, do the handshake, probe health, reject pairs that do not match."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, aclosing
+
+import grpc
+
+from fly.clock import Clock
+from fly.errors import ConfigError, NotReady
+from fly.messages import Endpoint, ModelInfo, Role, Snapshot
+from router.policies import create_policy
+from router.policies.request_key import RequestKey
+from router.replicas.breaker import Breaker
+from router.replicas.pools import Accepts, ProbeConfig, Replica, ReplicaPool, any_replica, handshake
+from services.common.channel import open_channel
+from services.common.endpoint_sources import EndpointSource
+from services.common.security.identity import Identity, certificate_name
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaDirectory:
+    """All replicas, by tier.
+
+    Attributes:
+        targets: Targets that may get new sequences.
+        drafters: Drafters that may get new sequences, each for targets with the same token map.
+    """
+
+    def __init__(
+        self,
+        source: EndpointSource,
+        balancing: str,
+        clock: Clock,
+        probing: ProbeConfig | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        """Start empty; connections use the `identity`, or plaintext without one."""
+        self.targets = ReplicaPool(create_policy(balancing))
+        self.drafters = ReplicaPool(create_policy(balancing), is_required=False)
+        self._source = source
+        self._probing = probing or ProbeConfig()
+        self._clock = clock
+        self._identity = identity
+        self._connectors: dict[Endpoint, asyncio.Task[None]] = {}
+        self._retiring: dict[asyncio.Task[None], Replica] = {}
+        self._faults: dict[Endpoint, str] = {}
+        self._tried: dict[Endpoint, asyncio.Event] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self, timeout_s: float) -> None:
+        """Watch the endpoints; return when there is a target and every present endpoint was tried once.
+
+        Raises:
+            NotReady: There is no target after `timeout_s`.
+            ConfigError: A static list pairs a drafter with a target that has another token map.
+        """
+        self._watcher = asyncio.create_task(self._watch())
+        if not await self.targets.wait(any_replica, timeout_s):
+            faults = "; ".join(f"{e.address}: {fault}" for e, fault in self._faults.items())
+            raise NotReady(f"no target within {timeout_s:g} s ({faults or 'no endpoint is registered'})")
+        for tried in list(self._tried.values()):
+            await tried.wait()
+        if self._source.is_static:
+            self._reject_incompatible()
+
+    async def close(self) -> None:
+        """End every task and close every channel."""
+        tasks = [*self._connectors.values(), *([self._watcher] if self._watcher else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for replica in self._retiring.values():
+            replica.is_idle.set()
+        await asyncio.gather(*self._retiring)
+
+    def drafter_for(self, target: Replica, key: RequestKey) -> Replica | None:
+        """Return the drafter of the next sequence at this target; None if no drafter has its token map."""
+        return self.drafters.pick(lambda drafter: incompatibility(target.info, drafter.info) is None, key)
+
+    def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
+        """Return an accepted target and a drafter for it, to describe the deployment; this picks nothing.
+
+        Raises:
+            NotReady: There is no target at present.
+        """
+        if not (targets := self.targets.ready(accepts)):
+            raise NotReady("no target replica is available")
+        drafters = self.drafters.ready(lambda drafter: incompatibility(targets[0].info, drafter.info) is None)
+        return targets[0], drafters[0] if drafters else None
+
+    def num_ready(self) -> dict[Role, int]:
+        """Return the number of replicas that may get new sequences, by tier."""
+        pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
+        return {role: len(pool.ready(any_replica)) for role, pool in pools.items()}
+
+    def incompatibilities(self, target: Replica) -> tuple[str, ...]:
+        """Return the reasons why present drafters cannot draft for `target`."""
+        return tuple(
+            f"{drafter.name} cannot draft for {target.name}: {reason}"
+            for drafter in self.drafters.replicas
+            if (reason := incompatibility(target.info, drafter.info)) is not None
+        )
+
+    def _reject_incompatible(self) -> None:
+        found = [fault for target in self.targets.replicas for fault in self.incompatibilities(target)]
+        if found:
+            raise ConfigError("; ".join(found))
+
+    async def _watch(self) -> None:
+        async with aclosing(self._source.watch()) as snapshots:
+            async for snapshot in snapshots:
+                self._apply(snapshot)
+
+    def _apply(self, snapshot: Snapshot) -> None:
+        """Connect to new endpoints; drop those that are removed or drain."""
+        wanted = {e for e in snapshot.endpoints if not e.draining and e.role is not Role.SUB_DRAFTER}
+        for endpoint in self._connectors.keys() - wanted:
+            self._connectors.pop(endpoint).cancel()
+            self._tried.pop(endpoint).set()
+            self._faults.pop(endpoint, None)
+        for endpoint in wanted - self._connectors.keys():
+            self._tried[endpoint] = asyncio.Event()
+            self._connectors[endpoint] = asyncio.create_task(self._keep(endpoint, self._tried[endpoint]))
+
+    async def _keep(self, endpoint: Endpoint, tried: asyncio.Event) -> None:
+        """Keep one endpoint in its pool whenever it is healthy, until cancelled."""
+        breaker = Breaker(self._clock)
+        while True:
+            await self._clock.sleep(breaker.wait_s)
+            await self._connect(endpoint, breaker, tried)
+            breaker.record_failure()
+
+    async def _connect(self, endpoint: Endpoint, breaker: Breaker, tried: asyncio.Event) -> None:
+        """Use one connection, from the handshake until it fails."""
+        async with AsyncExitStack() as stack:
+            channel = await stack.enter_async_context(self._open_channel(endpoint))
+            try:
+                replica = Replica(endpoint, channel, *await handshake(channel, endpoint), breaker)
+            except NotReady as error:
+                self._record_fault(endpoint, str(error))
+                tried.set()
+                return
+            try:
+                self._add(replica)
+                tried.set()
+                await self._until_broken(replica)
+            finally:
+                self._pool(endpoint.role).remove(replica)
+                self._retire(replica, stack.pop_all())
+            logger.warning("%s failed", replica.name)
+
+    def _open_channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        identity = self._identity
+        return open_channel(
+            endpoint.address, identity.peer_tls(certificate_name(endpoint.role)) if identity else None
+        )
+
+    def _add(self, replica: Replica) -> None:
+        self._pool(replica.endpoint.role).add(replica)
+        self._faults.pop(replica.endpoint, None)
+        logger.info("%s is ready", replica.name)
+        for fault in [f for target in self.targets.replicas for f in self.incompatibilities(target)]:
+            if replica.address in fault:
+                logger.error("%s", fault)
+
+    async def _until_broken(self, replica: Replica) -> None:
+        """Return when a stream failed there, the connection is lost, or a probe fails.
+
+        The streams of a replica that fails its probes are cancelled at once: on a host that is gone, or a
+        connection that only our side still has, they would wait for as long as a step may take.
+
+        NOTE: gRPC re-opens a lost connection by itself, perhaps to another model at the same address. So a
+            new
+        handshake comes before the replica is used again.
+        """
+        probing = self._probing
+        signs = [
+            asyncio.create_task(replica.is_broken.wait()),
+            asyncio.create_task(replica.lost_connection()),
+        ]
+        try:
+            while not any(sign.done() for sign in signs):
+                wait = asyncio.wait(signs, timeout=probing.interval_s, return_when=asyncio.FIRST_COMPLETED)
+                if not (await wait)[0] and not await replica.is_healthy(probing.timeout_s):
+                    replica.cancel_streams()
+                    return
+        finally:
+            replica.is_broken.set()
+            for sign in signs:
+                sign.cancel()
+
+    def _retire(self, replica: Replica, stack: AsyncExitStack) -> None:
+        """Close a replica's channel as soon as its last stream has ended."""
+
+        async def close_when_idle() -> None:
+            await replica.is_idle.wait()
+            await stack.aclose()
+
+        task = asyncio.create_task(close_when_idle())
+        self._retiring[task] = replica
+        task.add_done_callback(self._retiring.pop)
+
+    def _pool(self, role: Role) -> ReplicaPool:
+        return self.targets if role is Role.TARGET else self.drafters
+
+    def _record_fault(self, endpoint: Endpoint, fault: str) -> None:
+        if self._faults.get(endpoint) != fault:
+            logger.warning("%s at %s is not ready: %s", endpoint.role.value, endpoint.address, fault)
+        self._faults[endpoint] = fault
+
+
+def incompatibility(target: ModelInfo, drafter: ModelInfo) -> str | None:
+    """Return why this drafter cannot draft for this target; None if it can.
+
+    An empty token map hash matches any: a look-up engine continues ids without a vocabulary.
+    """
+    if not target.token_map_hash or not drafter.token_map_hash:
+        return None
+    if target.token_map_hash == drafter.token_map_hash:
+        return None
+    return f"their token maps differ (target {target.token_map_hash}, drafter {drafter.token_map_hash})"

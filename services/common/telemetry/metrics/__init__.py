@@ -1,1 +1,0 @@
-"""The metrics of every role, one file each."""

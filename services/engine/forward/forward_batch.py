@@ -1,0 +1,85 @@
+"""The batch of one forward: the new rows of all sequences as one flat batch, built once for all layers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from services.engine.base import ForwardInput, KvSlot
+
+
+class SequenceRows(NamedTuple):
+    """A sequence's rows: `num_rows`, from position `start` on, at row `offset` of the flat batch."""
+
+    slot: KvSlot
+    start: int
+    num_rows: int
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Length of the sequence including them."""
+        return self.start + self.num_rows
+
+
+class ForwardBatch:
+    """Token ids, positions and outputs of a flat batch.
+
+    Attributes:
+        rows: Rows of each sequence.
+        num_tokens: Rows in total.
+        ids: Token ids, (num_tokens,).
+        positions: Their positions, (num_tokens,).
+        num_outputs: Number of rows that the head scores.
+        outputs: Indices of these rows; None if they are all rows.
+    """
+
+    def __init__(self, batch: Sequence[ForwardInput], device: torch.device | None = None) -> None:
+        self.rows: list[SequenceRows] = []
+        ids: list[int] = []
+        positions: list[int] = []
+        outputs: list[int] = []
+        for item in batch:
+            rows = SequenceRows(slot=item.slot, start=item.start, num_rows=len(item.tokens), offset=len(ids))
+            self.rows.append(rows)
+            ids.extend(item.tokens)
+            positions.extend(range(rows.start, rows.end))
+            outputs.extend(range(len(ids) - item.num_outputs, len(ids)))
+        self.num_tokens = len(ids)
+        self.ids = torch.tensor(ids, dtype=torch.long, device=device)
+        self.positions = torch.tensor(positions, dtype=torch.long, device=device)
+        self.num_outputs = len(outputs)
+        is_partial = len(outputs) < len(ids)
+        self.outputs = torch.tensor(outputs, dtype=torch.long, device=device) if is_partial else None
+        self._masks: dict[int, list[Tensor | None]] = {}
+
+    @property
+    def windows(self) -> set[int | None]:
+        """Attention windows for which the layers of a forward have requested masks."""
+        return {window or None for window in self._masks}
+
+    def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor | None]:
+        """Return an additive mask (num_rows, end) per sequence; None where no or a causal mask suffices.
+
+        Args:
+            window: Positions that a row attends to, including itself; None for all.
+            dtype: Type of the masks.
+        """
+        key = window or 0
+        if key not in self._masks:
+            self._masks[key] = [_mask(rows, window, dtype, self.ids.device) for rows in self.rows]
+        return self._masks[key]
+
+
+def _mask(rows: SequenceRows, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    is_windowed = window is not None and rows.end > window
+    if not is_windowed and (rows.num_rows == 1 or rows.start == 0):
+        return None
+    mask = torch.full((rows.num_rows, rows.end), float("-inf"), dtype=dtype, device=device).triu_(
+        rows.start + 1
+    )
+    if is_windowed and window is not None:
+        hidden = torch.ones_like(mask, dtype=torch.bool).tril_(rows.start - window)
+        mask.masked_fill_(hidden, float("-inf"))
+    return mask

@@ -1,0 +1,87 @@
+"""Metrics of a replica that runs a model: its steps, its queue, its KV cache."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from fly.messages import Load, Role
+from services.common.telemetry.buckets import SECONDS
+from services.common.telemetry.instrumented_stream import Answer, StepMetrics
+
+_BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_GAUGES = {
+    "sequences": ("flyserve_sequences_open", "Open sequences."),
+    "queued": ("flyserve_sequences_queued", "Sequences that wait for admission."),
+    "kv_used": ("flyserve_kv_used_tokens", "KV cache positions held by open sequences."),
+    "kv_cached": (
+        "flyserve_kv_cached_tokens",
+        "KV cache positions of closed sequences only; they can be reused or evicted.",
+    ),
+    "kv_capacity": ("flyserve_kv_capacity_tokens", "KV cache positions in total."),
+}
+_COUNTERS = {
+    "prefill_tokens": ("flyserve_prefill_tokens_total", "Tokens computed without an answer."),
+    "reused_tokens": (
+        "flyserve_reused_tokens_total",
+        "Tokens whose KV cache entries were shared by another sequence with the same prefix.",
+    ),
+}
+
+
+class EngineMetrics(StepMetrics[Answer]):
+    """The metrics that a target and a drafter have in common."""
+
+    def __init__(self, registry: CollectorRegistry, role: Role, load: Callable[[], Load]) -> None:
+        """Register the metrics; `load` is called when Prometheus scrapes."""
+        super().__init__(registry, role)
+        registry.register(LoadCollector(role, load))
+        self._queue = Histogram(
+            "flyserve_step_queue_seconds",
+            "Time from a step's arrival to its first forward.",
+            ("role",),
+            registry=registry,
+            buckets=SECONDS,
+        ).labels(role.value)
+        self._forward = Histogram(
+            "flyserve_step_forward_seconds",
+            "Time of a step in forwards, each of which serves a whole batch.",
+            ("role",),
+            registry=registry,
+            buckets=SECONDS,
+        ).labels(role.value)
+        self._batch = Histogram(
+            "flyserve_step_batch_sequences",
+            "Largest number of sequences in one forward of a step.",
+            ("role",),
+            registry=registry,
+            buckets=_BATCH,
+        ).labels(role.value)
+
+    def record_step(self, answer: Answer, seconds: float) -> None:
+        super().record_step(answer, seconds)
+        # A step whose whole draft was ready before took part in no forward.
+        if answer.times.batch_size:
+            self._queue.observe(answer.times.queue_ns * 1e-9)
+            self._forward.observe(answer.times.forward_ns * 1e-9)
+            self._batch.observe(answer.times.batch_size)
+
+
+class LoadCollector(Collector):
+    """The engine's own counts, read when Prometheus scrapes."""
+
+    def __init__(self, role: Role, load: Callable[[], Load]) -> None:
+        self._labels = (role.value,)
+        self._load = load
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        load = self._load()
+        for field, (name, help) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, help, labels=("role",))
+            gauge.add_metric(self._labels, getattr(load, field))
+            yield gauge
+        for field, (name, help) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, help, labels=("role",))
+            counter.add_metric(self._labels, getattr(load, field))
+            yield counter

@@ -1,0 +1,1 @@
+"""Continuous batching: jobs, the scheduler that fills forwards, and the delay of a forward."""

@@ -1,0 +1,183 @@
+"""Continuous batching: choose the jobs of the next forward; pure, without threads or tensors."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from services.engine.base import ForwardInput, Job, KvSlot, Scores
+from services.engine.scheduling.job import ScheduledJob, forward_inputs
+
+PATIENCE_TURNS = 4
+"""Turns for which a long input yields to short inputs of its own priority."""
+STARVATION_TURNS = 64
+"""Turns after which any input goes first, whatever its priority."""
+IDLE_PRIORITY = -(1 << 40)
+"""Priority of jobs that run only while no other job waits; below every priority that a request may have."""
+
+
+class Scheduler:
+    """Advances jobs together, one forward per turn.
+
+    A turn is `next_batch`, a forward of the jobs' inputs, then `complete` or `fail`. Jobs that have ended are
+    collected with `take_finished`.
+
+    A forward is filled in this order, within its budget of token rows: one overdue job; then by priority,
+    short inputs before long ones, the longest waiting first. Chunks of a prefill are at most half a budget
+    (`EngineCore`), so even if one is overdue in every turn, the other half is left to verifications: one that
+    arrives during long prefills waits only for the running forward. Every waiting job becomes overdue, so
+    constant load of a higher priority delays the others, by at most `STARVATION_TURNS` and one turn for each
+    job that is overdue too, but never starves them. Only idle jobs are never overdue.
+    """
+
+    def __init__(self, max_batch_tokens: int) -> None:
+        self._max_batch_tokens = max_batch_tokens
+        self._pending: dict[int, ScheduledJob] = {}
+        self._finished: list[ScheduledJob] = []
+        self._job_ids = itertools.count()
+        self._positions = itertools.count()
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def submit(self, job: Job[Any], priority: int = 0, now_ns: int = 0) -> ScheduledJob:
+        """Start a job; higher priorities go first."""
+        scheduled = ScheduledJob(job, priority, job_id=next(self._job_ids), submitted_ns=now_ns)
+        self._pending[scheduled.job_id] = scheduled
+        self._advance(scheduled, partial(next, job))
+        return scheduled
+
+    def cancel(self, scheduled: ScheduledJob) -> None:
+        """End a job between two turns; does nothing if it has ended."""
+        if self._pending.pop(scheduled.job_id, None) is not None:
+            scheduled.next_input = None
+            scheduled.job.close()
+
+    def throw(self, slot: KvSlot, error: Exception) -> None:
+        """Raise `error` inside the job that waits with an input for `slot`, if there is one."""
+        for scheduled in list(self._pending.values()):
+            if scheduled.next_input is not None and scheduled.next_input.slot == slot:
+                self._throw(scheduled, error)
+
+    def pending_slots(self) -> set[KvSlot]:
+        """Return the slots of all waiting inputs."""
+        return {item.slot for item in forward_inputs(self._pending.values())}
+
+    def waiting(self) -> list[ForwardInput]:
+        """Return the inputs that wait for the next forward, without those of idle jobs."""
+        return forward_inputs(job for job in self._pending.values() if job.priority != IDLE_PRIORITY)
+
+    def first(self) -> ScheduledJob:
+        """Return the job that the next batch begins with; some job must be waiting."""
+        return next(self._overdue(), None) or min(self._pending.values(), key=self._rank)
+
+    def next_batch(self, admit: Callable[[ForwardInput], bool] = lambda item: True) -> list[ScheduledJob]:
+        """Return the jobs of the next forward, within the token budget; at least one if any is admitted.
+
+        Args:
+            admit: Reserves KV memory for an input; False if the input must wait.
+        """
+        self._turn += 1
+        batch = _Batch(self._max_batch_tokens, admit)
+        for scheduled in self._overdue():
+            if batch.add(scheduled):
+                break
+        for scheduled in sorted(self._pending.values(), key=self._rank):
+            if batch.free_rows <= 0 or not batch.can_share(scheduled):
+                break
+            batch.add(scheduled)
+        return batch.jobs
+
+    def complete(
+        self,
+        batch: Sequence[ScheduledJob],
+        scores: Sequence[Scores],
+        started_ns: int = 0,
+        forward_ns: int = 0,
+    ) -> None:
+        """Send each job of a forward its scores."""
+        batch_tokens = sum(len(item.tokens) for item in forward_inputs(batch))
+        for scheduled, score in zip(batch, scores, strict=True):
+            scheduled.record_forward(started_ns, forward_ns, len(batch), batch_tokens)
+            self._advance(scheduled, partial(scheduled.job.send, score))
+
+    def fail(self, batch: Sequence[ScheduledJob], error: Exception) -> None:
+        """Raise `error` inside the jobs of a failed forward."""
+        for scheduled in batch:
+            self._throw(scheduled, error)
+
+    def take_finished(self) -> list[ScheduledJob]:
+        """Return the jobs that have ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _rank(self, scheduled: ScheduledJob) -> tuple[int, bool, int]:
+        """Return the sort key of a turn: priority, short inputs before long ones, order of waiting."""
+        return -scheduled.priority, self._is_long(scheduled), scheduled.queue_position
+
+    def _is_long(self, scheduled: ScheduledJob) -> bool:
+        item = scheduled.next_input
+        return item is not None and len(item.tokens) * 8 > self._max_batch_tokens
+
+    def _overdue(self) -> Iterator[ScheduledJob]:
+        """Return the jobs that have waited too long, the longest first."""
+        highest = max((scheduled.priority for scheduled in self._pending.values()), default=0)
+        overdue = (job for job in self._pending.values() if self._is_overdue(job, highest))
+        return iter(sorted(overdue, key=lambda job: job.queue_position))
+
+    def _is_overdue(self, scheduled: ScheduledJob, highest: int) -> bool:
+        """Check that a job has waited too long: a long input of the highest priority, `PATIENCE_TURNS`."""
+        waited = self._turn - scheduled.waiting_since
+        if scheduled.priority == IDLE_PRIORITY:
+            return False
+        is_passed = scheduled.priority == highest and self._is_long(scheduled) and waited >= PATIENCE_TURNS
+        return is_passed or waited >= STARVATION_TURNS
+
+    def _throw(self, scheduled: ScheduledJob, error: Exception) -> None:
+        self._advance(scheduled, partial(scheduled.job.throw, error))
+
+    def _advance(self, scheduled: ScheduledJob, resume: Callable[[], ForwardInput]) -> None:
+        scheduled.waiting_since, scheduled.queue_position = self._turn, next(self._positions)
+        try:
+            scheduled.next_input = resume()
+        except StopIteration as stop:
+            scheduled.result = stop.value
+        except BaseException as error:  # any failure of a job concerns that job alone
+            scheduled.error = error
+        else:
+            return
+        scheduled.next_input = None
+        del self._pending[scheduled.job_id]
+        self._finished.append(scheduled)
+
+
+class _Batch:
+    """The jobs of a forward, while it is filled.
+
+    Attributes:
+        jobs: The jobs added so far.
+        free_rows: Token rows left of the budget.
+    """
+
+    def __init__(self, max_tokens: int, admit: Callable[[ForwardInput], bool]) -> None:
+        self.jobs: list[ScheduledJob] = []
+        self.free_rows = max_tokens
+        self._admit = admit
+
+    def can_share(self, scheduled: ScheduledJob) -> bool:
+        """Check that a job may join: idle jobs share forwards with idle jobs only."""
+        return not self.jobs or (scheduled.priority == IDLE_PRIORITY) == (
+            self.jobs[0].priority == IDLE_PRIORITY
+        )
+
+    def add(self, scheduled: ScheduledJob) -> bool:
+        """Add a job if its input fits or is the only one, and is admitted; the first may be offered again."""
+        item = scheduled.next_input
+        if item is None or scheduled in self.jobs[:1] or (self.jobs and len(item.tokens) > self.free_rows):
+            return False
+        if not self._admit(item):
+            return False
+        self.jobs.append(scheduled)
+        self.free_rows -= len(item.tokens)
+        return True

@@ -1,0 +1,136 @@
+"""The engine of real models: one thread owns the runner, its memory and all jobs."""
+
+import contextlib
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from fly.clock import SystemClock
+from services.engine.base import Keepalive, Runner, RunnerLost
+from services.engine.config import ModelSection
+from services.engine.engine import Command, Engine, forward_error
+from services.engine.future import EngineFuture, deliver_all
+from services.engine.scheduling.job import ScheduledJob, forward_inputs
+
+logger = logging.getLogger(__name__)
+
+_SWITCH_INTERVAL_S = 0.0002
+
+
+class ThreadEngine(Engine):
+    """An engine that computes on its own thread."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: ModelSection | None = None,
+        keepalive: Keepalive | None = None,
+    ) -> None:
+        """Take ownership of a runner.
+
+        Args:
+            runner: Computes the forwards.
+            config: Limits of a forward and of the queue.
+            keepalive: Called while the runner is idle, and closed when the engine ends.
+        """
+        super().__init__(runner, config or ModelSection(), SystemClock())
+        self._runner = runner
+        self._keepalive = keepalive
+        self._keepalive_due_s = 0.0
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._serve, name="flyserve-engine", daemon=True)
+
+    async def start(self) -> None:
+        # NOTE: the event loop must not hold the interpreter for the default 5 ms, the time of many forwards.
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        self._is_running = True
+        self._failure = EngineFuture()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        if not self._is_running:
+            return
+        self._is_running = False
+        stopped = EngineFuture()
+        self._inbox.put(partial(self._end, stopped))
+        await stopped.wait()
+        self._thread.join()
+
+    def _post(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def _now_ns(self) -> int:
+        return time.perf_counter_ns()
+
+    def _serve(self) -> None:
+        try:
+            while not self._has_ended:
+                self._take_commands()
+                self._wait_for_jobs()
+                batch = self._core.next_batch()
+                deliver_all(self._core.take_resolved())
+                if batch:
+                    self._forward(batch)
+                    deliver_all(self._core.take_resolved())
+        except Exception:
+            logger.exception("the engine's thread failed and has stopped serving")
+            self._is_running = False
+            self._core.abort()
+            deliver_all([*self._core.take_resolved(), *filter(None, [self._failure])])
+        finally:
+            if self._keepalive is not None:
+                self._keepalive.close()
+
+    def _take_commands(self) -> None:
+        """Call the commands that have arrived; wait for one while there is nothing to compute."""
+        if not self._core.has_work:
+            self._next_command()()
+        self._call_commands()
+
+    def _call_commands(self) -> None:
+        while not self._inbox.empty():
+            self._inbox.get()()
+
+    def _wait_for_jobs(self) -> None:
+        """Call arriving commands for as long as the next forward should wait for more jobs."""
+        while (wait_s := self._core.wait_s()) > 0:
+            deliver_all(self._core.take_resolved())
+            with contextlib.suppress(queue.Empty):
+                self._inbox.get(timeout=wait_s)()
+                self._call_commands()
+
+    def _next_command(self) -> Command:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get(timeout=self._keep_alive())
+
+    def _keep_alive(self) -> float | None:
+        """Call the keepalive if it is due; return the seconds until it is due again."""
+        if self._keepalive is None:
+            return None
+        now_s = time.monotonic()
+        if now_s >= self._keepalive_due_s:
+            self._keepalive.on_idle()
+            self._keepalive_due_s = now_s + self._keepalive.idle_interval_s
+        return self._keepalive_due_s - now_s
+
+    def _forward(self, batch: Sequence[ScheduledJob]) -> None:
+        started_ns = time.perf_counter_ns()
+        try:
+            scores = self._runner.forward(forward_inputs(batch))
+        except RunnerLost:
+            raise
+        except Exception as error:
+            self._core.fail(batch, forward_error(error, batch))
+        else:
+            self._core.complete(batch, scores, started_ns, time.perf_counter_ns() - started_ns)
+
+    def _end(self, stopped: EngineFuture) -> None:
+        self._core.abort()
+        self._core.resolve(stopped)
+        self._has_ended = True

@@ -1,0 +1,217 @@
+"""Shared blocks: stored once, copied on write, and a model computes the same with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fly.errors import ConfigError
+from fly.messages import Role
+from fly.types import SamplingParams
+from services.engine.base import ForwardInput
+from services.engine.config import ModelConfig
+from services.engine.forward.attention import RaggedForward
+from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.fused import FusedForward
+from services.engine.forward.linears import PlainLinear
+from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_kv_cache
+from services.engine.loading.model import load_model
+from services.engine.memory.kv_cache import ContiguousKvCache
+from services.engine.memory.paged_kv_cache import PagedKvCache
+
+BLOCK = 16
+
+
+def rows(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float32).view(1, -1, 1)
+
+
+def write(kv_cache: Any, slot: int, start: int, numbers: list[int]) -> list[float]:
+    """Return the contents of the slot after a write at `start`."""
+    assert kv_cache.resize(slot, start + len(numbers), start)
+    keys, values = kv_cache.store(0, slot, start, rows(numbers), rows(numbers) + 0.5)
+    assert torch.equal(keys + 0.5, values)
+    held: list[float] = keys.flatten().tolist()
+    return held
+
+
+def test_a_shared_prefix_is_stored_once() -> None:
+    kv_cache = PagedKvCache(160, 3)
+    first = kv_cache.allocate(40)
+    write(kv_cache, first, 0, list(range(40)))
+    second = kv_cache.allocate(40)
+    assert kv_cache.kv_used == 96
+    assert kv_cache.copy_prefix(first, second, 32) and kv_cache.kv_used == 64
+    assert write(kv_cache, second, 32, [7] * 8) == [*range(32), *[7.0] * 8]
+    assert write(kv_cache, first, 40, [8]) == [*range(40), 8]
+    kv_cache.retire(first, 32)
+    assert (kv_cache.kv_used, kv_cache.kv_cached) == (48, 0)
+    kv_cache.retire(second, 40)
+    assert (kv_cache.kv_used, kv_cache.kv_cached) == (48, 48)
+    kv_cache.free(second)
+    assert (kv_cache.kv_used, kv_cache.kv_cached) == (32, 32)
+    kv_cache.free(first)
+    assert (kv_cache.kv_used, kv_cache.kv_cached) == (0, 0)
+
+
+@pytest.mark.parametrize("start", [0, 5, 16, 20, 31])
+def test_a_write_into_a_shared_block_changes_no_other_slot(start: int) -> None:
+    kv_cache = PagedKvCache(160, 3)
+    first, second = kv_cache.allocate(32), kv_cache.allocate(1)
+    write(kv_cache, first, 0, list(range(32)))
+    assert kv_cache.copy_prefix(first, second, 32)
+    assert write(kv_cache, second, start, [99]) == [*range(start), 99]
+    assert write(kv_cache, first, 32, [32]) == list(range(33))
+    assert kv_cache.kv_used == 4 * BLOCK
+
+
+def test_a_partly_filled_block_of_a_prefix_is_copied() -> None:
+    kv_cache = PagedKvCache(160, 3)
+    first, second = kv_cache.allocate(32), kv_cache.allocate(1)
+    write(kv_cache, first, 0, list(range(32)))
+    assert kv_cache.copy_prefix(first, second, 20) and kv_cache.kv_used == 48
+    assert write(kv_cache, second, 20, [7]) == [*range(20), 7]
+    assert write(kv_cache, first, 32, [32]) == list(range(33))
+
+
+def test_a_write_into_shared_blocks_without_free_blocks_changes_nothing() -> None:
+    kv_cache = PagedKvCache(32, 2)
+    first, second = kv_cache.allocate(32), kv_cache.allocate(0)
+    write(kv_cache, first, 0, list(range(32)))
+    assert kv_cache.copy_prefix(first, second, 32)
+    assert not kv_cache.resize(second, 32, 20)
+    assert kv_cache.resize(second, 32) and kv_cache.resize(first, 0)
+    assert write(kv_cache, second, 20, [7]) == [*range(20), 7]
+
+
+def test_the_capacity_is_in_whole_blocks_and_at_least_one() -> None:
+    assert PagedKvCache(47, 1).kv_capacity == 32
+    with pytest.raises(ConfigError, match="kv_tokens is 15, must be at least 16"):
+        PagedKvCache(15, 1)
+
+
+ACTION = st.tuples(st.sampled_from(["open", "write", "share", "evict", "retire", "free"]), st.integers(0, 99))
+
+
+@given(st.lists(ACTION, max_size=60), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_every_slot_contains_its_own_writes(actions: list[tuple[str, int]], seed: int) -> None:
+    kv_cache, draw = PagedKvCache(320, 4), Random(seed)
+    held: dict[int, list[int]] = {}
+    retired: set[int] = set()
+    for action, number in actions:
+        opened = [slot for slot in held if slot not in retired]
+        slot = opened[number % len(opened)] if opened else None
+        if action == "open" and (new := kv_cache.allocate(number)) is not None:
+            assert new not in held
+            held[new] = []
+        elif action == "free" and held:
+            gone = list(held)[number % len(held)]
+            kv_cache.free(gone)
+            retired.discard(gone)
+            del held[gone]
+        elif slot is None:
+            continue
+        elif action == "write":
+            start = draw.randint(0, len(held[slot]))
+            new = [draw.randrange(1000) for _ in range(1 + number % 40)]
+            if kv_cache.resize(slot, start + len(new), start):
+                held[slot] = held[slot][:start] + new
+                assert write(kv_cache, slot, start, new) == held[slot]
+        elif action == "share":
+            source = draw.choice(list(held))
+            length = draw.randint(0, len(held[source]))
+            if source != slot and kv_cache.copy_prefix(source, slot, length):
+                held[slot] = held[source][:length]
+        elif action == "evict":
+            assert kv_cache.resize(slot, 0)
+            held[slot] = []
+        elif action == "retire":
+            length = draw.randint(0, len(held[slot]))
+            kv_cache.retire(slot, length)
+            held[slot] = held[slot][:length]
+            retired.add(slot)
+        check(kv_cache, held, retired)
+    for slot in list(held):
+        kv_cache.free(slot)
+    assert kv_cache.kv_used == kv_cache.kv_cached == 0
+
+
+def check(kv_cache: PagedKvCache, held: dict[int, list[int]], retired: set[int]) -> None:
+    tables = {slot: kv_cache._allocator.table(slot) for slot in held}
+    used = set().union(*tables.values())
+    opened = set().union(*(table for slot, table in tables.items() if slot not in retired))
+    assert kv_cache.kv_used == BLOCK * len(used) <= kv_cache.kv_capacity
+    assert kv_cache.kv_cached == BLOCK * len(used - opened)
+    for slot, numbers in held.items():
+        if kv_cache._layers:
+            positions = kv_cache._rows_of(slot, torch.device("cpu"))[: len(numbers)]
+            assert kv_cache._layers[0][positions, 0].flatten().tolist() == numbers
+
+
+def forwards(kind: str, folder: Path, kv_cache: Any) -> Any:
+    model = load_model(folder, "float32").model
+    return FusedForward(model, kv_cache, PlainLinear) if kind == "fused" else RaggedForward(model, kv_cache)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["fused", "ragged"])
+def test_models_compute_the_same_with_blocks_and_with_contiguous_memory(
+    model_folder: Callable[[str], Path], kind: str
+) -> None:
+    draw = Random(1)
+    ids = [[draw.randrange(96) for _ in range(60)] for _ in range(2)]
+    ids[1][:32] = ids[0][:32]
+    answers = []
+    for kv_cache in (ContiguousKvCache(256, 2), PagedKvCache(256, 2)):
+        forward = forwards(kind, model_folder("llama"), kv_cache)
+        slots = [kv_cache.allocate(1), kv_cache.allocate(1)]
+        logits = []
+        for index, start, end in (
+            (0, 0, 30),
+            (0, 30, 40),
+            (1, 32, 50),
+            (0, 35, 60),
+            (1, 45, 60),
+            (1, 20, 60),
+        ):
+            if index == 1 and start == 32:
+                assert kv_cache.copy_prefix(slots[0], slots[1], 32)
+            assert kv_cache.resize(slots[index], end, start)
+            item = ForwardInput(
+                slots[index], start, ids[index][start:end], end - start, SamplingParams(), 0, ids[index]
+            )
+            logits.append(forward(ForwardBatch([item])))
+        answers.append(torch.cat(logits))
+    torch.testing.assert_close(answers[1], answers[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_runner_with_blocks_passes_the_self_check(model_folder: Callable[[str], Path], kind: str) -> None:
+    loaded = load_model(model_folder(kind), "float32")
+    forward, description = choose_forward(loaded, PagedKvCache(512, 4), "cpu")
+    assert isinstance(forward.kv_cache, PagedKvCache) and forward.kv_cache.kv_used == 0
+    assert description.startswith("fused" if kind == "llama" else "ragged")
+    info = load_runner(
+        ModelConfig(model=model_folder(kind), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    ).info
+    runner = TorchRunner(info, forward, torch.device("cpu"), description, 0)
+    slot = runner.allocate(20)
+    assert slot is not None
+    (scores,) = runner.forward([ForwardInput(slot, 0, [5] * 20, 1, SamplingParams(), 20, [5] * 20, [-1])])
+    other = runner.allocate(0)
+    assert other is not None and runner.copy_prefix(slot, other, 16) and runner.kv_used == 32
+    assert runner.resize(other, 20, 16)
+    (again,) = runner.forward([ForwardInput(other, 16, [5] * 4, 1, SamplingParams(), 20, [5] * 20, [-1])])
+    assert again.choices == scores.choices
+
+
+def test_the_device_selects_the_kv_cache() -> None:
+    assert isinstance(make_kv_cache(64, 1, torch.float32, "cpu"), ContiguousKvCache)
+    assert isinstance(make_kv_cache(64, 1, torch.bfloat16, "cuda"), PagedKvCache)
+    assert isinstance(make_kv_cache(64, 1, torch.bfloat16, "cuda:1"), PagedKvCache)

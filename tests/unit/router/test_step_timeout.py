@@ -1,0 +1,75 @@
+"""The reusable timeout: it interrupts a step that takes too long, and nothing else."""
+
+import asyncio
+import time
+
+import pytest
+
+from router.generation.step_timeout import StepTimeout
+
+
+async def test_a_step_that_takes_too_long_is_interrupted() -> None:
+    step_timeout, started = StepTimeout(0.05), time.monotonic()
+    with pytest.raises(TimeoutError), step_timeout:
+        await asyncio.sleep(10)
+    assert 0.04 < time.monotonic() - started < 5
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling(), "the cancellation must be undone"
+    await asyncio.sleep(0)
+
+
+async def test_every_step_has_the_whole_time() -> None:
+    step_timeout = StepTimeout(1.0)
+    for _ in range(5):
+        with step_timeout:
+            await asyncio.sleep(0.3)
+    with pytest.raises(TimeoutError), step_timeout:
+        await asyncio.sleep(10)
+    with step_timeout:
+        await asyncio.sleep(0.3)
+
+
+async def test_a_timer_that_expires_between_two_steps_interrupts_nothing() -> None:
+    step_timeout = StepTimeout(0.05)
+    with step_timeout:
+        pass
+    await asyncio.sleep(0.1)
+    with pytest.raises(TimeoutError), step_timeout:
+        await asyncio.sleep(10)
+
+
+async def test_a_cancellation_of_the_task_does_not_become_a_timeout() -> None:
+    step_timeout = StepTimeout(0.1)
+
+    async def step() -> None:
+        with step_timeout:
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(step())
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.2)
+    step_timeout.close()
+
+
+async def test_an_error_of_a_step_is_raised_unchanged() -> None:
+    with pytest.raises(KeyError), StepTimeout(5.0):
+        raise KeyError
+
+
+async def test_one_timeout_serves_several_tasks_in_turn() -> None:
+    step_timeout, turn = StepTimeout(0.05), asyncio.Lock()
+
+    async def step(seconds: float) -> str:
+        async with turn:
+            try:
+                with step_timeout:
+                    await asyncio.sleep(seconds)
+            except TimeoutError:
+                return "late"
+        return "done"
+
+    assert await asyncio.gather(step(0.0), step(10.0), step(0.0)) == ["done", "late", "done"]
+    step_timeout.close()

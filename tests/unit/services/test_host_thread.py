@@ -1,0 +1,14 @@
+import pytest
+
+from fly.errors import ConfigError
+from services.common.host_thread import interface_towards
+
+
+def test_the_interface_towards_loopback_is_loopback() -> None:
+    assert interface_towards("127.0.0.1:50052") == "127.0.0.1"
+    assert interface_towards("localhost:1") in ("127.0.0.1", "[::1]")
+
+
+def test_a_registry_that_cannot_be_reached_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"registry: nowhere\.invalid:7 cannot be reached from here"):
+        interface_towards("nowhere.invalid:7")
