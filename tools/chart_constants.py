@@ -17,6 +17,7 @@ _USED = (
     "target.gpus",
     "target.autoscaling.min",
     "sub_drafter.engine",
+    "router.grpc_port",
     "rollout.surge",
     "rollout.drain_s",
     "speculation.preset",

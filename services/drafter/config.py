@@ -16,7 +16,7 @@ from services.engine.config import ModelConfig, ModelSection
 class DraftingSection(ModelSection):
     """Size and speed of a replica that drafts with a model."""
 
-    max_draft: int = Field(64, ge=1, le=1024)
+    max_draft: int = Field(DraftingLimits().max_draft, ge=1, le=1024)
     """Longest draft that one step may ask for, in tokens."""
 
 

@@ -21,14 +21,19 @@ from which every replica takes the first that is free in its pod. Arguments: roo
 {{- toJson $ports -}}
 {{- end -}}
 
+{{/* Port of the gRPC API. */}}
+{{- define "flyserve.grpcPort" -}}
+{{- dig "grpc_port" (include "flyserve.defaults" . | fromJson).grpc_port .Values.router | int -}}
+{{- end -}}
+
 {{/* Port on which a router serves health in plaintext. */}}
 {{- define "flyserve.probedPort" -}}
-{{- ternary .Values.security.health_port .Values.router.grpc_port (eq (include "flyserve.hasTls" .) "yes") | int -}}
+{{- ternary .Values.security.health_port (include "flyserve.grpcPort" .) (eq (include "flyserve.hasTls" .) "yes") | int -}}
 {{- end -}}
 
 {{/* Ports of a router, as a JSON list: name, port, isPublic (clients call it), protocol. */}}
 {{- define "flyserve.routerPorts" -}}
-{{- $ports := list (dict "name" "grpc" "port" (int .Values.router.grpc_port) "isPublic" true "protocol" "grpc") -}}
+{{- $ports := list (dict "name" "grpc" "port" (include "flyserve.grpcPort" . | int) "isPublic" true "protocol" "grpc") -}}
 {{- with .Values.router.http_port -}}
 {{- $ports = append $ports (dict "name" "http" "port" (int .) "isPublic" true "protocol" "http") -}}
 {{- end -}}

@@ -5,8 +5,8 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- define "flyserve.numbers" -}}
 {{- $tier := get .root.Values .role -}}
 {{- $defaults := include "flyserve.defaults" . | fromJson -}}
-{{- $replicas := int (dig "replicas" 1 $tier) -}}
 {{- $scaling := get $tier "autoscaling" | default dict -}}
+{{- $replicas := dig "replicas" (dig "min" $defaults.min $scaling) $tier | int -}}
 {{- $isLookUp := and (eq .role "sub_drafter") (ne (dig "engine" $defaults.engine $tier) "model") -}}
 {{- dict
     "first" $replicas
