@@ -13,7 +13,7 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens metrics train quality clean
+.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens metrics configuration train quality clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,9 +41,9 @@ lint: $(READY) ## Check format, lint, types and the direction of imports.
 	$(BIN)/lint-imports
 
 verify: lint generate ## Lint, and prove that generated files are up to date.
-	git diff --exit-code -- protos docs/protocol.md docs/telemetry.md helm
+	git diff --exit-code -- protos docs/protocol.md docs/telemetry.md docs/configuration.md helm
 
-generate: protos goldens metrics ## Generate stubs, docs/protocol.md, the table in docs/telemetry.md, the chart's schema and rendered examples.
+generate: protos goldens metrics configuration ## Generate stubs, the generated pages of docs/, the chart's schema and rendered examples.
 
 protos: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
@@ -55,6 +55,9 @@ goldens: $(READY)
 
 metrics: $(READY)
 	$(BIN)/python -m tools.metrics_reference
+
+configuration: $(READY)
+	$(BIN)/python -m tools.configuration_reference
 
 train: $(READY) ## Train the demo pair again (about two hours on two cores).
 	$(BIN)/python -m demo.train

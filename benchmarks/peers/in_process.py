@@ -17,6 +17,7 @@ from router.text.tokenizer import Tokenizer
 from services.drafter.base import NullProposer
 from services.drafter.drafting import draft
 from services.engine.base import Job, KvSlot, Runner
+from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.sequence import EngineSequence
 
@@ -108,7 +109,9 @@ def _verify(target: Side, speculation: Speculation, drafts: tuple[int, ...]) -> 
 
 
 def _load(folder: Path, role: Role, dtype: str) -> TorchRunner:
-    return load_runner(folder, role=role, dtype=dtype, max_sequences=1, kv_tokens=_KV_TOKENS)
+    return load_runner(
+        ModelConfig(role=role, model=folder, dtype=Dtype(dtype), max_sequences=1, kv_tokens=_KV_TOKENS)
+    )
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from flyserve.client import Client
 from orchestration.deployment.file import (
     Deployment,
     DrafterTier,
-    Dtype,
     RouterTier,
     SubDrafterTier,
     TargetTier,
 )
 from router.config import DraftLengthConfig, SpeculationConfig
+from services.engine.config import Dtype
 
 MOST_STREAMS = 16
 _KV_TOKENS = 16_384

@@ -12,6 +12,7 @@ from benchmarks.peers.transformers_peer import load_plain
 from fly.messages import Role
 from fly.types import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
+from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import load_runner
 
 NUM_SEQUENCES = 16
@@ -26,11 +27,13 @@ class VerificationRig:
     def __init__(self, target: Path, drafter: Path, dtype: str) -> None:
         room = CONTEXT_TOKENS + _MOST_ROWS
         self._runner = load_runner(
-            target,
-            role=Role.TARGET,
-            dtype=dtype,
-            max_sequences=NUM_SEQUENCES,
-            kv_tokens=2 * NUM_SEQUENCES * room,
+            ModelConfig(
+                role=Role.TARGET,
+                model=target,
+                dtype=Dtype(dtype),
+                max_sequences=NUM_SEQUENCES,
+                kv_tokens=2 * NUM_SEQUENCES * room,
+            )
         )
         self._model = load_plain(target, dtype)
         generator = torch.Generator().manual_seed(0)

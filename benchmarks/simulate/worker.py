@@ -23,6 +23,7 @@ from services.common.telemetry.logs import configure_logging
 from services.common.telemetry.process import Telemetry, silent_telemetry
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters
+from services.engine.config import ModelSection
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine as host_target
@@ -88,7 +89,8 @@ async def _hosts(
     for service in spec.services:
         for _ in range(service.number):
             runner = SimulatedRunner(service.model, service.role, service.max_sequences, service.kv_tokens)
-            engine = ClockEngine(runner, clock, service.max_batch_tokens, service.max_sequences)
+            limits = ModelSection(max_batch_tokens=service.max_batch_tokens, max_queued=service.max_sequences)
+            engine = ClockEngine(runner, clock, limits)
             await engine.start()
             telemetry = _counted()
             assert telemetry.registry is not None

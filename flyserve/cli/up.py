@@ -1,4 +1,4 @@
-"""`flyserve up`: a whole deployment on this machine until Ctrl-C."""
+"""`flyserve up`: run a whole deployment on this machine until Ctrl-C."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,17 +25,25 @@ flyserve up deployment.yaml --port 50051 --verbose"""
 
 def up(
     deployment: Annotated[
-        Path | None, typer.Argument(help="Deployment file; the shipped demo when absent.", show_default=False)
+        Path | None, typer.Argument(help="Deployment file; default: the shipped demo.", show_default=False)
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="Of the public service instead of the file's; 0: any."),
+        typer.Option(
+            min=0, max=65_535, help="Port of the gRPC API instead of the file's; 0 takes a free one."
+        ),
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="Of the OpenAI-compatible face instead of the file's; 0: any."),
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port of the OpenAI-compatible HTTP API instead of the file's; 0 takes a free one.",
+        ),
     ] = None,
-    startup_timeout_s: Annotated[float, typer.Option(min=1, help="For the replicas to be ready.")] = 120.0,
+    startup_timeout_s: Annotated[
+        float, typer.Option(min=1, help="Time limit for the replicas to be ready, in seconds.")
+    ] = 120.0,
     verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
 ) -> None:
     """Start a deployment on this machine: Ray, controller, services, router. Ctrl-C stops it."""
@@ -57,12 +65,12 @@ def up(
 def running(
     path: Path, ports: Mapping[str, int | None], startup_timeout_s: float = 120.0, verbose: bool = False
 ) -> Iterator["LocalDeployment"]:
-    """Runs a deployment file while the block runs; tells its progress on stderr.
+    """Run a deployment file while the block runs; print the progress on stderr.
 
     Args:
         path: The deployment file.
-        ports: Of the router, instead of the file's, by their names there.
-        startup_timeout_s: For the replicas to be ready.
+        ports: Ports of the router that replace the file's, by their keys.
+        startup_timeout_s: Time limit for the replicas to be ready.
         verbose: Print what the services log.
     """
     from orchestration.deployment.file import load_deployment

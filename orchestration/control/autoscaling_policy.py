@@ -18,23 +18,26 @@ class Autoscaling(Config):
 
     The load of a replica is the share of its `max_sequences` that are open or queued, or the share of its KV
     cache that these take, whichever is higher.
-
-    Attributes:
-        min: Fewest replicas, kept while the tier is idle.
-        max: Most replicas.
-        target_load: Load per replica to aim at; the rest absorbs new work while replicas start.
-        tolerance: Share of the target by which the load may differ from it without any change.
-        upscale_delay_s: Seconds that a higher load must last before replicas are added.
-        downscale_delay_s: Seconds during which a replica must not have been needed before it is drained;
-            longer than the pauses of the traffic.
     """
 
     min: int = Field(1, ge=1, le=1024)
+    """Fewest replicas, kept while the tier is idle."""
+
     max: int = Field(ge=1, le=1024)
+    """Most replicas."""
+
     target_load: float = Field(0.7, ge=0.01, le=1)
+    """Load per replica to aim at; the rest absorbs new work while replicas start."""
+
     tolerance: float = Field(0.1, ge=0, le=0.5)
+    """Share of the target by which the load may differ from it without any change."""
+
     upscale_delay_s: float = Field(5.0, ge=0, le=3600)
+    """Seconds that a higher load must last before replicas are added."""
+
     downscale_delay_s: float = Field(300.0, ge=1, le=86_400)
+    """Seconds during which a replica must not have been needed before it is drained; longer than the pauses
+    of the traffic."""
 
     @field_validator("max")
     @classmethod

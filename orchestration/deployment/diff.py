@@ -1,4 +1,4 @@
-"""What applying a deployment over a running one changes, key by key. Pure."""
+"""Differences between a running deployment and a new file, key by key, and their effects. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ from fly.errors import ConfigError
 from orchestration.deployment.file import Deployment
 
 _TIERS = ("target", "drafter", "sub_drafter")
-_OF_ROUTERS_ALONE = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
+_ROUTER_KEYS = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
 
 
 class Effect(StrEnum):
-    """What a change comes to."""
+    """Effect of a change."""
 
     STARTS = "starts the tier"
     ENDS = "drains and ends the tier"
     SCALES = "scales the tier"
     REPLACES = "replaces the tier's replicas, one by one"
-    REPLACES_ALL = "replaces all replicas, one by one, and holds for routers that are started from now on"
-    AT_ONCE = "holds at once"
-    ROUTERS = "holds for routers that are started from now on"
+    REPLACES_ALL = "replaces all replicas, one by one, and applies to routers that are started from now on"
+    AT_ONCE = "applies at once"
+    ROUTERS = "applies to routers that are started from now on"
     IMPOSSIBLE = "cannot be changed while the deployment runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key.
+    """Change of one key.
 
     Attributes:
-        key: Dotted, as in the deployment file.
-        before: Its value so far.
-        after: Its value from now on.
-        effect: What comes of it.
+        key: Dotted name, as in the deployment file.
+        before: Value of the running deployment.
+        after: Value of the new file.
+        effect: Effect of applying it.
     """
 
     key: str
@@ -47,11 +47,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What applying came to.
+    """Result of applying a deployment file.
 
     Attributes:
-        is_new: Nothing was there before.
-        changes: Keys that differ from what was there.
+        is_new: No deployment of this name ran before.
+        changes: Keys that differ from the running deployment.
     """
 
     is_new: bool
@@ -59,12 +59,12 @@ class Report:
 
 
 def changes(before: Deployment, after: Deployment) -> tuple[Change, ...]:
-    """Every key that differs."""
+    """Return every key that differs."""
     return tuple(_differences("", before.model_dump(mode="json"), after.model_dump(mode="json")))
 
 
 def require_possible(found: tuple[Change, ...]) -> None:
-    """Raises ConfigError where a change cannot be made in place."""
+    """Raise ConfigError if a change cannot be made in place."""
     impossible = [change for change in found if change.effect is Effect.IMPOSSIBLE]
     if impossible:
         keys = "; ".join(map(str, impossible))
@@ -92,7 +92,7 @@ def _effect(key: str, old: Any, new: Any) -> Effect:
         if rest.partition(".")[0] == "autoscaling":
             return Effect.AT_ONCE
         return Effect.SCALES if rest == "replicas" else Effect.REPLACES
-    if section in ("router", "speculation") or key in _OF_ROUTERS_ALONE:
+    if section in ("router", "speculation") or key in _ROUTER_KEYS:
         return Effect.ROUTERS
     if section == "telemetry":
         return Effect.REPLACES_ALL

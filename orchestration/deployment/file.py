@@ -1,72 +1,71 @@
-"""The deployment file: what to serve, with how many replicas of each tier."""
+"""The deployment file: the services' own sections, and the replicas, GPUs and nodes of each tier."""
 
-from enum import StrEnum
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.control.autoscaling_policy import Autoscaling
+from orchestration.deployment import reserved
 from orchestration.deployment.security import located as located_security
-from router.config import SpeculationConfig
-from router.policies import POLICIES
-from services.common.config import AutoSwitch, Config, OneOf, load_yaml
+from router.config import RouterSection, SpeculationConfig
+from services.common.config import Config, OneOf, load_yaml
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
-from services.common.telemetry.config import TelemetryConfig
+from services.common.telemetry.config import TelemetrySection
+from services.drafter.config import DrafterSection, DraftingSection
+from services.engine.config import ModelSection
+from services.sub_drafter.config import SubDrafterSection
 from services.sub_drafter.engines import ENGINES
+from services.target.config import TargetSection
 
 APPLICATION_ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_NAME = "default"
-_LOOKED = f"looked beside the deployment file and under {APPLICATION_ROOT}"
+_SEARCHED = f"searched next to the deployment file and under {APPLICATION_ROOT}"
 
 METRICS_OFFSETS = {Role.TARGET: 100, Role.DRAFTER: 200, Role.SUB_DRAFTER: 300}
-"""Where the ports of a tier's metrics begin, from the router's on; each tier has a hundred."""
+"""First port of each tier's metrics, counted from the router's; each tier has a hundred."""
 
 METRICS_PORTS_PER_TIER = 100
 LAST_METRICS_OFFSET = max(METRICS_OFFSETS.values()) + METRICS_PORTS_PER_TIER - 1
 
-
-class Dtype(StrEnum):
-    """Compute type of a model."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
+Replicas = Annotated[int, Field(ge=1, le=1024)]
 
 
 def _fewest(data: dict[str, Any]) -> int:
-    """Replicas that a tier starts with, of which nothing else is said."""
+    """Return the number of replicas that a tier starts with if the file sets none."""
     autoscaling: Autoscaling | None = data.get("autoscaling")
     return 1 if autoscaling is None else autoscaling.min
 
 
-class ModelTier(Config):
-    """A tier that runs a model.
+class Tier(Config):
+    """Resources of a tier's replicas."""
 
-    Attributes:
-        model: The model's folder; a relative one is looked up beside the deployment file, then under the
-            application's root. Or `org/name@revision` on the model hub, which every replica fetches.
-        autoscaling: Lets the number of replicas follow the load; without it, it stays as it is.
-        replicas: Started by the controller; with autoscaling, at first: its `min` where nothing else is said.
-        dtype: Compute type.
-        max_sequences: Sequences that one replica holds at once.
-        kv_tokens: KV cache positions of one replica.
-        threads: CPU threads of one replica.
-        gpus: Of each of its processes; 0 computes on the CPU, a fraction shares a GPU.
-        node_resource: Ray resource that marks the nodes it may run on; None takes any node.
-    """
+    reserved: ClassVar[Mapping[str, str]] = reserved.REPLICA
+
+    gpus: float = Field(0.0, ge=0, le=1)
+    """GPUs of each process of a replica; 0 computes on the CPU, a fraction shares a GPU."""
+
+    node_resource: str | None = Field(None, min_length=1)
+    """Ray resource of the nodes that the replicas may run on; null allows any node."""
+
+
+class ModelTier(ModelSection, Tier):
+    """Model and replicas of a tier that can follow its load."""
 
     model: Path
+    """Folder of the model; a relative one is searched next to the deployment file, then under the
+    application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
+
     autoscaling: Autoscaling | None = None
-    replicas: int = Field(default_factory=_fewest, ge=1, le=1024)
-    dtype: Dtype = Dtype.BFLOAT16
-    max_sequences: int = Field(64, ge=1)
-    kv_tokens: int = Field(65_536, ge=1)
-    threads: int = Field(1, ge=1)
-    gpus: float = Field(0.0, ge=0, le=1)
-    node_resource: str | None = Field(None, min_length=1)
+    """Lets the number of replicas follow the load; null keeps it as it is."""
+
+    replicas: Replicas = Field(default_factory=_fewest)
+    """Replicas that the controller starts; with autoscaling the number at first, `autoscaling.min` by
+    default."""
 
     @field_validator("replicas")
     @classmethod
@@ -80,56 +79,27 @@ class ModelTier(Config):
         return value
 
 
-class TargetTier(ModelTier):
-    """The target's replicas.
-
-    Attributes:
-        shards: Processes that share one replica, all on one node, each with `threads` of its own. Must divide
-            the model's attention heads, KV heads and MLP width.
-        group_timeout_s: Within which every process of a shared replica takes part in what all do; a replica
-            that has lost one is restarted as a whole.
-        group_start_timeout_s: Within which all of them have started, and then have loaded their parts.
-    """
-
-    shards: int = Field(1, ge=1, le=64)
-    group_timeout_s: float = Field(60.0, gt=0)
-    group_start_timeout_s: float = Field(600.0, gt=0)
+class TargetTier(TargetSection, ModelTier):
+    """The targets, which verify."""
 
 
-class DrafterTier(ModelTier):
-    """The drafter's replicas.
-
-    Attributes:
-        draft_ahead: Go on drafting while the target verifies; `auto` does where the CPUs of a drafter's
-            machine are enough for the whole deployment, and else while fewer sequences are open than CPUs.
-    """
-
-    draft_ahead: AutoSwitch = "auto"
+class DrafterTier(DrafterSection, ModelTier):
+    """The drafters."""
 
 
-class SubDrafterTier(Config):
-    """The sub-drafter's replicas.
-
-    Attributes:
-        engine: `ngram` looks tokens up in the sequence itself; `suffix` also in what the deployment has
-            generated; `model` runs a tiny language model; `none` leaves the tier out.
-        replicas: Started by the controller.
-        response_cache_tokens: Tokens of finished responses that one replica of `suffix` remembers.
-        model: Folder of the model of `model`, looked up as those of the other tiers.
-        dtype: Compute type of the model.
-        threads: CPU threads of one replica of `model`.
-        gpus: As for the other tiers, of one replica of `model`.
-        node_resource: As for the other tiers.
-    """
+class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
+    """The sub-drafters, which help the drafters."""
 
     engine: Annotated[str, OneOf((*ENGINES, "model", "none"))] = "ngram"
-    replicas: int = Field(1, ge=1, le=1024)
-    response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
+    """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
+    `model` runs a tiny language model; `none` leaves the tier out."""
+
     model: Path | None = None
-    dtype: Dtype = Dtype.BFLOAT16
-    threads: int = Field(1, ge=1)
-    gpus: float = Field(0.0, ge=0, le=1)
-    node_resource: str | None = Field(None, min_length=1)
+    """Folder or hub id of the model of engine `model`, searched as those of the other tiers. The keys of a
+    model, such as `kv_tokens`, have an effect only with this engine."""
+
+    replicas: Replicas = 1
+    """Replicas that the controller starts."""
 
     @model_validator(mode="after")
     def _has_its_model(self) -> Self:
@@ -138,88 +108,81 @@ class SubDrafterTier(Config):
         return self
 
 
-class RouterTier(Config):
-    """The router.
+class RouterTier(RouterSection):
+    """The routers, which serve the public API."""
 
-    Attributes:
-        host: Interface that the public service listens on; loopback unless told otherwise.
-        grpc_port: Of the public service; 0 takes a free one.
-        http_port: Of its OpenAI-compatible face; 0 takes a free one, without it there is no such face.
-        model_name: What HTTP requests call the model; the name of the target's folder where it is absent.
-        chat_template: Jinja file that takes the place of the target's own chat template, looked up as models.
-        cors_origins: Pages of these origins may call the HTTP face from a browser; `*` is any.
-        balancing: How replicas are picked.
-        max_concurrent: Requests in work at once.
-        max_queued: Requests that may wait; further ones are rejected.
-    """
+    reserved: ClassVar[Mapping[str, str]] = reserved.ROUTER
 
-    host: str = "127.0.0.1"
-    grpc_port: int = Field(50_051, ge=0, le=65_535)
-    http_port: int | None = Field(None, ge=0, le=65_535)
-    model_name: str | None = Field(None, min_length=1, max_length=256)
-    chat_template: Path | None = None
-    cors_origins: tuple[str, ...] = ()
-    balancing: Annotated[str, OneOf(POLICIES)] = "prefix_affinity"
-    max_concurrent: int = Field(256, ge=1)
-    max_queued: int = Field(1024, ge=0)
+
+class DeploymentTelemetry(TelemetrySection):
+    """Metrics, traces and logs of every process."""
+
+    reserved: ClassVar[Mapping[str, str]] = reserved.TELEMETRY
 
 
 class RolloutConfig(Config):
-    """How replicas are replaced and let go.
-
-    Attributes:
-        surge: Instances of a tier that may run beside those that they replace; 0 ends a replica before its
-            successor starts: for machines that have no room for both.
-        drain_s: Seconds that running streams may go on in a replica that is let go.
-    """
+    """Replacement and removal of replicas."""
 
     surge: int = Field(1, ge=0, le=64)
+    """Instances of a tier that may run in addition to those that they replace. 0 ends a replica before its
+    successor starts, for machines without room for both."""
+
     drain_s: float = Field(300.0, ge=0, le=86_400)
+    """Time in seconds that running streams have to finish in a replica or router that is removed."""
 
 
 class ControllerConfig(Config):
-    """Where the controller's registry is found.
-
-    Attributes:
-        port: Of the registry; 0 takes a free one, which the controller keeps over its own restarts.
-        advertised_host: Name or address under which routers and drafters reach it, where that is not the
-            address of Ray's head node: a name that follows the head.
-    """
+    """Address of the controller's registry."""
 
     port: int = Field(0, ge=0, le=65_535)
+    """Port of the registry; 0 takes a free one, which the controller keeps over its own restarts."""
+
     advertised_host: str | None = Field(None, min_length=1)
+    """Name or address under which routers and drafters reach the registry, if that is not the address of
+    Ray's head node: a name that follows the head."""
 
 
 class Deployment(Config):
-    """A whole deployment.
-
-    Attributes:
-        name: By which commands find it; one Ray cluster may run several deployments.
-        target: Always there.
-        drafter: Without one the router decodes plainly.
-        sub_drafter: Without one the drafter drafts alone.
-        security: How every process protects what it serves; `{role}` in a path of `tls` stands for `target`,
-            `drafter`, `sub-drafter`, `router` or `controller`. `health_port` is the router's.
-        telemetry: What every process tells of itself; `metrics_port` is the router's, see `topology`.
-        service_ports: First and last port of the services on every node, such as 50100-50199; each takes the
-            first that is free. None takes any free ones.
-    """
+    """A whole deployment."""
 
     name: str = Field(DEFAULT_NAME, pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
+    """Name by which commands find the deployment; one Ray cluster may run several."""
+
     target: TargetTier
+    """The targets, which verify."""
+
     drafter: DrafterTier | None = None
+    """The drafters; null: the router decodes plainly."""
+
     sub_drafter: SubDrafterTier | None = None
+    """The sub-drafters, which help the drafters; null: the drafters draft alone."""
+
     router: RouterTier = RouterTier()
+    """The routers, which serve the public API."""
+
     speculation: SpeculationConfig = SpeculationConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
+    """Speculation of a request that does not set its own."""
+
+    telemetry: DeploymentTelemetry = DeploymentTelemetry()
+    """Metrics, traces and logs of every process."""
+
     rollout: RolloutConfig = RolloutConfig()
+    """Replacement and removal of replicas."""
+
     controller: ControllerConfig = ControllerConfig()
+    """Address of the controller's registry."""
+
     security: PublicSecurityConfig = PublicSecurityConfig()
+    """TLS and API keys of every process; `{role}` in a path of `tls` stands for `target`, `drafter`,
+    `sub-drafter`, `router` or `controller`. `health_port` and the API keys are the router's."""
+
     service_ports: str | None = Field(None, pattern=r"^[1-9]\d{0,4}-[1-9]\d{0,4}$")
+    """First and last port of the services on every node, such as 50100-50199; each service takes the first
+    free one. null takes any free ports."""
 
     @field_validator("telemetry")
     @classmethod
-    def _leaves_ports_for_all(cls, telemetry: TelemetryConfig) -> TelemetryConfig:
+    def _leaves_ports_for_all(cls, telemetry: DeploymentTelemetry) -> DeploymentTelemetry:
         most = 65_535 - LAST_METRICS_OFFSET
         if telemetry.metrics_port is not None and telemetry.metrics_port > most:
             raise ValueError(
@@ -227,15 +190,20 @@ class Deployment(Config):
             )
         return telemetry
 
+    @model_validator(mode="after")
+    def _drafts_within_limits(self) -> Self:
+        self.router.require_draft_length(self.speculation)
+        return self
+
     @property
     def tiers(self) -> dict[Role, ModelTier | SubDrafterTier]:
-        """Those that it has."""
+        """The tiers that the deployment has."""
         tiers = {Role.TARGET: self.target, Role.DRAFTER: self.drafter, Role.SUB_DRAFTER: self.sub_drafter}
         return {role: tier for role, tier in tiers.items() if tier is not None}
 
 
 def load_deployment(path: Path) -> Deployment:
-    """Reads a deployment file; its model folders, its chat template and its keys become absolute.
+    """Read a deployment file; the paths of models, chat template, certificates and keys become absolute.
 
     Raises:
         ConfigError: The file is missing, breaks a limit, or names a folder or file that does not exist.
@@ -260,7 +228,7 @@ def _located(model: Path, name: str, path: Path) -> Path:
     if is_hub_id(model):
         return model
     raise ConfigError(
-        f"{path}: {name}.model: no folder {model} ({_LOOKED});"
+        f"{path}: {name}.model: no folder {model} ({_SEARCHED});"
         " a model of the hub is written org/name@revision"
     )
 
@@ -269,7 +237,7 @@ def _located_template(template: Path, path: Path) -> Path:
     for file in _candidates(template, path):
         if file.is_file():
             return file.resolve()
-    raise ConfigError(f"{path}: router.chat_template: no file {template} ({_LOOKED})")
+    raise ConfigError(f"{path}: router.chat_template: no file {template} ({_SEARCHED})")
 
 
 def _candidates(name: Path, path: Path) -> tuple[Path, ...]:

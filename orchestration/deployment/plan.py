@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fly.messages import Role
@@ -12,11 +12,14 @@ from orchestration.deployment.file import (
     Deployment,
     ModelTier,
     SubDrafterTier,
-    TargetTier,
 )
-from orchestration.deployment.security import service_security
-from services.common.security.config import PublicSecurityConfig
-from services.common.telemetry.config import TelemetryConfig
+from orchestration.deployment.security import router_security, service_security
+from router.config import RouterSection, SpeculationConfig
+from services.common.config import Config, changed_values
+from services.common.telemetry.config import TelemetrySection
+from services.drafter.config import DrafterSection, DraftingSection
+from services.sub_drafter.config import SubDrafterSection
+from services.target.config import TargetSection
 
 ACTORS: Mapping[Role, str] = {
     Role.TARGET: "services.target.actor:TargetActor",
@@ -34,23 +37,23 @@ Members = Mapping[Role, tuple[str, ...]]
 _LIGHT_CPUS = 0.5
 _ROUTER_CPUS = 1.0
 _MARK = 0.001
-"""Of a resource that only marks nodes; Ray takes no less."""
+"""Amount of a resource that only marks nodes; the least that Ray accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """One replica that should run.
+    """A replica that should run.
 
     Attributes:
-        role: Its tier.
-        replica: Its name, such as `target-0`; stable over restarts.
-        actor: Its actor's class as `module:name`.
-        num_cpus: Logical CPUs that each of its actors asks for; never 0, or its node could be scaled away.
-        config: What its actor is constructed with.
+        role: Tier of the replica.
+        replica: Name, such as `target-0`; stable over restarts.
+        actor: Class of its actor as `module:name`.
+        num_cpus: Logical CPUs that each of its actors requests; never 0, or its node could be scaled away.
+        config: Configuration that its actor is constructed with.
         shards: Actors that share it, all on one node: a leader, which serves, and its followers.
-        hints: What its actor is told besides; another value is no reason to replace a running one.
-        num_gpus: GPUs that each of its actors asks for; a fraction shares one.
-        node_resource: Ray resource of the nodes that it may run on; None takes any.
+        hints: Further keys of the configuration; a running replica is not replaced when they change.
+        num_gpus: GPUs that each of its actors requests; a fraction shares one.
+        node_resource: Ray resource of the nodes that it may run on; None allows any.
     """
 
     role: Role
@@ -70,7 +73,7 @@ class ReplicaSpec:
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """What each of its actors asks for, as Ray names it."""
+        """Resources that each of its actors requests, by Ray's names."""
         asked = {"CPU": self.num_cpus}
         if self.num_gpus:
             asked["GPU"] = self.num_gpus
@@ -82,7 +85,7 @@ class ReplicaSpec:
 def plan(
     deployment: Deployment, registry: str, actors: Mapping[Role, str] = ACTORS, members: Members | None = None
 ) -> tuple[ReplicaSpec, ...]:
-    """The replicas of a deployment, helpers first: who needs another finds it there.
+    """Return the replicas of a deployment, sub-drafters first: drafters then find them already started.
 
     Args:
         deployment: With absolute model folders.
@@ -92,69 +95,56 @@ def plan(
     """
     names = members or first_members(deployment)
     sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER], names)
-    targets = _targets(deployment.target, actors[Role.TARGET], names)
-    others = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
-    helper = registry if sub_drafters else None
-    drafters = _drafters(deployment, actors[Role.DRAFTER], names, helper, others)
-    specs = (*sub_drafters, *drafters, *targets)
-    return tuple(_completed(spec, deployment) for spec in specs)
+    targets = _targets(deployment, actors[Role.TARGET], names)
+    other_cpus = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
+    drafters = _drafters(
+        deployment, actors[Role.DRAFTER], names, registry if sub_drafters else None, other_cpus
+    )
+    return (*sub_drafters, *drafters, *targets)
 
 
-def _completed(spec: ReplicaSpec, deployment: Deployment) -> ReplicaSpec:
-    """The same replica, told what the whole deployment says of it."""
-    within = _within_ports(spec, deployment.service_ports)
-    return _told(_secured(within, deployment.security), deployment)
+def router_config(
+    deployment: Deployment, registry: str, start_timeout_s: float, grace_s: float
+) -> dict[str, Any]:
+    """Return the configuration of a router of this deployment, as plain data.
 
-
-def _secured(spec: ReplicaSpec, security: PublicSecurityConfig) -> ReplicaSpec:
-    """The same replica, told how to protect itself, if anything was said."""
-    own = service_security(security, spec.role)
-    return replace(spec, config={**spec.config, "security": own}) if own else spec
+    Args:
+        deployment: With absolute model folders.
+        registry: host:port of the registry.
+        start_timeout_s: Time that the router waits for the first target.
+        grace_s: Time that running requests have to finish when the router is stopped.
+    """
+    return {
+        **changed_values(deployment.router, RouterSection),
+        "model": str(deployment.target.model),
+        "registry": registry,
+        "start_timeout_s": start_timeout_s,
+        "grace_s": grace_s,
+        "speculation": changed_values(deployment.speculation, SpeculationConfig),
+        "security": router_security(deployment.security),
+        "telemetry": {**changed_values(deployment.telemetry, TelemetrySection), "replica": "router-0"},
+    }
 
 
 def replica_names(role: Role) -> Iterator[str]:
-    """`target-0`, `target-1` and so on."""
+    """Yield `target-0`, `target-1` and so on."""
     return (f"{role}-{index}" for index in itertools.count())
 
 
 def first_members(deployment: Deployment) -> Members:
-    """Of every tier as many as it has, numbered from 0."""
+    """Return the names of the replicas of each tier, numbered from 0."""
     return {
         role: tuple(itertools.islice(replica_names(role), tier.replicas))
         for role, tier in deployment.tiers.items()
     }
 
 
-def _within_ports(spec: ReplicaSpec, ports: str | None) -> ReplicaSpec:
-    """The same replica, told the ports that it may listen at."""
-    return spec if ports is None else replace(spec, hints={**spec.hints, "ports": ports})
-
-
-def _told(spec: ReplicaSpec, deployment: Deployment) -> ReplicaSpec:
-    """The same replica, told what to tell of itself, where that is not the default.
-
-    Where a network opens only some ports, a replica's metrics are at the first free one of its tier: with one
-    replica on a node, always at the same.
-    """
-    telemetry = deployment.telemetry
-    if telemetry == TelemetryConfig():
-        return spec
-    index = int(spec.replica.rpartition("-")[2])
-    own: dict[str, Any] = {"replica": spec.replica, "waits_for_port": True}
-    if deployment.service_ports is None:
-        own["metrics_port"] = metrics_port(telemetry, spec.role, index)
-    else:
-        own["metrics_port"] = metrics_port(telemetry, spec.role, 0)
-        own["metrics_ports"] = METRICS_PORTS_PER_TIER
-    return replace(spec, config={**spec.config, "telemetry": {**telemetry.model_dump(), **own}})
-
-
-def metrics_port(telemetry: TelemetryConfig, role: Role, index: int) -> int | None:
-    """Where a replica tells its metrics.
+def metrics_port(telemetry: TelemetrySection, role: Role, index: int) -> int | None:
+    """Return the port of a replica's metrics.
 
     It depends on nothing but the replica's name, so that no other replica is restarted when a tier is
-    scaled. Replicas of a tier whose numbers differ by a multiple of 100 share a port: on one machine there
-    is room for 100.
+    scaled. Replicas of a tier whose numbers differ by a multiple of 100 share a port: one machine has room
+    for 100.
     """
     if not telemetry.metrics_port:
         return telemetry.metrics_port
@@ -162,19 +152,16 @@ def metrics_port(telemetry: TelemetryConfig, role: Role, index: int) -> int | No
 
 
 def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
-    """Logical CPUs that the replicas ask for together."""
+    """Return the logical CPUs that the replicas request together."""
     return sum(spec.total_cpus for spec in specs)
 
 
-def _targets(tier: TargetTier, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
-    shared = {
-        "shards": tier.shards,
-        "group_timeout_s": tier.group_timeout_s,
-        "group_start_timeout_s": tier.group_start_timeout_s,
-    }
-    more = shared if tier.shards > 1 else {}
-    replicas = _replicas(Role.TARGET, tier, actor, names, more)
-    return tuple(replace(replica, shards=tier.shards) for replica in replicas)
+def _targets(deployment: Deployment, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
+    tier = deployment.target
+    config = _model_config(tier, TargetSection)
+    return _replicas(
+        deployment, Role.TARGET, names, actor=actor, cpus=tier.threads, config=config, shards=tier.shards
+    )
 
 
 def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
@@ -182,64 +169,87 @@ def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[R
     if tier is None or tier.engine == "none" or deployment.drafter is None:
         return ()
     if tier.engine == "model":
-        return _model_sub_drafters(tier, names)
-    config = {"engine": tier.engine, "response_cache_tokens": tier.response_cache_tokens}
-    return tuple(
-        ReplicaSpec(Role.SUB_DRAFTER, name, actor, _LIGHT_CPUS, config, node_resource=tier.node_resource)
-        for name in names[Role.SUB_DRAFTER]
-    )
-
-
-def _model_sub_drafters(tier: SubDrafterTier, names: Members) -> tuple[ReplicaSpec, ...]:
-    """Replicas of the drafter's own servicer, with nobody to help them."""
-    assert tier.model is not None
-    models = ModelTier(
-        model=tier.model,
-        replicas=tier.replicas,
-        dtype=tier.dtype,
-        threads=tier.threads,
-        gpus=tier.gpus,
-        node_resource=tier.node_resource,
-    )
-    more = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
-    return _replicas(Role.SUB_DRAFTER, models, MODEL_SUB_DRAFTER, names, more)
+        # NOTE: the drafter's own servicer in another role, without a sub-drafter of its own.
+        config = {
+            **_model_config(tier, DraftingSection),
+            "role": Role.SUB_DRAFTER.value,
+            "draft_ahead": "off",
+        }
+        actor, cpus = MODEL_SUB_DRAFTER, float(tier.threads)
+    else:
+        config, cpus = changed_values(tier, SubDrafterSection), _LIGHT_CPUS
+    return _replicas(deployment, Role.SUB_DRAFTER, names, actor=actor, cpus=cpus, config=config)
 
 
 def _drafters(
     deployment: Deployment, actor: str, names: Members, registry: str | None, other_cpus: float
 ) -> tuple[ReplicaSpec, ...]:
-    """The drafters, told where sub-drafters are listed, and how many CPUs everything asks for together."""
+    """Return the drafters, with the registry of the sub-drafters and the CPUs that all replicas request."""
     tier = deployment.drafter
     if tier is None:
         return ()
-    more: dict[str, Any] = {"draft_ahead": tier.draft_ahead}
+    config = _model_config(tier, DrafterSection)
     if registry is not None:
-        more["registry"] = registry
+        config["registry"] = registry
     hints = {"declared_cpus": other_cpus + tier.replicas * tier.threads}
-    return tuple(replace(spec, hints=hints) for spec in _replicas(Role.DRAFTER, tier, actor, names, more))
+    return _replicas(
+        deployment, Role.DRAFTER, names, actor=actor, cpus=tier.threads, config=config, hints=hints
+    )
+
+
+def _model_config(tier: ModelTier | SubDrafterTier, section: type[Config]) -> dict[str, Any]:
+    """Return the model, the device and the changed values of a tier, by the keys of its service."""
+    device = {"device": "cuda"} if tier.gpus else {}
+    return {"model": str(tier.model), **changed_values(tier, section), **device}
 
 
 def _replicas(
-    role: Role, tier: ModelTier, actor: str, names: Members, more: Mapping[str, Any]
+    deployment: Deployment,
+    role: Role,
+    names: Members,
+    *,
+    actor: str,
+    cpus: float,
+    config: Mapping[str, Any],
+    shards: int = 1,
+    hints: Mapping[str, Any] | None = None,
 ) -> tuple[ReplicaSpec, ...]:
-    config = {
-        "model": str(tier.model),
-        "dtype": tier.dtype.value,
-        "max_sequences": tier.max_sequences,
-        "kv_tokens": tier.kv_tokens,
-        "threads": tier.threads,
-        **({"device": "cuda"} if tier.gpus else {}),
-        **more,
-    }
+    """Return the replicas of a tier, each with its own telemetry and the deployment's security and ports."""
+    tier = deployment.tiers[role]
+    own = service_security(deployment.security, role)
+    security = {"security": own} if own else {}
+    ports = {} if deployment.service_ports is None else {"ports": deployment.service_ports}
     return tuple(
         ReplicaSpec(
-            role,
-            name,
-            actor,
-            float(tier.threads),
-            config,
+            role=role,
+            replica=name,
+            actor=actor,
+            num_cpus=float(cpus),
+            config={**config, **security, **_telemetry(deployment, role, name)},
+            shards=shards,
+            hints={**(hints or {}), **ports},
             num_gpus=tier.gpus,
             node_resource=tier.node_resource,
         )
         for name in names[role]
     )
+
+
+def _telemetry(deployment: Deployment, role: Role, replica: str) -> dict[str, Any]:
+    """Return the section `telemetry` of a replica; nothing if the deployment leaves it at the defaults.
+
+    If a network opens only some ports, a replica's metrics are at the first free port of its tier: always
+    the same one if a node has one replica.
+    """
+    telemetry = deployment.telemetry
+    own = changed_values(telemetry, TelemetrySection)
+    if not own:
+        return {}
+    own |= {"replica": replica, "waits_for_port": True}
+    if deployment.service_ports is None:
+        index = int(replica.rpartition("-")[2])
+        own["metrics_port"] = metrics_port(telemetry, role, index)
+    else:
+        own["metrics_port"] = metrics_port(telemetry, role, 0)
+        own["metrics_ports"] = METRICS_PORTS_PER_TIER
+    return {"telemetry": own}

@@ -1,4 +1,4 @@
-"""How many replicas each tier of a deployment has, and which ones they are. Pure."""
+"""Number and names of the replicas of each tier. Pure."""
 
 import itertools
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from services.common.config import parse
 
 
 def autoscaled(deployment: Deployment) -> dict[Role, tuple[ModelTier, Autoscaling]]:
-    """The tiers whose number of replicas follows their load, and how."""
+    """Return the tiers whose number of replicas follows their load, with their limits."""
     return {
         role: (tier, tier.autoscaling)
         for role, tier in deployment.tiers.items()
@@ -22,10 +22,10 @@ def autoscaled(deployment: Deployment) -> dict[Role, tuple[ModelTier, Autoscalin
 
 
 def with_replicas(deployment: Deployment, replicas: Mapping[Role, int]) -> Deployment:
-    """The same deployment with other numbers of replicas.
+    """Return the deployment with other numbers of replicas.
 
     Raises:
-        ConfigError: It has no such tier, or a number breaks a limit.
+        ConfigError: The deployment has no such tier, or a number breaks a limit.
     """
     data = deployment.model_dump(mode="json")
     for role, number in replicas.items():
@@ -36,9 +36,9 @@ def with_replicas(deployment: Deployment, replicas: Mapping[Role, int]) -> Deplo
 
 
 def keeping_replicas(deployment: Deployment, before: Deployment) -> Deployment:
-    """The same deployment, whose autoscaled tiers have as many replicas as before, or as the limits allow.
+    """Return the deployment with its autoscaled tiers at their present size, within the new limits.
 
-    So applying a file again does not undo what the load has asked for.
+    So applying a file again does not undo the scaling by load.
     """
     kept = {
         role: settings.within(before.tiers[role].replicas)
@@ -49,15 +49,15 @@ def keeping_replicas(deployment: Deployment, before: Deployment) -> Deployment:
 
 
 def at_its_largest(deployment: Deployment) -> Deployment:
-    """The same deployment with as many replicas as autoscaling may come to."""
+    """Return the deployment with as many replicas as autoscaling may start."""
     return with_replicas(deployment, {role: how.max for role, (_, how) in autoscaled(deployment).items()})
 
 
 def choose_members(deployment: Deployment, before: Members, instances: Collection[Instance]) -> Members:
-    """The replicas that make up each tier: those from before, with new ones or without some.
+    """Return the replicas of each tier: the present ones, plus new ones or minus some.
 
-    Of too many go those that do not serve, then those that carry the least, the last ones first. A new one
-    has a name under which nothing runs.
+    Replicas that do not serve are removed first, then those with the least load, the last ones first. A new
+    replica gets a name under which nothing runs.
     """
     return {
         role: _resized(role, before.get(role, ()), tier.replicas, [i for i in instances if i.role is role])
@@ -69,15 +69,15 @@ def _resized(
     role: Role, before: tuple[str, ...], number: int, instances: Collection[Instance]
 ) -> tuple[str, ...]:
     if number <= len(before):
-        kept = sorted(before, key=lambda name: _worth(name, instances), reverse=True)[:number]
+        kept = sorted(before, key=lambda name: _keep_priority(name, instances), reverse=True)[:number]
         return tuple(name for name in before if name in kept)
     taken = {*before, *(instance.key.replica for instance in instances)}
     free = (name for name in replica_names(role) if name not in taken)
     return (*before, *itertools.islice(free, number - len(before)))
 
 
-def _worth(replica: str, instances: Collection[Instance]) -> tuple[bool, int, int]:
-    """What would be lost with it; more is more."""
+def _keep_priority(replica: str, instances: Collection[Instance]) -> tuple[bool, int, int]:
+    """Return the priority of keeping a replica: whether it serves and stays, then its load."""
     own = [i for i in instances if i.key.replica == replica and i.phase is Phase.READY]
     is_lasting = any(not i.is_marked_for_replacement for i in own)
     return is_lasting, sum(i.load.sequences + i.load.queued for i in own), sum(i.load.kv_used for i in own)

@@ -1,4 +1,4 @@
-"""What each process of a deployment is told of its security: no more than it needs."""
+"""Security configuration of each process of a deployment: no more than the process needs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +11,11 @@ from services.common.security.config import PublicSecurityConfig, SecurityConfig
 from services.common.security.identity import CONTROLLER, ROUTER, Identity, certificate_name
 
 ROLE = "{role}"
-"""Stands in a path for the first part of the name that the process's certificate bears."""
+"""Placeholder in a path for the role in the process's certificate name, such as `target`."""
 
 
 def security_of(security: PublicSecurityConfig, name: str) -> dict[str, Any]:
-    """Of a process whose certificate bears `name`, as its configuration has it; empty in plaintext."""
+    """Return the section `security` of the process whose certificate has `name`; empty in plaintext."""
     if security.tls is None:
         return {}
     role = name.partition(".")[0]
@@ -26,39 +26,39 @@ def security_of(security: PublicSecurityConfig, name: str) -> dict[str, Any]:
 
 
 def service_security(security: PublicSecurityConfig, role: Role) -> dict[str, Any]:
-    """Of a replica."""
+    """Return the section `security` of a replica."""
     return security_of(security, certificate_name(role))
 
 
 def router_security(security: PublicSecurityConfig) -> dict[str, Any]:
-    """Of a router: the API keys and what clients and probes need are its alone."""
-    told = security_of(security, ROUTER)
+    """Return the section `security` of a router, with the keys that only clients and probes need."""
+    made = security_of(security, ROUTER)
     if security.tls is not None:
-        told["tls"]["client_certificates"] = security.tls.client_certificates
+        made["tls"]["client_certificates"] = security.tls.client_certificates
     if security.health_port is not None:
-        told["health_port"] = security.health_port
+        made["health_port"] = security.health_port
     if security.auth_tokens_file is not None:
-        told["auth_tokens_file"] = str(security.auth_tokens_file)
-    return told
+        made["auth_tokens_file"] = str(security.auth_tokens_file)
+    return made
 
 
 def controller_identity(security: Mapping[str, Any]) -> Identity | None:
-    """Of the controller, from what `security_of` says."""
+    """Return the controller's identity, from its section `security`."""
     return Identity.of(parse(SecurityConfig, dict(security), "security"))
 
 
 def registry_access_policy(identity: Identity | None) -> AccessPolicy:
-    """Routers and drafters may ask where replicas are; nobody can register by gRPC."""
+    """Return the registry's access policy: routers and drafters may read, no gRPC call can register."""
     return service_access_policy(SecurityConfig(), identity, ROUTER, certificate_name(Role.DRAFTER))
 
 
 def controller_security(security: PublicSecurityConfig) -> dict[str, Any]:
-    """Of the controller."""
+    """Return the section `security` of the controller."""
     return security_of(security, CONTROLLER)
 
 
 def located(security: PublicSecurityConfig, folder: Path) -> PublicSecurityConfig:
-    """With relative paths taken from `folder`; whether a file is there is seen where it is used."""
+    """Return the section with relative paths taken from `folder`; files are opened where they are used."""
     found: dict[str, Any] = {}
     if (tls := security.tls) is not None:
         files = {name: _in(folder, getattr(tls, name)) for name in ("certificate", "key", "ca")}

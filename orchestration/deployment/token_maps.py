@@ -1,4 +1,4 @@
-"""Whether another target speaks the tokens that running routers speak."""
+"""Check that a new target has the token map of the running routers."""
 
 from fly.errors import ConfigError
 from orchestration.deployment.file import Deployment
@@ -6,9 +6,9 @@ from services.common.token_map import token_map_hash
 
 
 def require_same_tokens(before: Deployment, after: Deployment) -> None:
-    """Rejects a target in whose token map the ids of running routers mean something else.
+    """Reject a target whose token map differs from that of the running routers.
 
-    Only of folders that can be read here; a router asks every target itself when it starts.
+    Only folders that can be read here are compared; a router asks every target itself when it starts.
 
     Raises:
         ConfigError: The maps differ.
@@ -19,6 +19,6 @@ def require_same_tokens(before: Deployment, after: Deployment) -> None:
         return
     if (known := token_map_hash(old)) and (other := token_map_hash(new)) and known != other:
         raise ConfigError(
-            f"target.model: {new} maps tokens to other ids than {old}, which running routers go by: end the"
-            " deployment first with flyserve down, or apply this under another name (key name)"
+            f"target.model: {new} maps tokens to other ids than {old}, which the running routers use: end"
+            " the deployment first with flyserve down, or apply this under another name (key name)"
         )

@@ -17,9 +17,9 @@ from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import Deployment, RouterTier
-from orchestration.deployment.plan import ACTORS, plan, total_cpus
+from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
-from orchestration.deployment.security import controller_security, router_security
+from orchestration.deployment.security import controller_security
 from orchestration.local.discovery import publish_local_deployment
 from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
@@ -196,35 +196,13 @@ def _with_detail(replica: ReplicaStatus) -> str:
     return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
 
 
-def router_config(deployment: Deployment, registry: str, options: LocalOptions) -> dict[str, Any]:
-    """The router's own configuration file, as plain data."""
-    router = deployment.router
-    return {
-        "model": str(deployment.target.model),
-        "registry": registry,
-        "host": router.host,
-        "grpc_port": router.grpc_port,
-        "http_port": router.http_port,
-        "http": {"cors_origins": list(router.cors_origins)},
-        "model_name": router.model_name,
-        "chat_template": None if router.chat_template is None else str(router.chat_template),
-        "balancing": router.balancing,
-        "max_concurrent": router.max_concurrent,
-        "max_queued": router.max_queued,
-        "start_timeout_s": options.startup_timeout_s,
-        "grace_s": options.grace_s,
-        "speculation": deployment.speculation.model_dump(mode="json", exclude_none=True),
-        "security": router_security(deployment.security),
-        "telemetry": {**deployment.telemetry.model_dump(exclude_none=True), "replica": "router-0"},
-    }
-
-
 @contextmanager
 def _router(
     deployment: Deployment, registry: str, folder: Path, options: LocalOptions
 ) -> Iterator[ServiceProcess]:
     config = folder / "router.yaml"
-    config.write_text(yaml.safe_dump(router_config(deployment, registry, options)), encoding="utf-8")
+    content = router_config(deployment, registry, options.startup_timeout_s, options.grace_s)
+    config.write_text(yaml.safe_dump(content), encoding="utf-8")
     command = (options.router, "--config", str(config))
     with service_process(
         command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""What the Ray actors of all tiers share; plain classes, made remote by the orchestration."""
+"""Base of the Ray actors of all tiers; plain classes, which the orchestration makes remote."""
 
 import os
 from collections.abc import Sequence
@@ -12,26 +12,27 @@ from services.common.telemetry.logs import configure_logging
 
 
 class ServiceActor:
-    """Hosts one replica's gRPC server, from its constructor on.
+    """Host one replica's gRPC server from the constructor on.
 
-    When the service can serve no more, the process ends.
+    The process ends when the service has failed.
 
     Attributes:
-        role: Its tier.
-        follower: Class of the actors that share a replica with this one, where that is possible.
-        followers: Their handles, in order of their ranks.
+        role: Tier of the replica.
+        follower: Class of the actors that share a replica with this one; None if the tier cannot be shared.
+        followers: Handles of the followers, in order of their ranks.
     """
 
     role: ClassVar[str]
     follower: ClassVar[type | None] = None
 
     def __init__(self, config: dict[str, Any], registry: str = "", followers: Sequence[Any] = ()) -> None:
-        """Builds and starts the host.
+        """Build and start the host.
 
         Args:
-            config: Of the tier, and under `ports` those that it may listen at; any free one without.
-            registry: host:port of the registry. Where the configuration names no address, the server listens
-                at the interface that leads there: on one machine at loopback, on a cluster at the node's own.
+            config: Configuration of the tier, and under `ports` the ports that it may listen at; any free
+                port if absent.
+            registry: host:port of the registry. If the configuration has no address, the server listens on
+                the interface that leads there: loopback on one machine, the node's own on a cluster.
             followers: Handles of the other actors of a shared replica.
 
         Raises:
@@ -46,15 +47,18 @@ class ServiceActor:
         self._thread = HostThread(lambda: self.build(config), _end_process)
 
     async def build(self, config: dict[str, Any]) -> Host:
-        """The tier's host, not yet started; runs on the host's own event loop."""
+        """Return the tier's host, not yet started; runs on the host's own event loop."""
         raise NotImplementedError
 
     def address(self) -> str:
-        """host:port of the gRPC server."""
+        """Return host:port of the gRPC server."""
         return self._thread.host.address
 
     def drain(self, grace_s: float) -> None:
-        """Lets running streams finish within `grace_s`, then frees everything; draining again joins in."""
+        """Let running streams finish within `grace_s`, then free everything.
+
+        A second call waits for the first.
+        """
         self._thread.stop(grace_s)
 
 

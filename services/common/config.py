@@ -1,33 +1,64 @@
-"""Configuration: frozen models made from files and flags; unknown keys are errors that name the nearest."""
+"""Configuration: frozen sections read from files and flags; an unknown key is an error."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from fly.errors import ConfigError
 
 
 class Config(BaseModel):
-    """Base of every configuration section."""
+    """Base of every section: the only declaration of its keys, defaults, limits and descriptions.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, strict=False)
+    The docstring below each field is the key's description in help texts, in the chart's schema and in
+    docs/configuration.md.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, strict=False, use_attribute_docstrings=True
+    )
+
+    reserved: ClassVar[Mapping[str, str]] = {}
+    """Keys of the service that this section does not accept, each with the reason."""
 
 
 C = TypeVar("C", bound=Config)
 
 
-def _named_switch(value: Any) -> Any:
-    """YAML reads a bare `on` or `off` as a truth value: its name again."""
+def _name_switch(value: Any) -> Any:
+    """Return the name of a switch: YAML reads a bare `on` or `off` as a boolean."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-AutoSwitch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_named_switch)]
-"""Something that is on, off, or decided by the program."""
+AutoSwitch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_name_switch)]
+"""A feature that is on, off, or decided by the program."""
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section class of a key's type; that of an optional section is the section itself."""
+    options = (annotation, *getattr(annotation, "__args__", ()))
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted name and the declaration of every key, those of nested sections included."""
+    for name, field in section.model_fields.items():
+        if (inner := section_of(field.annotation)) is not None:
+            yield from leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def changed_values(config: Config, section: type[Config]) -> dict[str, Any]:
+    """Return the values of the keys of `section` that differ from their defaults, as plain data."""
+    keys = set(section.model_fields) & set(type(config).model_fields)
+    return config.model_dump(mode="json", include=keys, exclude_defaults=True)
 
 
 class OneOf:
@@ -41,12 +72,12 @@ class OneOf:
 
 
 def parse(model: type[C], data: Any, source: str) -> C:
-    """Builds a configuration from plain data.
+    """Build a configuration from plain data.
 
     Args:
         model: The section.
         data: Mappings and scalars, as YAML gives them.
-        source: Where it comes from, for messages.
+        source: Where the data comes from, for messages.
 
     Raises:
         ConfigError: In one line: the key, the value found and the limit, for every fault.
@@ -62,32 +93,28 @@ def parse(model: type[C], data: Any, source: str) -> C:
         raise ConfigError(f"{source}: {faults}") from None
 
 
-def mapping(text: str, source: str) -> Any:
-    """Reads a flag that holds a mapping, as YAML or JSON.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
-
-
 def load_yaml(model: type[C], path: Path) -> C:
-    """Reads a configuration file.
+    """Read a configuration file.
 
     Raises:
         ConfigError: The file is missing, is not YAML, or breaks a limit.
     """
+    return parse(model, read_yaml(path, _keeps_secrets(model)), str(path))
+
+
+def read_yaml(path: Path, keeps_secrets: bool = False) -> Any:
+    """Return the plain data of a YAML file.
+
+    Raises:
+        ConfigError: The file is missing or is not YAML; the message quotes it unless it keeps secrets.
+    """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        told = "" if _keeps_secrets(model) else f": {' '.join(str(error).split())}"
-        raise ConfigError(f"{path}: is not YAML{told}") from None
-    return parse(model, data, str(path))
+        quoted = "" if keeps_secrets else f": {' '.join(str(error).split())}"
+        raise ConfigError(f"{path}: is not YAML{quoted}") from None
 
 
 def _describe(model: type[BaseModel], fault: Any) -> str:
@@ -96,30 +123,28 @@ def _describe(model: type[BaseModel], fault: Any) -> str:
     if not key:
         return message
     if fault["type"] == "extra_forbidden":
-        return f"{key}: unknown key{_nearest(model, fault['loc'])}"
+        return f"{key}: {_explain_unknown(model, fault['loc'])}"
+    if fault["type"] == "missing":
+        return f"{key}: is required"
     if _keeps_secrets(model):
         return f"{key}: {message}"
     return f"{key}: is {fault['input']!r}: {message}"
 
 
 def _keeps_secrets(model: type[BaseModel]) -> bool:
-    """Whether no message may show what was found."""
+    """Return whether no message may quote the values of this section."""
     return bool(model.model_config.get("hide_input_in_errors"))
 
 
-def _nearest(model: type[BaseModel], location: tuple[Any, ...]) -> str:
-    section: Any = model
+def _explain_unknown(model: type[BaseModel], location: tuple[Any, ...]) -> str:
+    """Say why a key is not accepted: it is reserved, or unknown; then name the nearest key."""
+    section: type[BaseModel] | None = model
     for part in location[:-1]:
-        section = _section(section, part)
-    keys = list(getattr(section, "model_fields", {}))
-    near = difflib.get_close_matches(str(location[-1]), keys, n=1)
-    return f", did you mean {near[0]!r}?" if near else f", one of {', '.join(sorted(keys))}"
-
-
-def _section(model: Any, part: Any) -> Any:
-    """The configuration class behind a key; an optional section counts as its class."""
-    field = getattr(model, "model_fields", {}).get(part)
-    if field is None:
-        return None
-    candidates = (field.annotation, *getattr(field.annotation, "__args__", ()))
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+        field = section.model_fields.get(part) if section is not None else None
+        section = section_of(field.annotation) if field is not None else None
+    name, keys = str(location[-1]), list(section.model_fields) if section is not None else []
+    reserved = section.reserved if section is not None and issubclass(section, Config) else {}
+    if name in reserved:
+        return f"cannot be set here: {reserved[name]}"
+    near = difflib.get_close_matches(name, keys, n=1)
+    return "unknown key" + (f", did you mean {near[0]!r}?" if near else f", one of {', '.join(sorted(keys))}")

@@ -1,52 +1,42 @@
-"""What every `python -m services.<tier>` does: one line per error, an address when ready, then drain."""
+"""Run a service in this process: print its address when it is ready, drain it on a signal."""
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
-
-import typer
 
 from fly.errors import FlyServeError
+from services.common.flags import fail
 from services.common.host import Host, serve_until_signalled
-from services.common.telemetry.config import TelemetryConfig
+from services.common.service_config import ProcessSection
 from services.common.telemetry.logs import configure_logging
 
 EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
 
 
-def run_service(
-    build: Callable[[], Awaitable[Host]], grace_s: float, role: str, telemetry: TelemetryConfig
-) -> None:
-    """Serves until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2.
+def run_service(build: Callable[[], Awaitable[Host]], config: ProcessSection, role: str) -> None:
+    """Serve until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2.
 
-    A service that fails ends the process with exit status 1: whoever supervises it starts another.
+    A service that fails ends the process with exit status 1, for its supervisor to start another.
 
     Args:
         build: Makes the host.
-        grace_s: For running calls at the end.
-        role: Of the process, for its log.
-        telemetry: How it logs.
+        config: Grace period and logs.
+        role: Role of the process, for its log.
     """
     import uvloop
 
-    configure_logging(telemetry, role)
+    configure_logging(config.telemetry, role)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(build, grace_s))
+            runner.run(_serve(build, config.grace_s))
     except FlyServeError as error:
         fail(str(error))
 
 
-def fail(message: str) -> NoReturn:
-    """Ends the process with one line."""
-    typer.echo(f"error: {message}", err=True)
-    sys.exit(EXIT_BAD_INPUT)
-
-
 async def _serve(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
     host = await build()
-    await serve_until_signalled(host, grace_s, lambda addresses: typer.echo(f"ready {' '.join(addresses)}"))
+    await serve_until_signalled(
+        host, grace_s, lambda addresses: print(f"ready {' '.join(addresses)}", flush=True)
+    )
     if host.failed.is_set():
         sys.exit(EXIT_FAILED)

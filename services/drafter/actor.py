@@ -1,4 +1,4 @@
-"""A drafter replica as a Ray actor: thin around the host."""
+"""Ray actors of drafter replicas, and of sub-drafter replicas that run a model."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from services.drafter.config import DrafterConfig
 
 
 class DrafterActor(ServiceActor):
-    """Serves from its constructor on."""
+    """Serve drafts from the constructor on."""
 
     role = "drafter"
 
@@ -20,6 +20,6 @@ class DrafterActor(ServiceActor):
 
 
 class ModelSubDrafterActor(DrafterActor):
-    """A sub-drafter replica that runs a model: the drafter's own servicer under another role."""
+    """Serve a model as a sub-drafter: the drafter's own servicer in another role."""
 
     role = "sub_drafter"

@@ -6,40 +6,52 @@ from typing import Literal
 
 from pydantic import Field
 
+from fly.messages import Role
 from services.common.config import AutoSwitch
+from services.common.service_config import ServeSection
 from services.drafter.session import DraftingLimits
-from services.engine.settings import ModelSettings
+from services.engine.config import ModelConfig, ModelSection
 
 
-class DrafterConfig(ModelSettings):
-    """What a drafter replica serves, where it listens, and who helps it.
+class DraftingSection(ModelSection):
+    """Size and speed of a replica that drafts with a model."""
 
-    Attributes:
-        role: `sub_drafter` for a tiny model that helps a drafter.
-        registry: host:port of the registry that knows the sub-drafters.
-        sub_drafter: host:port of a sub-drafter, or `dns:host:port` of several, where there is no registry.
-        max_draft: Longest draft that one step may ask for.
-        draft_ahead: Go on drafting while the target verifies, as if all were accepted. `auto` does where the
-            CPUs that this process may use are enough for all that was declared to run here, and else while
-            fewer sequences are open than there are CPUs: each keeps one busy with its verification.
-        declared_cpus: CPUs that the deployment's replicas and routers ask for together; unknown where nobody
-            says, and `auto` is then off.
-    """
+    max_draft: int = Field(DraftingLimits().max_draft, ge=1, le=1024)
+    """Longest draft that one step may ask for, in tokens."""
 
-    role: Literal["drafter", "sub_drafter"] = "drafter"
-    registry: str | None = None
-    sub_drafter: str | None = None
-    max_draft: int = Field(64, ge=1, le=1024)
+
+class DrafterSection(DraftingSection):
+    """Size and speed of a drafter replica."""
+
     draft_ahead: AutoSwitch = "auto"
+    """Continue to draft while the target verifies, as if all tokens were accepted. `auto` does so if the
+    CPUs of the machine are enough for the whole deployment; otherwise only while fewer sequences are open
+    than there are CPUs, because each sequence keeps one CPU busy with its verification."""
+
+
+class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
+    """Everything that the process of a drafter replica is started with."""
+
+    role: Literal[Role.DRAFTER, Role.SUB_DRAFTER] = Role.DRAFTER
+    """`drafter`, or `sub_drafter` for a tiny model that helps a drafter."""
+
+    registry: str | None = None
+    """host:port of the registry that lists the sub-drafters."""
+
+    sub_drafter: str | None = None
+    """host:port of a sub-drafter, or `dns:host:port` of several, if there is no registry."""
+
     declared_cpus: float | None = Field(None, gt=0)
+    """CPUs that the deployment's replicas and routers request together. Without it, `draft_ahead: auto` is
+    off."""
 
     @property
     def limits(self) -> DraftingLimits:
-        """The same for a session, on this machine."""
+        """The limits of a session on this machine."""
         return DraftingLimits(self.max_draft, self.ahead_sequences(len(os.sched_getaffinity(0))))
 
     def ahead_sequences(self, usable_cpus: int) -> float:
-        """Most open sequences with which to draft ahead on so many CPUs."""
+        """Return the number of open sequences up to which `usable_cpus` CPUs are enough to draft ahead."""
         if self.draft_ahead != "auto":
             return math.inf if self.draft_ahead == "on" else 0
         if self.declared_cpus is None:

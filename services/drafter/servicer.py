@@ -85,9 +85,9 @@ async def create_host(config: DrafterConfig) -> Host:
         ModelError: The model cannot be served.
     """
     identity = Identity.of(config.security)
-    caller = ROUTER if config.role == Role.DRAFTER.value else certificate_name(Role.DRAFTER)
+    caller = ROUTER if config.role is Role.DRAFTER else certificate_name(Role.DRAFTER)
     access_policy = service_access_policy(config.security, identity, caller)
-    engine = build_engine(config.engine_config(Role(config.role)))
+    engine = build_engine(config)
     await engine.start()
     sub_drafters = SubDrafters(_source(config, identity), identity)
     await sub_drafters.start()

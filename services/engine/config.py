@@ -1,41 +1,95 @@
-"""What an engine is made of."""
+"""Configuration of an engine: the keys of a model that a replica runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from fly.messages import Role
-from services.engine.sharding.settings import Sharding
+from services.common.config import Config
 from services.engine.simulation.language import SimulatedConfig
 
 StartFollowers = Callable[[int], None]
-"""Has every follower of a shared model join the group whose rendezvous is at this port; does not wait."""
+"""Make every follower of a shared model join the group whose rendezvous is at this port; does not wait."""
+
+HEARTBEATS_PER_TIMEOUT = 4
+_LONGEST_HEARTBEAT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """What an engine is made of.
+class Dtype(StrEnum):
+    """Compute type of a model."""
 
-    Attributes:
-        role: Tier of the service.
-        model: Folder of a model or its hub id, or the parameters of a simulated one.
-        dtype: Compute type, `float32` or `bfloat16`.
-        max_sequences: Sequences open at once.
-        kv_tokens: KV positions in all.
-        max_batch_tokens: Token rows per forward; more go in chunks.
-        max_queued: Sequences that may wait for a place.
-        threads: CPU threads of a forward.
-        device: Where torch computes.
-        sharding: How several processes share the model; None where it is whole in this one.
-    """
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class ModelSection(Config):
+    """Size and speed of a replica that runs a model."""
+
+    dtype: Dtype = Dtype.BFLOAT16
+    """Compute type."""
+
+    max_sequences: int = Field(64, ge=1, le=65_536)
+    """Sequences that one replica holds at once."""
+
+    max_queued: int = Field(64, ge=0)
+    """Sequences that may wait for a free place in one replica; further ones are rejected."""
+
+    kv_tokens: int = Field(65_536, ge=1)
+    """KV cache positions of one replica, for all its sequences."""
+
+    max_batch_tokens: int = Field(512, ge=1)
+    """Token rows of one forward; longer prefills are processed in chunks."""
+
+    threads: int = Field(1, ge=1, le=1024)
+    """CPU threads of a forward, in each process of a replica."""
+
+
+class Sharding(Config):
+    """Processes that share one model."""
+
+    shards: int = Field(1, ge=1, le=64)
+    """Processes that share one replica, all on one node, each with its own `threads`. Must divide the
+    model's attention heads, KV heads and MLP width."""
+
+    group_timeout_s: float = Field(60.0, gt=0)
+    """Time within which every process of a shared replica must take part in a collective operation; a
+    replica that has lost one is restarted as a whole."""
+
+    group_start_timeout_s: float = Field(600.0, gt=0)
+    """Time within which all processes of a shared replica must have started, and then have loaded their
+    parts."""
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Longest time without a plan for the followers, and until an idle leader notices a lost one."""
+        return min(self.group_timeout_s / HEARTBEATS_PER_TIMEOUT, _LONGEST_HEARTBEAT_S)
+
+
+class ModelConfig(ModelSection):
+    """Everything that an engine is built from."""
 
     role: Role
-    model: Path | SimulatedConfig
-    dtype: str = "bfloat16"
-    max_sequences: int = 64
-    kv_tokens: int = 65536
-    max_batch_tokens: int = 512
-    max_queued: int = 64
-    threads: int = 1
-    device: str = "cpu"
-    sharding: Sharding | None = None
+    """Tier of the service."""
+
+    model: Path | None = None
+    """Folder of the model, or `org/name@revision` on the model hub."""
+
+    simulated: SimulatedConfig | None = None
+    """Parameters of a simulated model, such as `{base_s: 0.02}`, instead of `model`."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """The process group that shares the model; None if one process holds all of it."""
+        return None
+
+    @model_validator(mode="after")
+    def _has_one_model(self) -> Self:
+        if (self.model is None) == (self.simulated is None):
+            raise ValueError("give either model or simulated")
+        return self

@@ -12,6 +12,7 @@ from fly.clock import Clock
 from fly.errors import NotReady
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
+from services.engine.config import ModelSection
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture, IdleJob
 from services.engine.open_limits import check_open
@@ -36,8 +37,8 @@ class Engine(ABC):
         info: The model; its context length is limited by the KV memory.
     """
 
-    def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
-        self._core = EngineCore(runner, max_batch_tokens, max_queued, clock)
+    def __init__(self, runner: Runner, config: ModelSection, clock: Clock) -> None:
+        self._core = EngineCore(runner, config.max_batch_tokens, config.max_queued, clock)
         self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
         self._limited_by = "the model" if self.info == runner.info else "KV memory"
         self._is_running = False

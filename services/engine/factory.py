@@ -1,12 +1,11 @@
-"""From a configuration to an engine; torch is imported only where a real model asks for it."""
+"""Build an engine from its configuration; torch is imported only for a real model."""
 
 import logging
 
 from fly.clock import Clock, SystemClock
-from services.engine.config import EngineConfig, StartFollowers
+from services.engine.config import ModelConfig, StartFollowers
 from services.engine.engine import Engine
 from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.language import SimulatedConfig
 from services.engine.simulation.runner import SimulatedRunner
 from services.engine.thread_engine import ThreadEngine
 
@@ -14,29 +13,29 @@ logger = logging.getLogger(__name__)
 
 
 def build_engine(
-    config: EngineConfig, clock: Clock | None = None, start_followers: StartFollowers | None = None
+    config: ModelConfig, clock: Clock | None = None, start_followers: StartFollowers | None = None
 ) -> Engine:
-    """An engine, loaded but not started.
+    """Return an engine, loaded but not started.
 
     Args:
-        config: What to build.
-        clock: On which a simulated model waits; the system's by default.
-        start_followers: Of a shared model, which this process leads.
+        config: Model, memory and limits.
+        clock: Clock of a simulated model; the system's by default.
+        start_followers: Starts the followers of a shared model, which this process leads.
 
     Raises:
         ModelError: The model cannot be served.
     """
-    if isinstance(config.model, SimulatedConfig):
-        simulated = SimulatedRunner(config.model, config.role, config.max_sequences, config.kv_tokens)
-        return ClockEngine(simulated, clock or SystemClock(), config.max_batch_tokens, config.max_queued)
+    if config.simulated is not None:
+        simulated = SimulatedRunner(config.simulated, config.role, config.max_sequences, config.kv_tokens)
+        return ClockEngine(simulated, clock or SystemClock(), config)
     if config.sharding is not None:
         assert start_followers is not None, "a shared model has followers"
         from services.engine.sharding.leader import lead
 
         leader = lead(config, start_followers)
-        return ThreadEngine(leader, config.max_batch_tokens, config.max_queued, keepalive=leader)
-    from services.engine.runners import load
+        return ThreadEngine(leader, config, keepalive=leader)
+    from services.engine.forward.torch_runner import load_runner
 
-    runner = load(config)
+    runner = load_runner(config)
     logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
-    return ThreadEngine(runner, config.max_batch_tokens, config.max_queued)
+    return ThreadEngine(runner, config)

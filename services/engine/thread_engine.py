@@ -11,6 +11,7 @@ from functools import partial
 
 from fly.clock import SystemClock
 from services.engine.base import Keepalive, Runner, RunnerLost
+from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine, forward_error
 from services.engine.future import EngineFuture, deliver_all
 from services.engine.scheduling.job import ScheduledJob, forward_inputs
@@ -26,19 +27,17 @@ class ThreadEngine(Engine):
     def __init__(
         self,
         runner: Runner,
-        max_batch_tokens: int = 512,
-        max_queued: int = 64,
+        config: ModelSection | None = None,
         keepalive: Keepalive | None = None,
     ) -> None:
         """Take ownership of a runner.
 
         Args:
             runner: Computes the forwards.
-            max_batch_tokens: Token rows per forward.
-            max_queued: Sequences that may wait to be opened.
+            config: Limits of a forward and of the queue.
             keepalive: Called while the runner is idle, and closed when the engine ends.
         """
-        super().__init__(runner, max_batch_tokens, max_queued, SystemClock())
+        super().__init__(runner, config or ModelSection(), SystemClock())
         self._runner = runner
         self._keepalive = keepalive
         self._keepalive_due_s = 0.0

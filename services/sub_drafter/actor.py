@@ -1,4 +1,4 @@
-"""A sub-drafter replica as a Ray actor: thin around the host."""
+"""Ray actor of a sub-drafter replica that looks tokens up."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from services.sub_drafter.servicer import create_host
 
 
 class SubDrafterActor(ServiceActor):
-    """Serves from its constructor on."""
+    """Serve proposals from the constructor on."""
 
     role = "sub_drafter"
 

@@ -1,4 +1,4 @@
-"""A target replica as Ray actors: thin around the host, and around the followers of a shared model."""
+"""Ray actors of a target replica: the host, and the followers of a shared model."""
 
 import contextlib
 import logging
@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from threading import Timer
 from typing import Any
 
-from fly.messages import Role
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
@@ -15,38 +14,38 @@ from services.target.config import TargetConfig
 
 logger = logging.getLogger(__name__)
 
-_LAST_WORDS_S = 1.0
+_EXIT_DELAY_S = 1.0
 
 
 class TargetFollower:
-    """One rank of a shared replica besides its leader; its process ends with the group."""
+    """Rank of a shared replica other than its leader; its process ends with the group."""
 
     def __init__(self) -> None:
         self._end: Future[str] = Future()
 
     def follow(self, config: dict[str, Any], rank: int, port: int) -> None:
-        """Takes part in the group whose rendezvous is at `port` of this node, until the group ends."""
+        """Take part in the group whose rendezvous is at `port` of this node, until the group ends."""
         try:
             from services.engine.sharding.follower import follow
 
-            follow(parse(TargetConfig, config, "target").engine_config(Role.TARGET), rank, port)
+            follow(parse(TargetConfig, config, "target"), rank, port)
         except Exception as error:
             logger.exception("rank %d has ended", rank)
             self._end.set_result(f"rank {rank} has ended: {error}")
         else:
-            self._end.set_result(f"rank {rank} was told to end")
-        # NOTE: without a group it is of no use, whether or not somebody is there to end it.
-        Timer(_LAST_WORDS_S, os._exit, (0,)).start()
+            self._end.set_result(f"rank {rank} has ended with its group")
+        # NOTE: it is useless without its group, even if no process is left to end it.
+        Timer(_EXIT_DELAY_S, os._exit, (0,)).start()
 
     def end(self, timeout_s: float) -> str | None:
-        """Waits for its end, and says why; None where it has not ended within `timeout_s`."""
+        """Wait for the end and return the reason; None if it has not ended within `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             return self._end.result(timeout_s)
         return None
 
 
 class TargetActor(ServiceActor):
-    """Serves from its constructor on; leads its followers where it has some."""
+    """Serve from the constructor on; lead the followers of a shared model."""
 
     role = "target"
     follower = TargetFollower

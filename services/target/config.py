@@ -1,38 +1,30 @@
 """Configuration of one target replica."""
 
-from dataclasses import replace
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from fly.messages import Role
-from services.engine.config import EngineConfig
-from services.engine.settings import ModelSettings
-from services.engine.sharding.settings import Sharding
+from services.common.service_config import ServeSection
+from services.engine.config import ModelConfig, ModelSection, Sharding
 
 
-class TargetConfig(ModelSettings):
-    """What a target replica serves and where it listens.
+class TargetSection(ModelSection, Sharding):
+    """Size and speed of a target replica, which several processes may share."""
 
-    Attributes:
-        shards: Processes that share the model, each with `threads` of its own.
-        group_timeout_s: Within which each of them takes part in what all do; else the replica ends.
-        group_start_timeout_s: Within which all of them have started, and then have loaded their parts.
-    """
 
-    shards: int = Field(1, ge=1, le=64)
-    group_timeout_s: float = Field(60.0, gt=0)
-    group_start_timeout_s: float = Field(600.0, gt=0)
+class TargetConfig(TargetSection, ModelConfig, ServeSection):
+    """Everything that the process of a target replica is started with."""
+
+    role: Literal[Role.TARGET] = Role.TARGET
+    """Tier of the service."""
+
+    @property
+    def sharding(self) -> Sharding | None:
+        return self if self.shards > 1 else None
 
     @model_validator(mode="after")
     def _shares_a_real_model(self) -> Self:
         if self.shards > 1 and self.simulated is not None:
             raise ValueError(f"shards: is {self.shards}, must be 1 for a simulated model")
         return self
-
-    def engine_config(self, role: Role) -> EngineConfig:
-        config = super().engine_config(role)
-        if self.shards == 1:
-            return config
-        sharding = Sharding(self.shards, self.group_timeout_s, self.group_start_timeout_s)
-        return replace(config, sharding=sharding)

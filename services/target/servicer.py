@@ -72,8 +72,7 @@ async def create_host(config: TargetConfig, start_followers: StartFollowers | No
         ModelError: The model is not supported.
     """
     access_policy = service_access_policy(config.security, Identity.of(config.security), ROUTER)
-    engine_config = config.engine_config(Role.TARGET)
-    engine = build_engine(engine_config, None, start_followers or spawn_followers(engine_config))
+    engine = build_engine(config, None, start_followers or spawn_followers(config))
     await engine.start()
     telemetry = Telemetry(config.telemetry, Role.TARGET.value)
     return host_engine(engine, config.address, access_policy, telemetry)

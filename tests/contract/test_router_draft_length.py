@@ -16,7 +16,7 @@ from router.config import RouterConfig, SpeculationConfig
 from router.server import create_host
 from services.drafter import servicer as drafter
 from services.drafter.sub_drafters import SubDrafters
-from services.engine.config import EngineConfig
+from services.engine.config import ModelConfig
 from services.engine.factory import build_engine
 from services.engine.simulation.runner import SimulatedConfig
 from services.target import servicer as target
@@ -41,7 +41,7 @@ async def deployed(folder: Path, drafts: SimulatedConfig) -> AsyncIterator[Rig]:
     async with AsyncExitStack() as stack:
         hosts = []
         for role, model in ((Role.TARGET, LANGUAGE), (Role.DRAFTER, drafts)):
-            engine = build_engine(EngineConfig(role, model, max_sequences=16), CLOCK)
+            engine = build_engine(ModelConfig(role=role, simulated=model, max_sequences=16), CLOCK)
             await engine.start()
             if role is Role.TARGET:
                 hosts.append(target.host_engine(engine))

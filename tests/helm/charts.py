@@ -16,7 +16,7 @@ from tools.chart_goldens import EXAMPLES
 CPU_DEMO, SECURED = (next(e for e in EXAMPLES if e.stem == name) for name in ("cpu-demo", "secured"))
 
 SECRETS = "/etc/flyserve-secrets"
-"""Where pods have them."""
+"""Folder of the Secrets in a pod."""
 CERTIFIED = ("router", "controller", "target", "drafter", "sub-drafter")
 
 Manifest = dict[str, Any]

@@ -1,4 +1,4 @@
-"""What is rendered fits the code that reads it: files, commands, ports, probes."""
+"""The rendered objects fit the code that reads them: files, commands, ports, probes."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,7 @@ import yaml
 from fly.messages import Role
 from flyserve.cli import app
 from orchestration.deployment.file import LAST_METRICS_OFFSET, METRICS_OFFSETS, Deployment
-from orchestration.deployment.plan import metrics_port, plan
-from orchestration.local.runner import LocalOptions, router_config
+from orchestration.deployment.plan import metrics_port, plan, router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
@@ -36,7 +35,7 @@ def container(manifests: list[Manifest], role: str) -> Any:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_rendered_files_are_deployments_that_routers_understand(example: Path, tmp_path: Path) -> None:
     for made in deployments(objects((RENDERED / example.name).read_text()), tmp_path):
-        config = parse(RouterConfig, router_config(made, "registry:1", LocalOptions()), "router")
+        config = parse(RouterConfig, router_config(made, "registry:1", 60.0, 5.0), "router")
         assert config.host == "0.0.0.0"
         assert plan(made, "registry:1")
 
@@ -88,7 +87,7 @@ def test_the_commands_are_the_ones_of_the_command_line(tmp_path: Path) -> None:
 
 
 def read_arguments(command: str, arguments: list[str]) -> dict[str, Any]:
-    """What a command takes its arguments for; an unknown one is an error."""
+    """Return the parameters that a command reads from its arguments; an unknown one is an error."""
     group: Any = typer.main.get_command(app)
     params: dict[str, Any] = group.commands[command].make_context(command, arguments).params
     return params
@@ -153,7 +152,7 @@ def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
     router = container(manifests, "router")
     assert router["readinessProbe"]["grpc"] == {"port": 50051, "service": SERVICE_NAME}
     assert router["livenessProbe"]["grpc"] == {"port": 50051, "service": ""}
-    # With TLS health is told in plaintext at a port of its own.
+    # With TLS, health is served in plaintext at its own port.
     secured = container(rendered(tmp_path, None, SECURED), "router")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert secured[probe]["grpc"] == {**router[probe]["grpc"], "port": 50053}
@@ -177,9 +176,9 @@ def test_monitors_scrape_the_ports_at_which_metrics_are_told(tmp_path: Path) -> 
         for port in pod["spec"]["containers"][0].get("ports", [])
     }
     scraped = {end["port"] for end in one(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]}
-    told = {spec.config["telemetry"]["metrics_port"] for spec in plan(made, "registry:1")}
+    used = {spec.config["telemetry"]["metrics_port"] for spec in plan(made, "registry:1")}
     # Two targets share a pod, and take the first two ports of their tier.
-    assert {ports[name] for name in scraped} == told | {metrics_port(made.telemetry, Role.TARGET, 1)}
+    assert {ports[name] for name in scraped} == used | {metrics_port(made.telemetry, Role.TARGET, 1)}
     (endpoint,) = one(manifests, "ServiceMonitor")["spec"]["endpoints"]
     assert ports[endpoint["port"]] == made.telemetry.metrics_port
     # Its queries are held against the code's metrics where those are tested.

@@ -1,4 +1,4 @@
-"""What is rendered starts with mounted certificates and API keys, and follows them when they change."""
+"""The rendered processes start with mounted certificates and API keys, and read changed ones."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,9 +15,8 @@ from fly.messages import Endpoint, Role
 from flyserve import AsyncClient, Tls
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.file import Deployment, load_deployment
-from orchestration.deployment.plan import plan
+from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.security import controller_identity, controller_security, registry_access_policy
-from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from router.server import create_host as create_router
 from services.common.channel import open_channel
@@ -71,7 +70,7 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
         registry.publish(
             (Endpoint(Role.TARGET, target, "target-0"), Endpoint(Role.DRAFTER, drafter, "drafter-0"))
         )
-        config = router_config(made, address, LocalOptions())
+        config = router_config(made, address, 60.0, 5.0)
         here = {"model": save_tokenizer(folder), "host": "127.0.0.1", "grpc_port": 0, "http_port": 0}
         config |= {**here, "telemetry": {}, "security": {**config["security"], "health_port": 0}}
         router = await create_router(parse(RouterConfig, config, "test"))
@@ -80,7 +79,7 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
 
 
 def client(router: Host, root: Path, token: str) -> AsyncClient:
-    """Who has what the pod of `helm test` has."""
+    """Build a client with the credentials of the pod of `helm test`."""
     folder = root / SECRETS.removeprefix("/")
     own = folder / "tls" / "client"
     tls = Tls(folder / "ca" / "ca.crt", own / "tls.crt", own / "tls.key")
@@ -88,7 +87,7 @@ def client(router: Host, root: Path, token: str) -> AsyncClient:
 
 
 async def drafted(router: Host, root: Path, token: str) -> int:
-    """How many tokens were drafted for a response."""
+    """Return the number of tokens that were drafted for a response."""
     async with client(router, root, token) as asking:
         return (await asking.generate("Ada has", 24)).statistics.drafted
 

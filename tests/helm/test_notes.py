@@ -1,4 +1,4 @@
-"""What helm tells whoever has installed the chart."""
+"""The notes that helm prints after an installation."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestration.local.runner import LocalOptions, router_config
+from orchestration.deployment.plan import router_config
 from router.config import RouterConfig
 from router.servicer import SERVICE_NAME
 from services.common.config import parse
@@ -43,7 +43,7 @@ def test_the_notes_have_lines_to_try(tmp_path: Path) -> None:
 def test_the_notes_name_the_model_as_routers_do(example: Path, tmp_path: Path) -> None:
     (shown,) = re.findall(r'-d \'(.*"model".*)\'', shown_notes(tmp_path, example))
     made = deployments(objects((RENDERED / example.name).read_text()), tmp_path)[0]
-    config = parse(RouterConfig, router_config(made, "registry:1", LocalOptions()), "router")
+    config = parse(RouterConfig, router_config(made, "registry:1", 60.0, 5.0), "router")
     assert json.loads(shown)["model"] == config.served_name
 
 

@@ -1,4 +1,4 @@
-"""How many pods there may be follows how many replicas there may be."""
+"""The limits of the pods follow from the limits of the replicas."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ PAIRS = {
 
 
 def groups(folder: Path, values: Any) -> dict[str, tuple[int, int, int]]:
-    """Of each group the pods at least, at first, at most."""
+    """Return the fewest, first and most pods of each group."""
     spec = one(rendered(folder, values), "RayCluster")["spec"]
     return {
         g["groupName"]: (g["minReplicas"], g["replicas"], g["maxReplicas"]) for g in spec["workerGroupSpecs"]
@@ -75,7 +75,7 @@ def test_without_it_pods_stay_as_they_are(tmp_path: Path) -> None:
     cluster = one(rendered(tmp_path, values), "RayCluster")
     assert cluster["spec"]["enableInTreeAutoscaling"] is False
     assert "autoscalerOptions" not in cluster["spec"]
-    # Nobody in the head talks to Kubernetes then.
+    # Nothing in the head calls Kubernetes then.
     assert cluster["spec"]["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is False
     assert groups(tmp_path, values)["target"] == (2, 2, 2)
 

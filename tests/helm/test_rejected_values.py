@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {**GPUS, "pods": {"target": {"gpus": 2}}},
         ("pods.target.gpus: is 2", "take 4", "set pods.target.gpus to 4"),
     ),
-    "GPUs that nobody uses": ({"pods": {"target": {"gpus": 8}}}, ("pods.target.gpus: is 8", "take 0")),
+    "GPUs that no replica uses": ({"pods": {"target": {"gpus": 8}}}, ("pods.target.gpus: is 8", "take 0")),
     "guests beyond the GPUs": (
         {
             "target": {"gpus": 1},
@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("target.autoscaling.max: is 4", "2 places", "set ray.autoscaling.enabled to true"),
     ),
-    "replicas beside others without pods": (
+    "replicas next to others without pods": (
         {"ray": {"autoscaling": {"enabled": False}}},
         ("rollout.surge: is 1", "ray.autoscaling.enabled is false", "set rollout.surge to 0"),
     ),
@@ -158,9 +158,9 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"security": {"auth_tokens_file": "keys.yaml"}},
         ("secrets.authTokens: is empty", "name the Secret"),
     ),
-    "a Secret of API keys that nobody asks for": (
+    "a Secret of API keys that no key names": (
         {"secrets": {"authTokens": "keys"}},
-        ("security.auth_tokens_file: is null", "lets everybody in"),
+        ("security.auth_tokens_file: is null", "accepts every client"),
     ),
     "API keys by a path": (
         {"security": {"auth_tokens_file": "/etc/keys.yaml"}, "secrets": {"authTokens": "keys"}},
@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"pods": {"router": {"autoscaling": {"enabled": True, "minReplicas": 9, "maxReplicas": 3}}}},
         ("pods.router.autoscaling.minReplicas: is 9", "maxReplicas"),
     ),
-    "ServiceMonitor where nobody knows it": (
+    "ServiceMonitor without its operator": (
         {"monitoring": {"serviceMonitor": {"enabled": True}}},
         ("monitoring.serviceMonitor.enabled", "Prometheus operator"),
     ),

@@ -1,4 +1,4 @@
-"""What an upgrade changes, and what it leaves alone."""
+"""The objects that an upgrade changes, and those that it keeps."""
 
 from pathlib import Path
 from typing import Any

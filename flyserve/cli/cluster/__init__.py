@@ -1,1 +1,1 @@
-"""Commands that talk to a deployment's controller through Ray."""
+"""Commands that call a deployment's controller through Ray."""

@@ -1,4 +1,4 @@
-"""`flyserve apply`: makes a deployment file true on a Ray cluster."""
+"""`flyserve apply`: create or update a deployment on a Ray cluster."""
 
 import time
 from pathlib import Path
@@ -27,22 +27,22 @@ flyserve apply deployment.yaml --no-wait --ray-address head:6379"""
 def apply(
     deployment: Annotated[Path, typer.Argument(help="Deployment file.")],
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where another file's deployment has this name.")
+        bool, typer.Option("--replace", help="Replace the deployment of another file that has this name.")
     ] = False,
-    wait: Annotated[bool, typer.Option(help="Return when everything serves as the file says.")] = True,
-    timeout_s: Annotated[float, typer.Option(min=1, help="For --wait.")] = 600.0,
+    wait: Annotated[bool, typer.Option(help="Return only when all replicas serve as the file says.")] = True,
+    timeout_s: Annotated[float, typer.Option(min=1, help="Time limit of --wait, in seconds.")] = 600.0,
     ray_address: RayAddress = None,
     dashboard: Annotated[
         str | None,
         typer.Option(
-            help="http://host:port of Ray's dashboard, for who is no node of the cluster: the head applies"
-            " the file, with --replace and --wait."
+            help="http://host:port of Ray's dashboard, for use outside the cluster: a job on the head"
+            " applies the file, with --replace and --wait."
         ),
     ] = None,
 ) -> None:
-    """Create or update a deployment on a Ray cluster; applying the same again changes nothing.
+    """Create or update a deployment on a Ray cluster; applying the same file again changes nothing.
 
-    Only what has changed is touched: replicas are added, drained, or replaced one by one.
+    Only changed keys have an effect: replicas are added, drained, or replaced one by one.
     """
     with reported_errors():
         if dashboard is not None:
@@ -73,10 +73,10 @@ def apply(
 
 
 def wait_until_complete(controller: Any, timeout_s: float) -> None:
-    """Returns when everything desired serves and nothing else does; tells its progress on stderr.
+    """Wait until all desired replicas serve and no others run; print the progress on stderr.
 
     Raises:
-        NotReady: That is not so in time; says what is missing and why.
+        NotReady: The time is over; the message says what is missing and why.
     """
     deadline = time.monotonic() + timeout_s
     with messages().status("waiting for the replicas") as progress:

@@ -1,4 +1,4 @@
-"""Which deployment a command is about, and how its controller is reached."""
+"""Options that name a deployment, and the connection to its controller."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from orchestration.control.status import DeploymentStatus
 
 ANSWER_S = 30.0
-"""Within which a controller answers; one that is being restarted takes a few seconds."""
+"""Time limit of a controller's answer; a controller that restarts takes a few seconds."""
 
-Name = Annotated[str, typer.Option(help="Of the deployment: its file's key name.")]
+Name = Annotated[str, typer.Option(help="Name of the deployment: key name of its file.")]
 RayAddress = Annotated[
     str | None,
     typer.Option(
-        help="host:port of Ray's GCS; else RAY_ADDRESS, what flyserve up runs here, or this node's Ray."
+        help="host:port of Ray's GCS; default: RAY_ADDRESS, the Ray of flyserve up, or this node's Ray."
     ),
 ]
 DEFAULT_NAME = "default"
@@ -24,7 +24,7 @@ DEFAULT_NAME = "default"
 
 @contextmanager
 def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
-    """The handle of a running deployment's controller."""
+    """Connect to Ray and yield the handle of a deployment's controller."""
     from orchestration.ray.connection import ray_connection
     from orchestration.ray.controller_client import find_controller
 
@@ -33,7 +33,7 @@ def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
 
 
 def read_status(controller: Any) -> "DeploymentStatus":
-    """Asks a controller."""
+    """Return the status that a controller reports."""
     from orchestration.ray.controller_client import get_result
 
     status: DeploymentStatus = get_result(controller.status.remote(), ANSWER_S)

@@ -1,4 +1,4 @@
-"""`flyserve router`: a router of a deployment, in this process."""
+"""`flyserve router`: run a router of a deployment in this process."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,28 +16,30 @@ flyserve router deployment.yaml --registry head:50052"""
 def router(
     deployment: Annotated[Path, typer.Argument(help="The file that was applied.")],
     registry: Annotated[
-        str | None, typer.Option(help="host:port of the registry; when absent the controller is asked.")
+        str | None, typer.Option(help="host:port of the registry; default: ask the controller.")
     ] = None,
-    start_timeout_s: Annotated[float, typer.Option(min=1, help="For the first target to be there.")] = 120.0,
+    start_timeout_s: Annotated[
+        float, typer.Option(min=1, help="Time limit for the first target, in seconds.")
+    ] = 120.0,
     ray_address: RayAddress = None,
 ) -> None:
-    """Serve a deployment's public API from this machine, as its file says; run as many as needed.
+    """Serve a deployment's public API from this machine; run as many routers as you need.
 
-    With the registry's address it needs no Ray on this machine.
+    With --registry, this machine needs no Ray.
     """
     with reported_errors():
         from orchestration.deployment.file import load_deployment
-        from orchestration.local.runner import LocalOptions, router_config
+        from orchestration.deployment.plan import router_config
         from router.config import RouterConfig
         from router.server import create_host
         from services.common.config import parse
         from services.common.launch import run_service
 
         made = load_deployment(deployment)
-        options = LocalOptions(startup_timeout_s=start_timeout_s)
-        config = router_config(made, registry or _registry_of(made.name, ray_address), options)
-        parsed = parse(RouterConfig, {**config, "grace_s": made.rollout.drain_s}, str(deployment))
-        run_service(lambda: create_host(parsed), parsed.grace_s, "router", parsed.telemetry)
+        registry = registry or _registry_of(made.name, ray_address)
+        content = router_config(made, registry, start_timeout_s, grace_s=made.rollout.drain_s)
+        config = parse(RouterConfig, content, str(deployment))
+        run_service(lambda: create_host(config), config, "router")
 
 
 def _registry_of(name: str, ray_address: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`flyserve scale`, `flyserve drain`, `flyserve down`: fewer or more replicas, another one, none."""
+"""`flyserve scale`, `flyserve drain`, `flyserve down`: change, replace or end replicas."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -28,14 +28,14 @@ flyserve down --grace-s 300"""
 
 
 def scale(
-    tiers: Annotated[list[str], typer.Argument(help="Such as target=4; may repeat.")],
+    tiers: Annotated[list[str], typer.Argument(help="Tier and number, such as target=4; may repeat.")],
     name: Name = DEFAULT_NAME,
     ray_address: RayAddress = None,
 ) -> None:
-    """Change how many replicas of a tier run; what is let go finishes its streams first.
+    """Set the number of replicas of a tier; replicas that are removed finish their streams first.
 
-    Until the deployment's file is applied again, which says another number. A tier with autoscaling takes it
-    within its limits, and goes on from there.
+    The number holds until the deployment's file is applied again. A tier with autoscaling accepts numbers
+    within its limits and continues from there.
     """
     with reported_errors():
         replicas = parse_tiers(tiers)
@@ -48,12 +48,12 @@ def scale(
 
 
 def drain(
-    replica: Annotated[str, typer.Argument(help="Such as target-0.")],
-    now: Annotated[bool, typer.Option("--now", help="Without waiting until its successor serves.")] = False,
+    replica: Annotated[str, typer.Argument(help="Name of the replica, such as target-0.")],
+    now: Annotated[bool, typer.Option("--now", help="Do not wait until its successor serves.")] = False,
     name: Name = DEFAULT_NAME,
     ray_address: RayAddress = None,
 ) -> None:
-    """Replace a replica by another one, on another node where possible; its streams finish first."""
+    """Replace a replica, on another node if possible; its streams finish first."""
     with reported_errors(), controller_of(name, ray_address) as controller:
         from orchestration.ray.controller_client import get_result
 
@@ -63,10 +63,12 @@ def drain(
 
 def down(
     name: Name = DEFAULT_NAME,
-    grace_s: Annotated[float, typer.Option(min=0, help="Seconds that running streams may go on.")] = 30.0,
+    grace_s: Annotated[
+        float, typer.Option(min=0, help="Time that running streams have to finish, in seconds.")
+    ] = 30.0,
     ray_address: RayAddress = None,
 ) -> None:
-    """Drain and end a deployment and its controller; Ray and routers go on."""
+    """Drain and end a deployment and its controller; Ray and the routers continue to run."""
     with reported_errors(), controller_of(name, ray_address) as controller:
         from orchestration.ray.controller_client import stop_controller
 
@@ -75,10 +77,10 @@ def down(
 
 
 def parse_tiers(tiers: Sequence[str]) -> "dict[Role, int]":
-    """What `target=4 drafter=2` says.
+    """Return the numbers of `target=4 drafter=2`, by tier.
 
     Raises:
-        ConfigError: One of them does not say it so.
+        ConfigError: An argument has another form.
     """
     from fly.messages import Role
 

@@ -1,4 +1,4 @@
-"""`flyserve status`: every replica of a deployment, live."""
+"""`flyserve status`: show every replica of a deployment, live."""
 
 import json
 import time
@@ -24,9 +24,9 @@ flyserve status --json | jq .tiers"""
 
 def status(
     name: Name = DEFAULT_NAME,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per look.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two refreshes.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per refresh.")] = False,
     ray_address: RayAddress = None,
 ) -> None:
     """Show a deployment's tiers and replicas: node, state, load, last fault and its remedy."""

@@ -1,4 +1,4 @@
-"""A deployment's status for people: tiers, replicas, faults with their remedies."""
+"""Text view of a deployment's status: tiers, replicas, faults with their remedies."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ _HEADINGS = ("replica", "start", "state", "since", "node", "address", "sequences
 
 
 def status_view(status: "DeploymentStatus") -> RenderableType:
-    """All of it."""
+    """Return the whole view."""
     starts = status.controller_starts
     head = f"{status.name}: registry {status.registry}, controller started {starts} time{'s' * (starts > 1)}"
     notes = map(Text, [*_autoscaling(status), *status.notes])
@@ -32,7 +32,7 @@ def status_view(status: "DeploymentStatus") -> RenderableType:
 
 
 def summary(status: "DeploymentStatus") -> str:
-    """How many replicas of each tier are ready, such as `target 1/2 (1 to be replaced), drafter 0/1`."""
+    """Return the ready replicas of each tier, such as `target 1/2 (1 to be replaced), drafter 0/1`."""
     return ", ".join(
         f"{tier.role.value} {tier.ready}/{tier.desired}"
         + (f" ({tier.outdated} to be replaced)" if tier.outdated else "")
@@ -41,12 +41,12 @@ def summary(status: "DeploymentStatus") -> str:
 
 
 def is_complete(status: "DeploymentStatus") -> bool:
-    """Whether everything desired serves and nothing else does."""
+    """Return whether all desired replicas serve and no others run."""
     return all(row.state.value == "ready" and row.is_current for row in status.replicas)
 
 
 def _replicas(status: "DeploymentStatus") -> Text:
-    """One line each; wide ones are left to the terminal, which loses nothing of them."""
+    """Return one line per replica; the terminal wraps wide ones, so that nothing is cut."""
     rows = [_HEADINGS, *map(_cells, status.replicas)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     lines = [Text(_line(_HEADINGS, widths), style="dim")]
@@ -70,7 +70,7 @@ def _cells(row: "ReplicaStatus") -> tuple[str, ...]:
 
 
 def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:
-    """How many replicas autoscaled tiers should have, within which limits, and why."""
+    """Yield the desired replicas of each autoscaled tier, with the limits and the reason."""
     for tier in status.tiers:
         if (how := tier.autoscaling) is not None:
             yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.reason}"
@@ -83,7 +83,7 @@ def _faults(status: "DeploymentStatus") -> Iterator[Text]:
 
 
 def fault_line(row: "ReplicaStatus") -> str:
-    """What is wrong with a replica, and what helps."""
+    """Return the fault of a replica and its remedy."""
     return f"{row.replica}: {row.detail}" + (f"; {row.remedy}" if row.remedy else "")
 
 

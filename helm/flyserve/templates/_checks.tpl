@@ -1,4 +1,4 @@
-{{/* What no schema can say: values that do not go together. Each check names the key and the remedy. */}}
+{{/* Checks across values, which a schema cannot express. Each names the key and the remedy. */}}
 
 {{- define "flyserve.checks" -}}
 {{- include "flyserve.checkApi" . -}}
@@ -25,7 +25,7 @@
 {{- fail "models.existingClaim: is set, and models.persistence.size, too: keep one of them" -}}
 {{- end -}}
 {{- $kvHeads := int .Values.models.kvHeads -}}
-{{- $shards := int (.Values.target.shards | default 1) -}}
+{{- $shards := int (.Values.target.shards | default (include "flyserve.defaults" . | fromJson).shards) -}}
 {{- if and $kvHeads (mod $kvHeads $shards) -}}
 {{- fail (printf "target.shards: is %d, which does not divide the model's %d KV heads (models.kvHeads): take a divisor of %d" $shards $kvHeads $kvHeads) -}}
 {{- end -}}
@@ -43,7 +43,7 @@
 {{- fail (printf "%s.model: is %s, but nothing is mounted at %s: set models.existingClaim or models.persistence.size" .role $model $values.models.mountPath) -}}
 {{- end -}}
 {{- if eq .role "sub_drafter" -}}
-{{- $engine := $tier.engine | default "ngram" -}}
+{{- $engine := $tier.engine | default (include "flyserve.defaults" . | fromJson).engine -}}
 {{- if ne (eq $engine "model") (ne $model "") -}}
 {{- fail (printf "sub_drafter.model: is %q with the engine %s: give it with engine model, and only with it" $model $engine) -}}
 {{- end -}}
@@ -75,7 +75,8 @@
 
 {{- define "flyserve.checkSpeculation" -}}
 {{- with .Values.speculation -}}
-{{- $window := int (.window | default (eq (.preset | default "flyserve") "official" | ternary 5 6)) -}}
+{{- $preset := .preset | default (include "flyserve.defaults" $ | fromJson).preset -}}
+{{- $window := int (.window | default (get (include "flyserve.windows" $ | fromJson) $preset)) -}}
 {{- if gt (int .carry_after) $window -}}
 {{- fail (printf "speculation.carry_after: is %d, must be at most the window of %d" (int .carry_after) $window) -}}
 {{- end -}}
@@ -109,9 +110,9 @@
 {{- if and .standby.image (not .standby.name) -}}
 {{- fail "ray.standby.image: is set without ray.standby.name: name the second cluster, such as green" -}}
 {{- end -}}
-{{- $surge := dig "rollout" "surge" 1 $.Values.AsMap | int -}}
+{{- $surge := dig "rollout" "surge" (include "flyserve.defaults" $ | fromJson).surge $.Values.AsMap | int -}}
 {{- if and $surge (not .autoscaling.enabled) -}}
-{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod comes for it: set rollout.surge to 0" $surge) -}}
+{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod is added for it: set rollout.surge to 0" $surge) -}}
 {{- end -}}
 {{- with .gcsFaultTolerance -}}
 {{- if and .redisAddress (not .passwordSecret.name) -}}
@@ -138,7 +139,7 @@
 {{- else -}}
 {{- range $role, $name := $secrets.tls -}}
 {{- if $name -}}
-{{- fail (printf "security.tls: is null, which encrypts nothing, but secrets.tls.%s is %s: set security.tls to {}, or leave the Secret away" $role $name) -}}
+{{- fail (printf "security.tls: is null, which encrypts nothing, but secrets.tls.%s is %s: set security.tls to {}, or remove the Secret" $role $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -146,7 +147,7 @@
 {{- fail "secrets.authTokens: is empty, but security.auth_tokens_file is set: name the Secret that holds this file" -}}
 {{- end -}}
 {{- if and $secrets.authTokens (not .Values.security.auth_tokens_file) -}}
-{{- fail (printf "security.auth_tokens_file: is null, which lets everybody in, but secrets.authTokens is %s: name the file in it, or leave the Secret away" $secrets.authTokens) -}}
+{{- fail (printf "security.auth_tokens_file: is null, which accepts every client, but secrets.authTokens is %s: name the file in it, or remove the Secret" $secrets.authTokens) -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,16 +1,16 @@
 {{/* The deployment file of each Ray cluster, which its controller and the routers read. */}}
 
-{{/* Ports that the chart settles: of the registry, and of the services in each pod. */}}
+{{/* Ports that the chart assigns to the registry and to the services in each pod. */}}
 {{- define "flyserve.registryPort" -}}50052{{- end -}}
 {{- define "flyserve.firstServicePort" -}}50100{{- end -}}
 {{- define "flyserve.lastServicePort" -}}50199{{- end -}}
 
-{{/* Tiers that there are, as a JSON list. */}}
+{{/* The tiers of the deployment, as a JSON list. */}}
 {{- define "flyserve.tiers" -}}
 {{- $tiers := list "target" -}}
 {{- if .Values.drafter -}}
 {{- $tiers = append $tiers "drafter" -}}
-{{- if and .Values.sub_drafter (ne (.Values.sub_drafter.engine | default "ngram") "none") -}}
+{{- if and .Values.sub_drafter (ne (.Values.sub_drafter.engine | default (include "flyserve.defaults" . | fromJson).engine) "none") -}}
 {{- $tiers = append $tiers "sub_drafter" -}}
 {{- end -}}
 {{- end -}}
@@ -39,7 +39,7 @@
 flyserve_{{ . }}
 {{- end -}}
 
-{{/* What routers read of their cluster's deployment file: where it changes, they are replaced. */}}
+{{/* Checksum of the keys that routers read: a change replaces the routers. */}}
 {{- define "flyserve.routerChecksum" -}}
 {{- $cluster := include "flyserve.clusters" . | fromJsonArray | first -}}
 {{- $file := include "flyserve.deploymentFile" (dict "root" . "cluster" $cluster) | fromYaml -}}

@@ -1,4 +1,4 @@
-{{/* Names, labels, images, and which Ray clusters there are. */}}
+{{/* Names, labels, images, and the list of Ray clusters. */}}
 
 {{- define "flyserve.fullname" -}}
 {{- if .Values.fullnameOverride -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects the pods of this release, whoever made them. */}}
+{{/* Selector of the pods of this release, including those that KubeRay creates. */}}
 {{- define "flyserve.selector" -}}
 flyserve.io/deployment: {{ include "flyserve.fullname" . }}
 {{- end -}}
@@ -40,7 +40,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
 {{- end -}}
 
-{{/* The Ray clusters as a JSON list: the one that routers use, then the one that stands by. */}}
+{{/* The Ray clusters as a JSON list: the one that routers use, then the standby. */}}
 {{- define "flyserve.clusters" -}}
 {{- $fullname := include "flyserve.fullname" . -}}
 {{- $clusters := list (dict "color" .Values.ray.active "image" .Values.image) -}}
@@ -56,7 +56,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toJson $clusters -}}
 {{- end -}}
 
-{{/* The claim of the models' volume; empty where there is none. */}}
+{{/* Claim of the models' volume; empty if there is none. */}}
 {{- define "flyserve.claim" -}}
 {{- if .Values.models.persistence.size -}}
 {{- include "flyserve.fullname" . }}-models
@@ -65,7 +65,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* What HTTP requests call the model. */}}
+{{/* Name of the model in HTTP requests. */}}
 {{- define "flyserve.servedName" -}}
 {{- $model := .Values.target.model -}}
 {{- .Values.router.model_name | default (contains "@" $model | ternary (splitList "@" $model | first) (base $model)) -}}

@@ -1,4 +1,4 @@
-{{/* What all pods have in common. */}}
+{{/* Parts that all pods have. */}}
 
 {{- define "flyserve.podSecurity" -}}
 runAsNonRoot: true
@@ -15,7 +15,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Where pods run. Argument: an entry of `pods`. */}}
+{{/* Scheduling of pods. Argument: an entry of `pods`. */}}
 {{- define "flyserve.scheduling" }}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -43,7 +43,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* Environment of whoever reads models: where the hub's are kept, and whether it may be asked. */}}
+{{/* Environment of pods that read models: folder of the hub's models, and access to the hub. */}}
 {{- define "flyserve.modelEnv" -}}
 - {name: HOME, value: /tmp}
 - name: HF_HOME
@@ -58,7 +58,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* Ray's token for who is no part of the Ray cluster. Argument: a cluster. */}}
+{{/* Ray's token, for pods outside the Ray cluster. Argument: a cluster. */}}
 {{- define "flyserve.rayTokenEnv" -}}
 - {name: RAY_AUTH_MODE, value: token}
 - name: RAY_AUTH_TOKEN

@@ -1,4 +1,4 @@
-{{/* Where metrics begin; empty where there are none. */}}
+{{/* First port of the metrics; empty if there are none. */}}
 {{- define "flyserve.metricsPort" -}}
 {{- with .Values.telemetry -}}{{- with .metrics_port -}}{{- int . -}}{{- end -}}{{- end -}}
 {{- end -}}
@@ -10,7 +10,7 @@ from which every replica takes the first that is free in its pod. Arguments: roo
 {{- $ports := list -}}
 {{- with include "flyserve.metricsPort" $root -}}
 {{- $base := int . -}}
-{{- $offsets := dict "target" 100 "drafter" 200 "sub_drafter" 300 -}}
+{{- $offsets := include "flyserve.metricsOffsets" $ | fromJson -}}
 {{- range $role := include "flyserve.inhabitants" $ | fromJsonArray -}}
 {{- range $index := until (get $root.Values.pods $role | dig "replicasPerPod" 1 | int) -}}
 {{- $name := printf "m-%s-%d" ($role | replace "_drafter" "") $index -}}
@@ -21,14 +21,19 @@ from which every replica takes the first that is free in its pod. Arguments: roo
 {{- toJson $ports -}}
 {{- end -}}
 
-{{/* Where a router tells its health in plaintext. */}}
-{{- define "flyserve.probedPort" -}}
-{{- ternary .Values.security.health_port .Values.router.grpc_port (eq (include "flyserve.hasTls" .) "yes") | int -}}
+{{/* Port of the gRPC API. */}}
+{{- define "flyserve.grpcPort" -}}
+{{- dig "grpc_port" (include "flyserve.defaults" . | fromJson).grpc_port .Values.router | int -}}
 {{- end -}}
 
-{{/* Ports of a router, as a JSON list: name, number, whether clients call it. */}}
+{{/* Port on which a router serves health in plaintext. */}}
+{{- define "flyserve.probedPort" -}}
+{{- ternary .Values.security.health_port (include "flyserve.grpcPort" .) (eq (include "flyserve.hasTls" .) "yes") | int -}}
+{{- end -}}
+
+{{/* Ports of a router, as a JSON list: name, port, isPublic (clients call it), protocol. */}}
 {{- define "flyserve.routerPorts" -}}
-{{- $ports := list (dict "name" "grpc" "port" (int .Values.router.grpc_port) "isPublic" true "protocol" "grpc") -}}
+{{- $ports := list (dict "name" "grpc" "port" (include "flyserve.grpcPort" . | int) "isPublic" true "protocol" "grpc") -}}
 {{- with .Values.router.http_port -}}
 {{- $ports = append $ports (dict "name" "http" "port" (int .) "isPublic" true "protocol" "http") -}}
 {{- end -}}

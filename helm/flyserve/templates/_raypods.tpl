@@ -1,6 +1,6 @@
 {{/* Pods of a Ray cluster: the head, and the workers of each role. */}}
 
-{{/* Pods of a group at present, as far as the autoscaler has said so; else as many as it has at first.
+{{/* Present number of pods of a group, if the autoscaler has set it; otherwise the initial number.
 NOTE: without it, every upgrade would set a group that was scaled up back to its least size.
 Arguments: root, cluster, role. */}}
 {{- define "flyserve.presentPods" -}}

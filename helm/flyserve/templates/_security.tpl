@@ -4,7 +4,7 @@ only folders follow a Secret that changes. */}}
 {{/* NOTE: not below /etc/flyserve, which is a read-only volume itself. */}}
 {{- define "flyserve.secretsFolder" -}}/etc/flyserve-secrets{{- end -}}
 
-{{/* Whether sockets are encrypted; empty where they are not.
+{{/* `yes` if sockets are encrypted, else empty.
 NOTE: {} turns it on, which a template takes for nothing. */}}
 {{- define "flyserve.hasTls" -}}
 {{- if kindIs "map" .Values.security.tls -}}yes{{- end -}}
@@ -14,7 +14,7 @@ NOTE: {} turns it on, which a template takes for nothing. */}}
 {{- if dig "client_certificates" false (.Values.security.tls | default dict) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* What the deployment file says of security, as JSON; {} says nothing. */}}
+{{/* Section `security` of the deployment file, as JSON; {} if nothing is on. */}}
 {{- define "flyserve.security" -}}
 {{- $folder := include "flyserve.secretsFolder" . -}}
 {{- $said := dict -}}
@@ -31,7 +31,7 @@ NOTE: {} turns it on, which a template takes for nothing. */}}
 {{- toJson $said -}}
 {{- end -}}
 
-{{/* Where a pod with these roles finds its certificates. Arguments: root, roles, as secrets.tls names them. */}}
+{{/* Mounts of the certificates of these roles. Arguments: root, roles, as secrets.tls names them. */}}
 {{- define "flyserve.tlsMounts" -}}
 {{- if include "flyserve.hasTls" .root }}
 {{- range .roles }}
@@ -50,7 +50,7 @@ NOTE: {} turns it on, which a template takes for nothing. */}}
 {{- end }}
 {{- end -}}
 
-{{/* Whether the pod of `helm test` can be let in; empty where no Secret says how. */}}
+{{/* `yes` if the pod of `helm test` has the token and the certificate that it needs, else empty. */}}
 {{- define "flyserve.hasTest" -}}
 {{- $token := or (not .Values.security.auth_tokens_file) (and (include "flyserve.hasTls" .) .Values.secrets.testToken.name) -}}
 {{- $certificate := or (not (include "flyserve.clientCertificates" .)) .Values.secrets.tls.client -}}

@@ -1,19 +1,20 @@
-{{/* How many pods each role has, and what Ray counts in one of them. */}}
+{{/* Number of pods of each role, and the resources that Ray counts in one of them. */}}
 
 {{/* Arguments: root, role. The numbers of a role, as JSON: replicas at first, at least and at most, as autoscaling
 has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- define "flyserve.numbers" -}}
 {{- $tier := get .root.Values .role -}}
-{{- $replicas := int (dig "replicas" 1 $tier) -}}
+{{- $defaults := include "flyserve.defaults" . | fromJson -}}
 {{- $scaling := get $tier "autoscaling" | default dict -}}
-{{- $isLookUp := and (eq .role "sub_drafter") (ne (dig "engine" "ngram" $tier) "model") -}}
+{{- $replicas := dig "replicas" (dig "min" $defaults.min $scaling) $tier | int -}}
+{{- $isLookUp := and (eq .role "sub_drafter") (ne (dig "engine" $defaults.engine $tier) "model") -}}
 {{- dict
     "first" $replicas
-    "min" (ternary (dig "min" 1 $scaling | int) $replicas (not (empty $scaling)))
+    "min" (ternary (dig "min" $defaults.min $scaling | int) $replicas (not (empty $scaling)))
     "max" (int (dig "max" $replicas $scaling))
-    "processes" (int (dig "shards" 1 $tier))
-    "cpus" (ternary 0.5 (dig "threads" 1 $tier | float64) $isLookUp)
-    "gpus" (dig "gpus" 0 $tier | float64)
+    "processes" (int (dig "shards" $defaults.shards $tier))
+    "cpus" (ternary 0.5 (dig "threads" $defaults.threads $tier | float64) $isLookUp)
+    "gpus" (dig "gpus" $defaults.gpus $tier | float64)
   | toJson -}}
 {{- end -}}
 
@@ -52,7 +53,8 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- $cpus = addf $cpus (mulf $processes $n.cpus) -}}
 {{- $gpus = addf $gpus (mulf $processes $n.gpus) -}}
 {{- end -}}
-{{- $surge := dig "rollout" "surge" 1 $root.Values.AsMap | int -}}
+{{- $defaults := include "flyserve.defaults" . | fromJson -}}
+{{- $surge := dig "rollout" "surge" $defaults.surge $root.Values.AsMap | int -}}
 {{- dict
     "first" (divf $numbers.first $perPod | ceil | int)
     "min" (divf $numbers.min $perPod | ceil | int)

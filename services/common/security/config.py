@@ -1,4 +1,4 @@
-"""Configuration of what keeps a process's sockets its own."""
+"""Configuration of TLS and API keys."""
 
 from pathlib import Path
 from typing import Self
@@ -9,48 +9,43 @@ from services.common.config import Config
 
 
 class TlsConfig(Config):
-    """Files in PEM format, read again when they change.
-
-    Attributes:
-        certificate: Of this process, with what is between it and the root; it names the process's role, as
-            `target.flyserve`, and a router's also the names by which clients call it.
-        key: Of the certificate.
-        ca: Certificates of who may sign those of the other side.
-        client_certificates: Whether the public service, too, takes only clients with a certificate that `ca`
-            has signed; the services behind it always do.
-    """
+    """Files in PEM format, read again when they change."""
 
     certificate: Path
+    """Certificate of this process, followed by the intermediate ones. It names the process's role, such as
+    `target.flyserve`; a router's certificate also has the names by which clients call it."""
+
     key: Path
+    """Private key of the certificate."""
+
     ca: Path
+    """Certificates of the authorities that may sign the other side's certificate."""
+
     client_certificates: bool = False
+    """Require clients of the public service to have a certificate signed by `ca`. The internal services
+    always require one."""
 
 
 class SecurityConfig(Config):
-    """How a process protects what it serves.
-
-    Attributes:
-        tls: Encrypts every socket but those of health and metrics; null is plaintext.
-        health_port: With TLS, where health is told in plaintext, and nothing else, for probes; 0 takes a free
-            port; null tells it only with TLS.
-    """
+    """TLS of a process's sockets."""
 
     tls: TlsConfig | None = None
+    """Encrypts every socket except those of health and metrics; null is plaintext."""
+
     health_port: int | None = Field(None, ge=0, le=65_535)
+    """With TLS: port that serves health, and nothing else, in plaintext, for probes. 0 takes a free port;
+    null serves health over TLS only."""
 
     @model_validator(mode="after")
     def _needs_the_port(self) -> Self:
         if self.health_port is not None and self.tls is None:
-            raise ValueError("health_port: is for TLS; without it the service itself tells its health")
+            raise ValueError("health_port: is for TLS; in plaintext the service itself reports its health")
         return self
 
 
 class PublicSecurityConfig(SecurityConfig):
-    """The same for the public service.
-
-    Attributes:
-        auth_tokens_file: API keys, as `flyserve token` writes them, read again when they change; null lets
-            everybody in.
-    """
+    """TLS and API keys of the public service."""
 
     auth_tokens_file: Path | None = None
+    """File with API keys, as `flyserve token` writes it, read again when it changes; null accepts every
+    client."""

@@ -3,16 +3,17 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fly.errors import ModelError
-from fly.messages import ModelInfo, Role
+from fly.messages import ModelInfo
 from fly.version import VERSION
+from services.common.model_source import model_folder
 from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
@@ -94,54 +95,39 @@ class TorchRunner(DelegatedMemoryStats):
 
 
 def load_runner(
-    folder: Path,
-    *,
-    role: Role,
-    model_id: str = "",
-    dtype: str = "bfloat16",
-    max_sequences: int = 64,
-    kv_tokens: int = 65536,
-    threads: int = 1,
-    device: str = "cpu",
-    shards: int = 1,
-    when_loaded: Callable[[], None] = lambda: None,
+    config: ModelConfig, shards: int = 1, when_loaded: Callable[[], None] = lambda: None
 ) -> TorchRunner:
-    """Load a model folder into a runner, and check it against plain transformers.
+    """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
     Args:
-        folder: Folder of the model.
-        role: Tier of the service.
-        model_id: Name reported by `Info`; the folder by default.
-        dtype: Compute type.
-        max_sequences: Largest number of open sequences.
-        kv_tokens: KV positions in total.
-        threads: CPU threads of a forward.
-        device: Device of torch.
+        config: Model, memory and device.
         shards: Ranks of the process group that share the model; every rank must call this function.
         when_loaded: Called after the weights are loaded, before the first forward.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.
     """
+    assert config.model is not None
+    device, dtype = config.device, config.dtype
     _check_device(device)
-    torch.set_num_threads(threads)
-    loaded = load_model(folder, dtype, device, shards)
+    torch.set_num_threads(config.threads)
+    loaded = load_model(model_folder(config.model), dtype, device, shards)
     when_loaded()
     # NOTE: the wider type is chosen by measurement, so ranks could differ.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
-    kv_cache = make_kv_cache(kv_tokens, max_sequences, wider, device)
+    kv_cache = make_kv_cache(config.kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, kv_cache, device)
-    logger.info("%s: %s", folder, description)
+    logger.info("%s: %s", config.model, description)
     info = ModelInfo(
-        role=role,
-        model_id=model_id or str(folder),
+        role=config.role,
+        model_id=str(config.model),
         weight_fingerprint=loaded.weight_fingerprint,
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,
         vocab_size=loaded.vocab_size,
         context_length=loaded.context_length,
-        dtype=dtype,
+        dtype=dtype.value,
         shards=shards,
         kv_capacity=kv_cache.kv_capacity,
         version=VERSION,

@@ -8,7 +8,7 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from services.engine.config import EngineConfig, StartFollowers
+from services.engine.config import ModelConfig, StartFollowers
 from services.engine.sharding.operations import replay
 from services.engine.sharding.plan_codec import GroupPlan, decode
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from services.engine.forward.torch_runner import TorchRunner
 
 
-def follow(config: EngineConfig, rank: int, port: int) -> None:
+def follow(config: ModelConfig, rank: int, port: int) -> None:
     """Join the group whose rendezvous is at `port`, and run its leader's plans until the last one.
 
     Raises:
         ModelError: The model is not supported, or the group was not complete in time.
         RunnerLost: The group is broken.
     """
-    from services.engine.runners import load
+    from services.engine.forward.torch_runner import load_runner
     from services.engine.sharding.group import ShardGroup
 
     assert config.sharding is not None
     group = ShardGroup.join(config.sharding, rank, port, config.device)
     with group.left_on_error():
-        runner = load(config, config.sharding.shards, group.wait_for_all)
+        runner = load_runner(config, config.sharding.shards, group.wait_for_all)
         while not (plan := decode(group.receive())).is_last:
             run(plan, runner)
     group.leave()
@@ -43,12 +43,12 @@ def run(plan: GroupPlan, runner: "TorchRunner") -> None:
         runner.logits(plan.inputs)
 
 
-def spawn_followers(config: EngineConfig) -> StartFollowers:
+def spawn_followers(config: ModelConfig) -> StartFollowers:
     """Return a function that starts the followers as child processes, which end with this process."""
     return partial(_spawn, config)
 
 
-def _spawn(config: EngineConfig, port: int) -> None:
+def _spawn(config: ModelConfig, port: int) -> None:
     assert config.sharding is not None
     context = multiprocessing.get_context("spawn")
     for rank in range(1, config.sharding.shards):
@@ -56,7 +56,7 @@ def _spawn(config: EngineConfig, port: int) -> None:
         context.Process(target=_follow, args=arguments, name=f"shard-{rank}", daemon=True).start()
 
 
-def _follow(config: EngineConfig, rank: int, port: int) -> None:
+def _follow(config: ModelConfig, rank: int, port: int) -> None:
     # NOTE: a terminal sends Ctrl-C to all its processes; the leader drains first, then sends the last plan.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow(config, rank, port)

@@ -13,8 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from fly.errors import ModelError
 from services.engine.base import RunnerLost
-from services.engine.config import StartFollowers
-from services.engine.sharding.settings import Sharding
+from services.engine.config import Sharding, StartFollowers
 
 LEADER = 0
 _HOST = "127.0.0.1"
@@ -38,7 +37,7 @@ class ShardGroup:
         self.rank = rank
         self.sharding = sharding
         os.environ["GLOO_SOCKET_IFNAME"] = _loopback()
-        timeout = timedelta(seconds=sharding.timeout_s)
+        timeout = timedelta(seconds=sharding.group_timeout_s)
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         _join_all(store, rank, sharding)
         dist.init_process_group(backend, store=store, rank=rank, world_size=sharding.shards, timeout=timeout)
@@ -66,7 +65,7 @@ class ShardGroup:
             ModelError: A rank has not called it within `start_timeout_s`.
         """
         try:
-            dist.monitored_barrier(self._plans, timedelta(seconds=self.sharding.start_timeout_s))
+            dist.monitored_barrier(self._plans, timedelta(seconds=self.sharding.group_start_timeout_s))
         except RuntimeError as error:
             raise ModelError(_timeout_message(self.sharding, "loaded", error)) from error
 
@@ -126,7 +125,7 @@ class ShardGroup:
 
 
 def _store(sharding: Sharding, port: int, is_master: bool, **options: Any) -> TCPStore:
-    timeout = timedelta(seconds=sharding.start_timeout_s)
+    timeout = timedelta(seconds=sharding.group_start_timeout_s)
     try:
         return TCPStore(_HOST, port, sharding.shards, is_master, timeout, wait_for_workers=False, **options)
     except RuntimeError as error:
@@ -138,7 +137,7 @@ def _join_all(store: Store, rank: int, sharding: Sharding) -> None:
     try:
         store.set(f"rank-{rank}", "here")
         all_ranks = [f"rank-{other}" for other in range(sharding.shards)]
-        store.wait(all_ranks, timedelta(seconds=sharding.start_timeout_s))
+        store.wait(all_ranks, timedelta(seconds=sharding.group_start_timeout_s))
     except RuntimeError as error:
         raise ModelError(_timeout_message(sharding, "joined", error)) from error
 
@@ -149,7 +148,7 @@ def _loopback() -> str:
 
 
 def _timeout_message(sharding: Sharding, act: str, error: Exception) -> str:
-    limit = f"{sharding.start_timeout_s:g} s (start_timeout_s)"
+    limit = f"{sharding.group_start_timeout_s:g} s (group_start_timeout_s)"
     return f"shards: {sharding.shards} ranks have not {act} within {limit}: {_first_line(error)}"
 
 

@@ -3,7 +3,6 @@
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -11,10 +10,9 @@ from torch import Tensor
 from fly.errors import ModelError
 from services.common.model_source import model_folder
 from services.engine.base import ForwardInput, RunnerLost, Scores
-from services.engine.config import EngineConfig, StartFollowers
-from services.engine.forward.torch_runner import TorchRunner
+from services.engine.config import ModelConfig, StartFollowers
+from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.architecture import read_config
-from services.engine.runners import load
 from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.operations import RecordingAllocator
 from services.engine.sharding.plan_codec import GroupPlan, encode
@@ -94,7 +92,7 @@ class LeaderRunner(RecordingAllocator):
             raise RunnerLost(f"a sharded forward failed: {type(error).__name__}") from error
 
 
-def lead(config: EngineConfig, start_followers: StartFollowers) -> LeaderRunner:
+def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
     """Form the group, load this rank's part, and check the sharded model against transformers.
 
     Raises:
@@ -102,11 +100,11 @@ def lead(config: EngineConfig, start_followers: StartFollowers) -> LeaderRunner:
         RunnerLost: A follower was lost meanwhile.
     """
     sharding = config.sharding
-    assert isinstance(config.model, Path) and sharding is not None
+    assert config.model is not None and sharding is not None
     check_shards(read_config(model_folder(config.model)).get_text_config(), sharding.shards)
     group = ShardGroup.lead(sharding, start_followers, config.device)
     with group.left_on_error():
-        return LeaderRunner(load(config, sharding.shards, group.wait_for_all), group)
+        return LeaderRunner(load_runner(config, sharding.shards, group.wait_for_all), group)
 
 
 def check_shards(config: Any, shards: int) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fly.clock import Clock
 from services.engine.base import ForwardInput, Runner
+from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine, forward_error
 from services.engine.future import EngineFuture
 from services.engine.scheduling.job import ScheduledJob, forward_inputs
@@ -22,10 +23,8 @@ class TimedRunner(Runner, Protocol):
 class ClockEngine(Engine):
     """An engine that runs as a task of the event loop."""
 
-    def __init__(
-        self, runner: TimedRunner, clock: Clock, max_batch_tokens: int = 512, max_queued: int = 64
-    ) -> None:
-        super().__init__(runner, max_batch_tokens, max_queued, clock)
+    def __init__(self, runner: TimedRunner, clock: Clock, config: ModelSection | None = None) -> None:
+        super().__init__(runner, config or ModelSection(), clock)
         self._runner = runner
         self._clock = clock
         self._inbox: deque[Command] = deque()

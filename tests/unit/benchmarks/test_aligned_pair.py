@@ -9,6 +9,7 @@ from benchmarks.aligned_pair.models import agreement, build_pair, build_sub_draf
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from fly.messages import Role
 from router.text.tokenizer import Tokenizer
+from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import load_runner
 
 TINY = PairRecipe(
@@ -91,7 +92,8 @@ def test_sizes_are_counted_as_the_models_have_them() -> None:
 def test_the_folders_serve_and_are_made_once(tmp_path: Path) -> None:
     folders = ensure_pair(TINY, tmp_path)
     runners = [
-        load_runner(folder, role=Role.TARGET, dtype="float32") for folder in (folders.target, folders.drafter)
+        load_runner(ModelConfig(model=folder, role=Role.TARGET, dtype="float32"))
+        for folder in (folders.target, folders.drafter)
     ]
     assert len({runner.info.token_map_hash for runner in runners}) == 1
     assert all(runner.info.vocab_size == TINY.vocab_size for runner in runners)
@@ -119,5 +121,8 @@ def test_a_narrower_third_model_speaks_the_same(tmp_path: Path) -> None:
     )
     folder = ensure_pair(recipe, tmp_path).sub_drafter
     assert folder is not None
-    assert load_runner(folder, role=Role.SUB_DRAFTER, dtype="float32").info.vocab_size == TINY.vocab_size
+    assert (
+        load_runner(ModelConfig(model=folder, role=Role.SUB_DRAFTER, dtype="float32")).info.vocab_size
+        == TINY.vocab_size
+    )
     assert ensure_pair(TINY, tmp_path).sub_drafter is None

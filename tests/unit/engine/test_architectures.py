@@ -13,6 +13,7 @@ from fly.errors import ModelError
 from fly.messages import Role
 from fly.types import SamplingParams
 from services.engine.base import ForwardInput, Scores
+from services.engine.config import ModelConfig
 from services.engine.forward import attention
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
@@ -22,7 +23,7 @@ LONGEST = CONTEXT - 4
 
 
 def served(folder: Path, dtype: str = "float32") -> TorchRunner:
-    return load_runner(folder, role=Role.TARGET, dtype=dtype, kv_tokens=512)
+    return load_runner(ModelConfig(model=folder, role=Role.TARGET, dtype=dtype, kv_tokens=512))
 
 
 def plain_logprobs(model: Any, ids: list[int]) -> torch.Tensor:

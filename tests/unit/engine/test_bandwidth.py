@@ -8,6 +8,7 @@ from transformers import LlamaForCausalLM
 
 from fly.messages import Role
 from services.engine.base import ForwardInput, Scores
+from services.engine.config import ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 
@@ -48,14 +49,18 @@ def test_a_runner_reports_the_bytes_that_it_reads(model_folder: ModelFolder, dty
     folder = model_folder("llama_odd")
     model = LlamaForCausalLM.from_pretrained(folder)
     table = model.model.embed_tokens.weight.numel()
-    runner = load_runner(folder, role=Role.TARGET, dtype=dtype, kv_tokens=256, max_sequences=1)
+    runner = load_runner(
+        ModelConfig(model=folder, role=Role.TARGET, dtype=dtype, kv_tokens=256, max_sequences=1)
+    )
     weights = sum(weight.numel() for weight in model.parameters()) - table
     assert runner.weight_bytes == weights * (4 if dtype == "float32" else 2)
 
 
 def test_a_measurement_frees_its_slot(model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = load_runner(
-        model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=64, max_sequences=1
+        ModelConfig(
+            model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=64, max_sequences=1
+        )
     )
     assert measure_forward_s(runner) > 0 and runner.kv_used == 0
 

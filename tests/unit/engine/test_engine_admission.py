@@ -9,6 +9,7 @@ from fly.clock import SystemClock
 from fly.errors import InvalidRequest, Overloaded
 from fly.messages import Open, Role
 from fly.sequence import SequenceUpdate, TokenSequence
+from services.engine.config import ModelSection
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
@@ -24,7 +25,7 @@ def config(context_length: int) -> SimulatedConfig:
 @pytest.fixture(params=[256, 4096])
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     runner = SimulatedRunner(config(request.param), Role.TARGET, 8, KV_TOKENS)
-    engine = ClockEngine(runner, SystemClock(), max_queued=2)
+    engine = ClockEngine(runner, SystemClock(), ModelSection(max_queued=2))
     await engine.start()
     yield engine
     await engine.stop()

@@ -11,7 +11,7 @@ from fly.messages import Open, Role
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import SamplingParams
 from services.engine.base import Job
-from services.engine.config import EngineConfig
+from services.engine.config import ModelConfig
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.loading.model import load_model
@@ -26,8 +26,13 @@ SAMPLED = [
 
 @pytest.fixture
 async def engine(model_folder: Callable[[str], Path]) -> AsyncIterator[Engine]:
-    config = EngineConfig(
-        Role.TARGET, model_folder("llama"), "float32", max_sequences=6, kv_tokens=512, max_batch_tokens=32
+    config = ModelConfig(
+        role=Role.TARGET,
+        model=model_folder("llama"),
+        dtype="float32",
+        max_sequences=6,
+        kv_tokens=512,
+        max_batch_tokens=32,
     )
     engine = build_engine(config)
     await engine.start()

@@ -12,6 +12,7 @@ from fly.messages import Open, Role, StaleReason
 from fly.sequence import SequenceUpdate, StaleState
 from fly.types import SamplingParams
 from services.engine.base import ForwardInput, Job, Scores
+from services.engine.config import ModelSection
 from services.engine.engine import Engine, ForwardError
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
@@ -41,9 +42,10 @@ class TouchyRunner(SimulatedRunner):
 
 
 def make_engine(kind: str, runner: TouchyRunner, max_queued: int = 2) -> Engine:
+    limits = ModelSection(max_batch_tokens=256, max_queued=max_queued)
     if kind == "thread":
-        return ThreadEngine(runner, max_batch_tokens=256, max_queued=max_queued)
-    return ClockEngine(runner, SystemClock(), max_batch_tokens=256, max_queued=max_queued)
+        return ThreadEngine(runner, limits)
+    return ClockEngine(runner, SystemClock(), limits)
 
 
 @pytest.fixture(params=["thread", "clock"])

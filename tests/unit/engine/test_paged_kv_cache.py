@@ -14,6 +14,7 @@ from fly.errors import ConfigError
 from fly.messages import Role
 from fly.types import SamplingParams
 from services.engine.base import ForwardInput
+from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
@@ -196,7 +197,9 @@ def test_a_runner_with_blocks_passes_the_self_check(model_folder: Callable[[str]
     forward, description = choose_forward(loaded, PagedKvCache(512, 4), "cpu")
     assert isinstance(forward.kv_cache, PagedKvCache) and forward.kv_cache.kv_used == 0
     assert description.startswith("fused" if kind == "llama" else "ragged")
-    info = load_runner(model_folder(kind), role=Role.TARGET, dtype="float32", kv_tokens=512).info
+    info = load_runner(
+        ModelConfig(model=model_folder(kind), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    ).info
     runner = TorchRunner(info, forward, torch.device("cpu"), description, 0)
     slot = runner.allocate(20)
     assert slot is not None

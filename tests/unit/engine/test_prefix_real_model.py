@@ -9,7 +9,7 @@ import torch
 from fly.messages import Open, Role, StepTimes
 from fly.sequence import SequenceUpdate
 from services.engine.base import Scores
-from services.engine.config import EngineConfig
+from services.engine.config import ModelConfig
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 
@@ -41,7 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def engine(folder: Path) -> AsyncIterator[Engine]:
-    engine = build_engine(EngineConfig(Role.TARGET, folder, "float32", kv_tokens=4096, max_batch_tokens=256))
+    config = ModelConfig(
+        role=Role.TARGET, model=folder, dtype="float32", kv_tokens=4096, max_batch_tokens=256
+    )
+    engine = build_engine(config)
     await engine.start()
     yield engine
     await engine.stop()

@@ -9,6 +9,7 @@ from fly.clock import SystemClock
 from fly.messages import Open, StaleReason, StepTimes
 from fly.sequence import SequenceUpdate, StaleState, TokenSequence
 from services.engine.base import ForwardInput, Scores
+from services.engine.config import ModelSection
 from services.engine.engine import Engine
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sequence import EngineSequence
@@ -32,7 +33,7 @@ async def running(
     max_sequences: int = 8, kv_tokens: int = 4096, batch_tokens: int = 256
 ) -> AsyncIterator[Engine]:
     runner = Costed(CONFIG, ContiguousKvCache(kv_tokens, max_sequences))
-    engine = ClockEngine(runner, SystemClock(), batch_tokens)
+    engine = ClockEngine(runner, SystemClock(), ModelSection(max_batch_tokens=batch_tokens))
     await engine.start()
     yield engine
     await engine.stop()

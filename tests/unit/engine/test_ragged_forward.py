@@ -13,6 +13,7 @@ from fly.errors import ModelError
 from fly.messages import Role
 from fly.types import SamplingParams
 from services.engine.base import ForwardInput
+from services.engine.config import ModelConfig
 from services.engine.forward import self_check, torch_runner
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
@@ -113,7 +114,9 @@ def test_fused_bfloat16_is_as_close_as_rounding_allows(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_loads_and_describes_itself(model_folder: FolderMaker, kind: str, dtype: str) -> None:
-    runner = torch_runner.load_runner(model_folder(kind), role=Role.TARGET, dtype=dtype, kv_tokens=512)
+    runner = torch_runner.load_runner(
+        ModelConfig(model=model_folder(kind), role=Role.TARGET, dtype=dtype, kv_tokens=512)
+    )
     expected = "fused" if kind in FUSED else "ragged"
     assert runner.description.startswith(expected)
     assert runner.info.dtype == dtype and runner.info.context_length == 64
@@ -127,7 +130,9 @@ def test_a_fused_forward_that_is_wrong_is_not_used(
             return super().__call__(plan).flip(-1)
 
     monkeypatch.setattr(torch_runner, "FusedForward", Wrong)
-    runner = torch_runner.load_runner(model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    runner = torch_runner.load_runner(
+        ModelConfig(model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    )
     assert runner.description.startswith("ragged")
 
 
@@ -139,7 +144,9 @@ def test_a_model_with_different_attention_is_rejected(
         torch_runner.RaggedForward, "__call__", lambda self, plan: plain(self, plan).add(float("nan"))
     )
     with pytest.raises(ModelError, match="Qwen3ForCausalLM"):
-        torch_runner.load_runner(model_folder("qwen3"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+        torch_runner.load_runner(
+            ModelConfig(model=model_folder("qwen3"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

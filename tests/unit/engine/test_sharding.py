@@ -10,27 +10,28 @@ from typing import Any
 import pytest
 
 from fly.errors import ModelError, NotReady
-from fly.messages import Open, Role
+from fly.messages import Open
 from fly.sequence import SequenceUpdate
 from fly.types import SamplingParams
 from services.engine.base import ForwardInput, Job, Scores
-from services.engine.config import EngineConfig
-from services.engine.runners import load
+from services.engine.config import Sharding
+from services.engine.forward.torch_runner import load_runner
 from services.engine.sequence import EngineSequence
 from services.engine.sharding.follower import spawn_followers
 from services.engine.sharding.leader import LeaderRunner, lead
-from services.engine.sharding.settings import Sharding
 from services.engine.thread_engine import ThreadEngine
+from services.target.config import TargetConfig
 
 pytestmark = pytest.mark.slow
 
 FolderMaker = Callable[[str], Path]
-SHARDING = Sharding(shards=2, timeout_s=3.0, start_timeout_s=60.0)
+SHARDING = Sharding(shards=2, group_timeout_s=3.0, group_start_timeout_s=60.0)
 TIMEOUTS = 3
 
 
-def config_of(folder: Path, sharding: Sharding | None = None) -> EngineConfig:
-    return EngineConfig(Role.TARGET, folder, "float32", max_sequences=4, kv_tokens=1024, sharding=sharding)
+def config_of(folder: Path, sharding: Sharding | None = None) -> TargetConfig:
+    shared = {} if sharding is None else sharding.model_dump()
+    return TargetConfig(model=folder, dtype="float32", max_sequences=4, kv_tokens=1024, **shared)
 
 
 def leader_of(folder: Path, sharding: Sharding = SHARDING) -> LeaderRunner:
@@ -85,7 +86,7 @@ def distance(one: Scores, other: Scores) -> float:
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # tied and untied, without and with bias
 def test_a_sharded_model_gives_the_scores_of_the_whole_one(model_folder: FolderMaker, kind: str) -> None:
     folder = model_folder(kind)
-    whole, shared = load(config_of(folder)), leader_of(folder)
+    whole, shared = load_runner(config_of(folder)), leader_of(folder)
     assert (whole.info.shards, shared.info.shards) == (1, 2)
     for runner in (whole, shared):
         assert [runner.allocate(60) for _ in range(3)] == [0, 1, 2]
@@ -117,7 +118,7 @@ async def test_an_idle_group_stays_alive_and_a_broken_one_ends(model_folder: Fol
     engine = ThreadEngine(leader, keepalive=leader)
     await engine.start()
     first = await engine.run(decode(await opened(engine, [5, 6, 7]), 4))
-    enough = leader.num_heartbeats + 1 + TIMEOUTS * SHARDING.timeout_s / SHARDING.heartbeat_s
+    enough = leader.num_heartbeats + 1 + TIMEOUTS * SHARDING.group_timeout_s / SHARDING.heartbeat_s
     async with asyncio.timeout(60):
         while leader.num_heartbeats < enough:
             await asyncio.sleep(0.05)
@@ -125,7 +126,7 @@ async def test_an_idle_group_stays_alive_and_a_broken_one_ends(model_folder: Fol
     assert await engine.run(decode(sequence, 4)) == first
 
     follower().kill()
-    async with asyncio.timeout(SHARDING.timeout_s):
+    async with asyncio.timeout(SHARDING.group_timeout_s):
         await engine.failure()
     with pytest.raises(NotReady):
         await engine.run(decode(sequence, 1))
@@ -145,7 +146,7 @@ async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder
 
     with pytest.raises(NotReady):
         await engine.run(kill_between_forwards())
-    async with asyncio.timeout(SHARDING.timeout_s):
+    async with asyncio.timeout(SHARDING.group_timeout_s):
         await engine.failure()
     await engine.stop()
 
@@ -163,11 +164,11 @@ def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
     model_folder: FolderMaker, kind: str, shards: int, fault: str
 ) -> None:
     with pytest.raises(ModelError, match=fault):
-        leader_of(model_folder(kind), Sharding(shards))
+        leader_of(model_folder(kind), Sharding(shards=shards))
     assert multiprocessing.active_children() == []
 
 
 def test_followers_that_do_not_join_are_reported(model_folder: FolderMaker) -> None:
-    config = config_of(model_folder("llama"), Sharding(2, start_timeout_s=0.5))
+    config = config_of(model_folder("llama"), Sharding(shards=2, group_start_timeout_s=0.5))
     with pytest.raises(ModelError, match=r"shards: 2 ranks have not joined within 0\.5 s"):
         lead(config, lambda port: None)

@@ -15,7 +15,7 @@ from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator, SamplingParams
-from services.engine.config import EngineConfig
+from services.engine.config import ModelConfig
 from services.engine.factory import build_engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -123,7 +123,9 @@ def test_forwards_cost_more_beyond_the_knee() -> None:
 
 async def test_thousands_of_sequences_on_a_virtual_clock() -> None:
     clock = VirtualClock()
-    config = EngineConfig(Role.TARGET, CONFIG, max_sequences=2000, kv_tokens=10**6, max_batch_tokens=4096)
+    config = ModelConfig(
+        role=Role.TARGET, simulated=CONFIG, max_sequences=2000, kv_tokens=10**6, max_batch_tokens=4096
+    )
     engine = build_engine(config, clock)
     await engine.start()
 

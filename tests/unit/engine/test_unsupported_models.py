@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from fly.errors import ModelError
+from services.engine.config import ModelConfig
 from services.engine.loading.architecture import check_config, context_length
 from services.engine.loading.model import load_model
 from tests.support.tiny_models import change_config, make_tiny
@@ -82,7 +83,7 @@ def test_unsupported_attention_is_rejected(tmp_path: Path, kind: str, config: st
     made = getattr(transformers, config)(**sizes, **heads, **layers)
     getattr(transformers, kind)(made).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=reason) as caught:
-        load_runner(tmp_path, role=Role.TARGET, dtype="float32", kv_tokens=512)
+        load_runner(ModelConfig(model=tmp_path, role=Role.TARGET, dtype="float32", kv_tokens=512))
     assert "\n" not in str(caught.value)
 
 
@@ -260,4 +261,4 @@ def test_weights_that_are_not_numbers_do_not_pass_the_check(folder: Path) -> Non
     weights["model.norm.weight"].fill_(float("nan"))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with torch.inference_mode(), pytest.raises(ModelError, match="LlamaForCausalLM"):
-        load_runner(folder, role=Role.TARGET, dtype="float32", kv_tokens=512)
+        load_runner(ModelConfig(model=folder, role=Role.TARGET, dtype="float32", kv_tokens=512))

@@ -6,10 +6,11 @@ import pytest
 from fly.errors import ConfigError
 from fly.presets import PRESETS
 from fly.types import Tail
-from orchestration.deployment.file import APPLICATION_ROOT, Dtype, load_deployment
-from orchestration.local.runner import LocalOptions, router_config
+from orchestration.deployment.file import APPLICATION_ROOT, load_deployment
+from orchestration.deployment.plan import router_config
 from router.config import RouterConfig
 from services.common.config import parse
+from services.engine.config import Dtype
 
 
 def written(folder: Path, text: str) -> Path:
@@ -126,7 +127,7 @@ def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: P
     speculation:
       {preset: flyserve, window: 4, tail: reject, sub_drafter: false, draft_length: {policy: goodput, max: 7}}
     """
-    config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", LocalOptions())
+    config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", 60.0, 5.0)
     speculation = parse(RouterConfig, config, "router").speculation
     assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=Tail.REJECT)
     assert (speculation.draft_length.policy, speculation.draft_length.max) == ("goodput", 7)
@@ -135,9 +136,9 @@ def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: P
 
 def test_the_router_gets_what_the_file_says_of_http(folder: Path) -> None:
     (folder / "chat.jinja").write_text("{{ messages }}", encoding="utf-8")
-    said = "http_port: 0, model_name: mine, chat_template: chat.jinja, cors_origins: ['https://here']"
+    said = "http_port: 0, model_name: mine, chat_template: chat.jinja, http: {cors_origins: ['https://here']}"
     text = f"target: {{model: big}}\nrouter: {{{said}}}"
-    config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", LocalOptions())
+    config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", 60.0, 5.0)
     router = parse(RouterConfig, config, "router")
     assert (router.http_port, router.served_name, router.http.cors_origins) == (0, "mine", ("https://here",))
     assert router.chat_template == folder / "chat.jinja"
@@ -145,7 +146,7 @@ def test_the_router_gets_what_the_file_says_of_http(folder: Path) -> None:
 
 def test_without_a_word_there_is_no_http_and_the_folder_names_the_model(folder: Path) -> None:
     deployment = load_deployment(written(folder, "target: {model: big}"))
-    router = parse(RouterConfig, router_config(deployment, "127.0.0.1:1", LocalOptions()), "router")
+    router = parse(RouterConfig, router_config(deployment, "127.0.0.1:1", 60.0, 5.0), "router")
     assert (router.http_port, router.served_name) == (None, "big")
     hub = parse(RouterConfig, {"model": "org/name@main", "registry": "127.0.0.1:1"}, "router")
     assert hub.served_name == "org/name"

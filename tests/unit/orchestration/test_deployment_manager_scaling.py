@@ -84,6 +84,6 @@ async def test_scaling_by_hand_stays_within_the_limits_and_autoscaling_continues
         await scene.manager.scale({Role.TARGET: 4})
     report = await scene.manager.apply(autoscaled(min=2), FILE)
     assert [str(change) for change in report.changes] == [
-        "target.autoscaling.min: 1 -> 2 (holds at once)",
+        "target.autoscaling.min: 1 -> 2 (applies at once)",
         "target.replicas: 1 -> 2 (scales the tier)",
     ]

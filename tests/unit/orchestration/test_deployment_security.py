@@ -1,4 +1,4 @@
-"""What each process of a deployment is told of its security."""
+"""Security configuration of each process of a deployment."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,8 @@ import pytest
 from fly.errors import ConfigError
 from orchestration.deployment.diff import changes, require_possible
 from orchestration.deployment.file import Deployment, load_deployment
-from orchestration.deployment.plan import plan
+from orchestration.deployment.plan import plan, router_config
 from orchestration.deployment.security import controller_security
-from orchestration.local.runner import LocalOptions, router_config
 from router.config import RouterConfig
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
@@ -52,18 +51,18 @@ def test_every_replica_has_a_certificate_of_its_role_and_nothing_else(
         assert "keys.yaml" not in str(specs[name].config)
 
 
-def test_only_the_router_is_told_of_keys_clients_and_probes(deployment: Deployment, tmp_path: Path) -> None:
-    config = parse(RouterConfig, router_config(deployment, "here:1", LocalOptions()), "router").security
+def test_only_the_router_gets_keys_clients_and_probes(deployment: Deployment, tmp_path: Path) -> None:
+    config = parse(RouterConfig, router_config(deployment, "here:1", 60.0, 5.0), "router").security
     assert config.auth_tokens_file == tmp_path / "keys.yaml"
     assert config.tls is not None and config.tls.client_certificates and config.health_port == 0
     assert config.tls.certificate == tmp_path / "certs/router.pem"
     assert controller_security(deployment.security)["tls"]["certificate"].endswith("certs/controller.pem")
 
 
-def test_without_a_section_nobody_is_told_anything() -> None:
+def test_without_a_section_no_process_gets_one() -> None:
     plain = parse(Deployment, {"target": {"model": "/m/big"}}, "test")
     assert all("security" not in spec.config for spec in plan(plain, "here:1"))
-    assert router_config(plain, "here:1", LocalOptions())["security"] == {}
+    assert router_config(plain, "here:1", 60.0, 5.0)["security"] == {}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_without_a_section_nobody_is_told_anything() -> None:
         ({"auth_token_file": "k"}, "did you mean 'auth_tokens_file'"),
     ],
 )
-def test_what_makes_no_sense_is_rejected_by_name(security: dict[str, Any], message: str) -> None:
+def test_a_section_that_makes_no_sense_is_rejected_by_name(security: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Deployment, {"target": {"model": "/m/big"}, "security": security}, "test")
 
@@ -89,7 +88,7 @@ def test_what_makes_no_sense_is_rejected_by_name(security: dict[str, Any], messa
         ({"tls": {"ca": "other.pem"}}, False),
     ],
 )
-def test_what_routers_alone_are_told_may_change_while_replicas_run(
+def test_keys_of_routers_alone_may_change_while_replicas_run(
     deployment: Deployment, more: dict[str, Any], is_possible: bool
 ) -> None:
     said = deployment.model_dump(mode="json")

@@ -10,6 +10,7 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
+from services.sub_drafter.config import SubDrafterConfig
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -22,7 +23,7 @@ def test_one_spec_per_replica_helpers_first() -> None:
     assert [spec.role for spec in specs] == [Role.SUB_DRAFTER, Role.DRAFTER, Role.TARGET, Role.TARGET]
 
 
-def test_only_drafters_with_a_helper_are_told_of_the_registry() -> None:
+def test_only_drafters_with_a_sub_drafter_get_the_registry() -> None:
     sub_drafter, drafter, target, _ = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={}), "here:1")
     assert drafter.config["registry"] == "here:1"
     assert "registry" not in target.config
@@ -55,7 +56,7 @@ def test_a_shared_target_asks_for_all_its_shards() -> None:
     assert "shards" not in specs[0].config
 
 
-def test_who_computes_on_gpus_asks_for_them_and_who_does_not_is_left_on_the_cpu() -> None:
+def test_replicas_on_gpus_request_them_and_others_stay_on_the_cpu() -> None:
     shared = {"model": "/m/big", "shards": 4, "gpus": 0.5}
     drafter, target = plan(deployment(target=shared, drafter={"model": "/m/small"}), "here:1")
     assert (target.config["device"], target.resources) == ("cuda", {"CPU": 1.0, "GPU": 0.5})
@@ -73,7 +74,7 @@ def test_every_tier_asks_for_the_mark_of_its_nodes() -> None:
     assert all(0 < spec.resources[str(spec.node_resource)] < 1 for spec in specs)
 
 
-def test_services_are_told_the_ports_of_a_network_and_are_not_replaced_for_others() -> None:
+def test_services_get_the_ports_of_a_network_and_are_not_replaced_for_others() -> None:
     first, second = (plan(deployment(service_ports=ports), "here:1")[0] for ports in ("5-9", "6-9"))
     assert first.hints["ports"] == "5-9" and first == second
 
@@ -85,20 +86,18 @@ def test_ports_that_are_no_range_are_rejected(ports: str) -> None:
 
 
 def test_actors_are_configured_with_plain_values() -> None:
-    target = plan(deployment(), "here:1")[0]
-    assert target.config == {
-        "model": str(Path("/m/big")),
-        "dtype": "bfloat16",
-        "max_sequences": 64,
-        "kv_tokens": 65_536,
-        "threads": 3,
-    }
+    tier = {"model": "/m/big", "dtype": "float32", "max_sequences": 8, "kv_tokens": 1024, "threads": 3}
+    target = plan(deployment(target=tier), "here:1")[0]
+    assert target.config == {**tier, "model": str(Path("/m/big"))}
     assert all(type(value) in (str, int) for value in target.config.values())
+    # A key at its default is the service's own business.
+    assert plan(deployment(target={"model": "/m/big"}), "here:1")[0].config == {"model": str(Path("/m/big"))}
 
 
-def test_a_suffix_sub_drafter_is_told_its_memory() -> None:
+def test_a_suffix_sub_drafter_gets_its_memory() -> None:
     helper = plan(deployment(drafter={"model": "/m/s"}, sub_drafter={"engine": "suffix"}), "here:1")[0]
-    assert helper.config == {"engine": "suffix", "response_cache_tokens": 10_000_000}
+    config = parse(SubDrafterConfig, dict(helper.config), "sub_drafter")
+    assert (config.engine, config.response_cache_tokens) == ("suffix", 10_000_000)
 
 
 def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
@@ -110,7 +109,7 @@ def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
     assert drafter.config["registry"] == "here:1"
 
 
-def test_a_drafter_is_told_what_everything_asks_for() -> None:
+def test_a_drafter_gets_the_cpus_that_all_replicas_request() -> None:
     _, drafter, *_ = plan(deployment(drafter={"model": "/m/small"}, sub_drafter={}), "here:1")
     # The sub-drafter, the drafter, two targets of 3 threads, and the router.
     assert drafter.hints["declared_cpus"] == 0.5 + 1 + 2 * 3 + 1
@@ -132,8 +131,8 @@ def test_more_targets_are_no_reason_to_replace_a_drafter() -> None:
 def test_drafting_ahead_takes_spare_cpus(
     draft_ahead: object, declared_cpus: float | None, expected: float
 ) -> None:
-    told = {"model": "/m", "draft_ahead": draft_ahead, "declared_cpus": declared_cpus}
-    assert parse(DrafterConfig, told, "drafter").ahead_sequences(usable_cpus=4) == expected
+    data = {"model": "/m", "draft_ahead": draft_ahead, "declared_cpus": declared_cpus}
+    assert parse(DrafterConfig, data, "drafter").ahead_sequences(usable_cpus=4) == expected
 
 
 @pytest.mark.parametrize("tier", [{"engine": "model"}, {"engine": "suffix", "model": "/m/tiny"}])
@@ -145,7 +144,7 @@ def test_a_model_belongs_to_the_engine_model(tier: dict[str, str]) -> None:
 TIERS = {"drafter": {"model": "/m/small"}, "sub_drafter": {"engine": "ngram"}}
 
 
-def test_every_replica_tells_its_metrics_at_a_port_that_follows_from_its_name() -> None:
+def test_every_replica_serves_its_metrics_at_a_port_that_follows_from_its_name() -> None:
     def ports(replicas: int, port: int | None) -> dict[str, int | None]:
         target = {"model": "/m/big", "replicas": replicas}
         specs = plan(deployment(target=target, telemetry={"metrics_port": port}, **TIERS), "here:1")
@@ -162,17 +161,19 @@ def test_every_replica_tells_its_metrics_at_a_port_that_follows_from_its_name() 
 def test_where_a_network_opens_only_some_ports_every_replica_takes_the_first_free_of_its_tier() -> None:
     telemetry = {"metrics_port": 9400}
     specs = plan(deployment(telemetry=telemetry, service_ports="50100-50199", **TIERS), "here:1")
-    tellings = {spec.replica: spec.config["telemetry"] for spec in specs}
-    assert {told["metrics_port"] for name, told in tellings.items() if name.startswith("target")} == {9500}
-    assert {told["metrics_ports"] for told in tellings.values()} == {100}
+    sections = {spec.replica: spec.config["telemetry"] for spec in specs}
+    assert {section["metrics_port"] for name, section in sections.items() if name.startswith("target")} == {
+        9500
+    }
+    assert {section["metrics_ports"] for section in sections.values()} == {100}
 
 
-def test_every_replica_is_told_where_its_traces_go_and_who_it_is() -> None:
-    told = {"otlp_endpoint": "http://collector:4317", "log_format": "json"}
-    specs = plan(deployment(telemetry=told, **TIERS), "here:1")
-    tellings = [spec.config["telemetry"] for spec in specs]
-    assert [telling["replica"] for telling in tellings] == [spec.replica for spec in specs]
-    assert all(telling.items() >= told.items() for telling in tellings)
+def test_every_replica_gets_the_collector_of_traces_and_its_name() -> None:
+    shared = {"otlp_endpoint": "http://collector:4317", "log_format": "json"}
+    specs = plan(deployment(telemetry=shared, **TIERS), "here:1")
+    sections = [spec.config["telemetry"] for spec in specs]
+    assert [section["replica"] for section in sections] == [spec.replica for spec in specs]
+    assert all(section.items() >= shared.items() for section in sections)
     drafter = next(spec for spec in specs if spec.role is Role.DRAFTER)
     assert parse(DrafterConfig, dict(drafter.config), "test").telemetry.log_format == "json"
 

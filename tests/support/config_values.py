@@ -1,0 +1,71 @@
+"""Every key of a configuration section with a valid value other than its default, made from its type."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from services.common.config import section_of
+from tools.chart_schema import plain_schemas
+
+STRINGS = ("keys.yaml", "http://127.0.0.1:4317", "5100-5199", "other")
+
+
+def other_values(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted name of every key, and a value that it does not have by itself."""
+    schemas = plain_schemas(section)
+    for name, field in section.model_fields.items():
+        if (inner := section_of(field.annotation)) is not None:
+            yield from other_values(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", other_value(schemas[name])
+
+
+def other_value(schema: Mapping[str, Any]) -> Any:
+    types = schema.get("type", ())
+    kinds = {types} if isinstance(types, str) else set(types)
+    default = schema.get("default")
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return next(value for value in schema["enum"] if value != default and isinstance(value, str))
+    if "boolean" in kinds:
+        return not default
+    if kinds & {"integer", "number"}:
+        return _other_number(schema, default)
+    if "array" in kinds:
+        return ["https://example.com"]
+    if "string" in kinds:
+        return next(
+            text for text in STRINGS if re.search(schema.get("pattern", ""), text) and text != default
+        )
+    # Parameters of a simulated model, the only mapping that is no section.
+    return {"base_s": 0.25}
+
+
+def _other_number(schema: Mapping[str, Any], default: float | None) -> float:
+    least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+    value = (least if default is None else default) + 1
+    if value <= (most := schema.get("maximum", value)):
+        return value
+    return most if default != most else (least + most) / 2
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections made of dotted names."""
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        section = made
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return made
+
+
+def at(data: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted name."""
+    for part in key.split("."):
+        data = data[part]
+    return data

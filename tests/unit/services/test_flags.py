@@ -1,0 +1,102 @@
+"""Every key of a service is a flag of its command, and a key of the file that --config names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.config import RouterConfig
+from services.common.config import Config
+from services.common.flags import configure
+from services.drafter.config import DrafterConfig
+from services.sub_drafter.config import SubDrafterConfig
+from services.target.config import TargetConfig
+from tests.support.config_values import at, nested, other_values
+
+CLASSES: tuple[type[Config], ...] = (TargetConfig, DrafterConfig, SubDrafterConfig, RouterConfig)
+NEEDED: dict[type[Config], tuple[str, ...]] = {
+    TargetConfig: ("--model", "m"),
+    DrafterConfig: ("--model", "m"),
+    SubDrafterConfig: (),
+    RouterConfig: ("--model", "m", "--target", "here:1"),
+}
+TLS = tuple(text for name in ("certificate", "key", "ca") for text in (f"--security.tls.{name}", "c"))
+KEYS = [(config, key, value) for config in CLASSES for key, value in other_values(config)]
+
+
+def flags_of(config: type[Config], key: str, value: Any) -> list[str]:
+    """The flag of a key, with those that it needs and without those that it excludes."""
+    needed = [*NEEDED[config], *(TLS if key.startswith("security.") else ())]
+    excluded = {"simulated": "--model", "registry": "--target", "targets": "--target"}.get(key)
+    if excluded in needed:
+        place = needed.index(excluded)
+        needed[place : place + 2] = []
+    flag = f"--{key.replace('_', '-')}"
+    if isinstance(value, list):
+        return [*needed, flag.removesuffix("s"), value[0]]
+    return [*needed, flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+@pytest.mark.parametrize(("config", "key", "value"), KEYS, ids=[f"{c.__name__}-{k}" for c, k, _ in KEYS])
+def test_a_flag_sets_its_key(config: type[Config], key: str, value: Any) -> None:
+    if config is RouterConfig and key == "limits.default_new_tokens":
+        value = 100
+    made = configure(config, "Serve.", flags_of(config, key, value)).model_dump(mode="json")
+    found = at(made, key)
+    assert found.items() >= value.items() if isinstance(value, dict) else found == value
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "target.yaml"
+    values = {
+        "model": "m",
+        "threads": 2,
+        "kv_tokens": 99,
+        "telemetry.log_format": "json",
+        "telemetry.replica": "a",
+    }
+    file.write_text(json.dumps(nested(values)))
+    flags = ["--config", str(file), "--threads", "3", "--telemetry.replica", "b"]
+    made = configure(TargetConfig, "Serve.", flags)
+    assert (made.threads, made.kv_tokens) == (3, 99)
+    assert (made.telemetry.log_format, made.telemetry.replica) == ("json", "b")
+
+
+def test_null_unsets_an_optional_key(tmp_path: Path) -> None:
+    (file := tmp_path / "router.yaml").write_text("{model: m, targets: ['here:1'], http_port: 8000}")
+    assert configure(RouterConfig, "Serve.", ["--config", str(file), "--http-port", "null"]).http_port is None
+
+
+def test_a_section_is_yaml_and_its_keys_override_it() -> None:
+    flags = ["--telemetry.replica", "b", "--telemetry", "{replica: a, log_format: json}"]
+    made = configure(SubDrafterConfig, "Serve.", flags)
+    assert (made.telemetry.log_format, made.telemetry.replica) == ("json", "b")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--max-sequences", "0"), "max_sequences: is '0': Input should be greater than or equal to 1"),
+        (("--max-seq", "3"), "unrecognized arguments: --max-seq 3"),
+        (("--simulated", "{base_s: "), "argument --simulated: is not YAML"),
+        (("--simulated", "{}"), "give either model or simulated"),
+        (("--config", "missing.yaml"), "missing.yaml: No such file"),
+    ],
+)
+def test_a_fault_is_one_line(
+    flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        configure(TargetConfig, "Serve.", ["--model", "m", *flags])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and message in line
+
+
+def test_help_shows_every_key_with_its_description(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        configure(TargetConfig, "Serve a target.", ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Serve a target." in shown and "--max-batch-tokens" in shown
+    assert "Token rows of one forward; longer prefills are processed in chunks. Default: 512." in shown
