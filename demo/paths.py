@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_ROOT = Path(__file__).parent
-MODELS = _ROOT / "models"
-TASKS = _ROOT / "tasks" / "held_out.jsonl"
+MODELS = Path(__file__).parent / "models"

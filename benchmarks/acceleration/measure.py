@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from benchmarks.acceleration.runs import Run
-from benchmarks.interleaving import rotated
-from benchmarks.progress import Advance
 from benchmarks.prompts import Prompts
+from flyserve.bench.comparison import rotated
+from flyserve.bench.progress import Advance
 
 _WARM_UPS = 2
 

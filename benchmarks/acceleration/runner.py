@@ -31,9 +31,9 @@ from benchmarks.acceleration.settings import (
 )
 from benchmarks.acceleration.simulation import VOCABULARY, ahead_name, simulated_models
 from benchmarks.acceleration.workloads import WHOLE_RESPONSE, WORKLOADS, demo_models
-from benchmarks.progress import progress_bar
 from benchmarks.prompts import demo_prompts, random_prompts
 from fly.types import Mode
+from flyserve.bench.progress import progress_bar
 from flyserve.types import Speculation
 
 Data = dict[str, list[dict[str, Any]]]

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from benchmarks.balancing.load import SEQUENCE_TOKENS, Load, Outcome, play
 from benchmarks.balancing.system import running
-from benchmarks.progress import Advance, progress_bar
 from benchmarks.svg import bar_chart
+from flyserve.bench.progress import Advance, progress_bar
 from flyserve.cli.terminal import messages, output
 from router.policies import POLICIES
 

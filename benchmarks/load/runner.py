@@ -12,13 +12,13 @@ import uvloop
 from rich.console import Console
 
 from benchmarks.deployed import deployed
-from benchmarks.interleaving import rotated
 from benchmarks.load.closed_loop import Ask, Chunks, run_window
 from benchmarks.load.plan import SETTINGS, Level, Plan
 from benchmarks.load.window import Window, cut_window
-from benchmarks.progress import Advance, progress_bar
 from benchmarks.prompts import demo_prompts
 from flyserve import AsyncClient
+from flyserve.bench.comparison import rotated
+from flyserve.bench.progress import Advance, progress_bar
 from flyserve.cli.up import DEMO
 from orchestration.deployment.file import Deployment, load_deployment
 

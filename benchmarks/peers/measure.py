@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.interleaving import rotated
 from benchmarks.peers.settings import Answer, Decode
-from benchmarks.progress import Advance
+from flyserve.bench.comparison import rotated
+from flyserve.bench.progress import Advance
 
 _WARM_UP_TOKENS = 32
 

@@ -23,7 +23,7 @@ from benchmarks.peers.settings import SETTINGS, STREAM_METHODS, Decode, Place
 from benchmarks.peers.stack import running_stack, stack_decoder, streams_rate
 from benchmarks.peers.verification import WAYS
 from benchmarks.peers.workers import Worker, worker
-from benchmarks.progress import progress_bar
+from flyserve.bench.progress import progress_bar
 from flyserve.client import Client
 
 _Bandwidth = Mapping[str, float]

@@ -14,13 +14,13 @@ import uvloop
 from benchmarks.load.closed_loop import Ask, Chunks, run_window
 from benchmarks.load.plan import Level
 from benchmarks.load.window import Stream, cut_window
-from benchmarks.progress import Advance
 from benchmarks.simulate.figures import SLICES, MachineUse, Measured
 from benchmarks.simulate.pace import Sample, between
 from benchmarks.simulate.plan import LANGUAGE, SETTINGS, Plan, Stage
 from benchmarks.simulate.system import Running, Worker, running
 from benchmarks.summary import share
 from flyserve import AsyncClient
+from flyserve.bench.progress import Advance
 
 _SPREAD = 0.6
 """Part of the time before anything is counted in which the clients begin."""

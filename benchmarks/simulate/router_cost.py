@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.progress import Advance
 from benchmarks.simulate.plan import AGREEMENT, FLY, LANGUAGE, PLAIN, SETTINGS
 from benchmarks.simulate.profile import Profile, make_profile
 from benchmarks.summary import share
 from benchmarks.telemetry.settings import METRICS
 from benchmarks.telemetry.system import Router, router_process, simulated_service
+from flyserve.bench.progress import Advance
 from flyserve.client import Client
 from flyserve.types import Statistics
 

@@ -9,12 +9,12 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from benchmarks.parts import Parts
-from benchmarks.progress import progress_bar
 from benchmarks.simulate.figures import Figures, needed_dilation, summarize
 from benchmarks.simulate.measure import measure_stage
 from benchmarks.simulate.plan import FLY, PLAIN, Dilations, Plan, Stage
 from benchmarks.simulate.profile import Profile
 from benchmarks.simulate.router_cost import Block, RouterPlan, measure_router, profile_router
+from flyserve.bench.progress import progress_bar
 
 T = TypeVar("T")
 

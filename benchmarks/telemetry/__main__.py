@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from benchmarks.machine import this_machine
-from benchmarks.progress import progress_bar
 from benchmarks.telemetry.measure import Blocks, Plan, compare, measure
 from benchmarks.telemetry.report import write_report
 from benchmarks.telemetry.settings import settings
 from benchmarks.telemetry.system import running_system
+from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import messages, reported_errors
 
 _ROOT = Path(__file__).resolve().parents[2]

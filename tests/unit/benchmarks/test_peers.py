@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.interleaving import rotated
 from benchmarks.machine import this_machine
 from benchmarks.peers.figures import summarize_alone, summarize_engine, summarize_streams
 from benchmarks.peers.measure import (
@@ -23,6 +22,7 @@ from benchmarks.peers.results import PairResult, Results
 from benchmarks.peers.settings import BASELINE, SETTINGS, STACK_SPECULATIONS, Answer, Decode, Place
 from benchmarks.peers.tables import make_tables
 from benchmarks.summary import Spread
+from flyserve.bench.comparison import rotated
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 

@@ -1,4 +1,4 @@
-"""The progress bar of every benchmark, with the time that is left."""
+"""The progress bar of a benchmark, with the remaining time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ Advance = Callable[[], None]
 
 @contextmanager
 def progress_bar(console: Console, total: int, label: str = "requests") -> Iterator[Advance]:
-    """Shows a bar while the block runs; what it yields is called after each of `total` steps."""
+    """Show a bar while the block runs; the block calls the yielded function after each of `total` steps."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not total) as progress:
         bar = progress.add_task(label, total=total)
         yield lambda: progress.advance(bar)

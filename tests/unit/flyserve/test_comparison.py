@@ -4,12 +4,10 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from benchmarks.compare import compare, num_requests
-from benchmarks.interleaving import rotated
-from benchmarks.settings import BASELINE, SETTINGS
-from benchmarks.summary import Measurement, share, speed, summarize, summarize_all
-from benchmarks.table import comparison_table
 from demo.tasks import load_tasks
+from flyserve.bench.comparison import BASELINE, SETTINGS, Measurement, compare, num_requests, rotated
+from flyserve.bench.statistics import share, speed
+from flyserve.bench.summary import comparison_table, summarize
 from flyserve.types import Statistics
 
 
@@ -23,7 +21,7 @@ def test_speed_is_of_totals() -> None:
     assert speed(runs) == 80.0
 
 
-def test_nothing_has_a_share_of_nothing() -> None:
+def test_a_share_of_zero_is_zero() -> None:
     assert share(0, 0) == 0.0
 
 
@@ -72,7 +70,7 @@ def test_each_setting_comes_first_equally_often() -> None:
 
 def test_the_table_has_one_column_per_setting_and_fits_80_characters() -> None:
     runs = {setting: [measurement(n, 1.0, tau=3.0) for n in range(3)] for setting in SETTINGS}
-    table = comparison_table(summarize_all(runs, BASELINE))
+    table = comparison_table([summarize(name, measured, runs[BASELINE]) for name, measured in runs.items()])
     stream = io.StringIO()
     Console(file=stream, width=80).print(table)
     assert len(table.columns) == len(SETTINGS) + 1
@@ -81,7 +79,7 @@ def test_the_table_has_one_column_per_setting_and_fits_80_characters() -> None:
 
 
 class RecordingClient:
-    """Answers with the reference answer, and remembers in which order it was asked."""
+    """Return a wrong answer to every request, and record the requests in order."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
