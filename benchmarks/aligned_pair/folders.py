@@ -47,9 +47,7 @@ def make_tokenizer(recipe: PairRecipe) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        model_max_length=recipe.context_length,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, model_max_length=recipe.context_length, clean_up_tokenization_spaces=False
     )
     return fast
 

@@ -139,11 +139,7 @@ class Services:
 @contextmanager
 def running_services(**environment: str) -> Iterator[Services]:
     """Yield what starts processes; they run while the block does. For the main thread only (signals)."""
-    with (
-        StopSignals() as signals,
-        TemporaryDirectory(prefix="flyserve-") as folder,
-        ExitStack() as stack,
-    ):
+    with StopSignals() as signals, TemporaryDirectory(prefix="flyserve-") as folder, ExitStack() as stack:
         try:
             yield Services(stack, Path(folder), environment)
         finally:

@@ -52,12 +52,7 @@ class Sender:
 
     def __call__(self, prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
         response, seconds = generate(
-            self.client,
-            prompt,
-            self.max_new_tokens,
-            self.speculation,
-            cache_salt,
-            ignore_eos=self.ignore_eos,
+            self.client, prompt, self.max_new_tokens, self.speculation, cache_salt, ignore_eos=self.ignore_eos
         )
         return Run(number, repetition, seconds, response.statistics)
 

@@ -90,11 +90,7 @@ class Clients:
 
     async def _wait(self, client: AsyncClient, request: Request) -> Outcome:
         response = await client.generate(
-            request.prompt,
-            request.max_new_tokens,
-            request.sampling,
-            request.speculation,
-            **request.options,
+            request.prompt, request.max_new_tokens, request.sampling, request.speculation, **request.options
         )
         return self._check(request, response)
 
