@@ -1,4 +1,4 @@
-"""Where the shipped files lie."""
+"""Paths of the shipped files."""
 
 from __future__ import annotations
 

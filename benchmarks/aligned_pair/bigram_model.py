@@ -24,7 +24,7 @@ _SMOOTHING = 0.01
 
 
 def ensure_bigram_model(folder: Path) -> Path:
-    """The model's folder; made unless it is there already."""
+    """Return the model's folder; build it unless it exists already."""
     if not (folder / "model.safetensors").is_file():
         tokenizer = load_tokenizer(DEMO_MODELS / "target")
         model = bigram_model(count_bigrams(len(tokenizer)))
@@ -35,7 +35,7 @@ def ensure_bigram_model(folder: Path) -> Path:
 
 
 def count_bigrams(vocab_size: int) -> Tensor:
-    """How often one token, by row, was followed by another, by column, in texts of the training split."""
+    """Count how often one token (row) is followed by another (column) in texts of the training split."""
     tokenizer, counts = load_tokenizer(DEMO_MODELS / "target"), torch.zeros(vocab_size, vocab_size)
     for family in Family:
         for problem in islice(problems(_SEED, Split.TRAIN, family), _PROBLEMS_PER_FAMILY):
@@ -47,7 +47,7 @@ def count_bigrams(vocab_size: int) -> Tensor:
 
 @torch.no_grad()
 def bigram_model(counts: Tensor) -> LlamaForCausalLM:
-    """A model whose logits after a token are the log-probabilities of what followed it, (vocab, vocab)."""
+    """Return a model whose logits are the log-probabilities of a token's successors, (vocab, vocab)."""
     vocab_size = len(counts)
     model: Any = LlamaForCausalLM(
         LlamaConfig(

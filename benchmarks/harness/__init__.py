@@ -1,1 +1,1 @@
-"""What every scenario uses: load, statistics, report, charts, processes and the command line."""
+"""The harness of all scenarios: load, statistics, report, charts, processes and the command line."""

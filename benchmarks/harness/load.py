@@ -61,7 +61,7 @@ class Chunks(Protocol):
 
 
 Ask = Callable[[Sequence[int], int], Chunks]
-"""From a prompt and a number of new tokens to the chunks of a response."""
+"""Function from a prompt and a number of new tokens to the chunks of a response."""
 
 
 @dataclass(frozen=True, slots=True)

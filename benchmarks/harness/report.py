@@ -72,7 +72,7 @@ class Report:
         self.name = name
         self.tables: list[Table] = []
         self.charts: dict[str, str] = {}
-        self.data = {"machine": machine, "plan": plan, **data}
+        self.data: dict[str, Any] = {"machine": machine, "plan": plan, **data}
         self.faults: list[str] = []
         self._machine = machine
         self._blocks: list[str] = []

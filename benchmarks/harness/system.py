@@ -1,4 +1,4 @@
-"""What a scenario measures: processes of the system, or hosts in this process."""
+"""The measured system: processes, or hosts in this process."""
 
 import json
 import os

@@ -54,7 +54,7 @@ draft included. *ended*: responses that ended within a window.
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of measuring.
 
     Attributes:
         levels: Numbers of concurrent requests.

@@ -52,7 +52,7 @@ In mode `plain` a round emits one token, so this mode is the most expensive case
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of measuring.
 
     Attributes:
         repeat: Restarts of all processes; two processes of one program differ, too.

@@ -1,4 +1,4 @@
-"""A simulated deployment over real sockets: it grows with its replicas; a CPU that is too slow is told."""
+"""A simulated deployment over real sockets: it grows with its replicas; a slow CPU is reported."""
 
 from dataclasses import replace
 

@@ -49,7 +49,7 @@ def test_drafting_ahead_is_measured_with_engines_that_wait(tmp_path: Path) -> No
     assert without["verify_ms"] >= 24 and len(found["goals"]) == 1
 
 
-def test_a_second_pass_is_measured_beside_the_next_first(tmp_path: Path) -> None:
+def test_a_second_pass_is_measured_next_to_the_next_first(tmp_path: Path) -> None:
     found = run_benchmark("acceleration", tmp_path, "--only", "second-pass")
     first, second, *_ = found["figures"]["second-pass"]
     assert second["forwards_per_token"] < first["forwards_per_token"]

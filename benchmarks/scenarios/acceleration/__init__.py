@@ -46,7 +46,7 @@ __all__ = ["Plan", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of measuring.
 
     Attributes:
         repeat: Repetitions of every prompt under every setting.

@@ -60,7 +60,7 @@ class Dtype(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of measuring.
 
     Attributes:
         repeat: Repetitions of every prompt under every setting.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
@@ -106,32 +106,6 @@ class EngineFigures:
     way: str
     seconds: Spread
     batched_gain: float
-
-
-@dataclass(frozen=True, slots=True)
-class PairFigures:
-    """The figures of one pair; see `PairRuns` for the other attributes."""
-
-    name: str
-    note: str
-    computes: Mapping[str, str]
-    weight_bytes: int
-    limit_bytes_per_s: float
-    alone: Sequence[SettingFigures]
-    streams: Sequence[StreamsFigures]
-
-
-def summarize_pair(runs: PairRuns) -> PairFigures:
-    """Return the figures of a pair."""
-    return PairFigures(
-        name=runs.name,
-        note=runs.note,
-        computes=runs.computes,
-        weight_bytes=runs.weight_bytes,
-        limit_bytes_per_s=runs.limit_bytes_per_s,
-        alone=summarize_alone(runs.alone, runs.weight_bytes / runs.limit_bytes_per_s),
-        streams=summarize_streams(runs.streams),
-    )
 
 
 def summarize_alone(runs: Mapping[str, Sequence[Run]], limit_s_per_token: float) -> list[SettingFigures]:
@@ -235,19 +209,8 @@ def _streams_cell(figures: StreamsFigures) -> str:
 
 def make_report(machine: Machine, plan: Plan, pairs: Sequence[PairRuns], engine: Sequence[WaysRun]) -> Report:
     """Return the report; its data have every run, without its tokens."""
-    runs = {
-        pair.name: {name: [_run_data(run) for run in alone] for name, alone in pair.alone.items()}
-        for pair in pairs
-    }
-    return write(machine, plan, [summarize_pair(pair) for pair in pairs], summarize_engine(engine), runs=runs)
-
-
-def write(
-    machine: Machine, plan: Plan, pairs: Sequence[PairFigures], engine: Sequence[EngineFigures], **data: Any
-) -> Report:
-    """Return the report of these figures."""
     name = "peers" if plan.dtype == "bfloat16" else f"peers-{plan.dtype}"
-    report = Report(name, machine, plan, pairs=pairs, engine=engine, **data)
+    report = Report(name, machine, plan, pairs=[], engine=summarize_engine(engine))
     report.introduction("FlyServe next to transformers", _INTRODUCTION)
     report.text(
         f"{plan.dtype}, {plan.prompts} prompts, at most {plan.max_new_tokens} new tokens,"
@@ -263,12 +226,16 @@ one in the same engine, and one by one in transformers (`DynamicCache`, cropped)
 entropies; transformers only takes the argmax.
 """)
         title = "the aligned pair's target alone, 256 tokens of context"
-        report.table(Table.of(title, _ENGINE, engine))
+        report.table(Table.of(title, _ENGINE, summarize_engine(engine)))
     return report
 
 
-def _add_pair(report: Report, pair: PairFigures) -> None:
+def _add_pair(report: Report, pair: PairRuns) -> None:
     title = f"{pair.name} pair, one request at a time"
+    alone = summarize_alone(pair.alone, pair.weight_bytes / pair.limit_bytes_per_s)
+    streams = summarize_streams(pair.streams)
+    runs = {name: [_run_data(run) for run in found] for name, found in pair.alone.items()}
+    report.data["pairs"].append({"name": pair.name, "alone": alone, "streams": streams, "runs": runs})
     report.heading(f"The {pair.name} pair")
     report.text(pair.note)
     report.text(
@@ -276,15 +243,14 @@ def _add_pair(report: Report, pair: PairFigures) -> None:
         f" {pair.limit_bytes_per_s / 1e9:.1f} GB/s. Target: {pair.computes['target']}."
         f" Drafter: {pair.computes['drafter']}."
     )
-    report.table(Table.of(title, _ALONE, pair.alone))
-    bars = {figures.name: figures.tokens_per_s for figures in pair.alone}
+    report.table(Table.of(title, _ALONE, alone))
+    bars = {figures.name: figures.tokens_per_s for figures in alone}
     report.chart(pair.name, bar_chart(title, "tokens/s", bars), "Tokens per second of every setting")
     report.text(
         "Several concurrent requests through the stack, tokens per second of all together (by plain):"
     )
-    report.table(streams_table(f"{pair.name} pair, concurrent requests through the stack", pair.streams))
+    report.table(streams_table(f"{pair.name} pair, concurrent requests through the stack", streams))
 
 
 def _run_data(run: Run) -> dict[str, object]:
-    data = asdict(run.answer)
-    return {"prompt": run.prompt, "repetition": run.repetition, **data, "tokens": len(run.answer.tokens)}
+    return {**asdict(run.answer), "prompt": run.prompt, "tokens": len(run.answer.tokens)}

@@ -57,7 +57,7 @@ class Answer:
 
 
 Decode = Callable[[Sequence[int], int], Answer]
-"""From a prompt and a number of new tokens to an answer."""
+"""Function from a prompt and a number of new tokens to an answer."""
 
 BASELINE = "transformers generate"
 SETTINGS = (

@@ -29,7 +29,7 @@ _SEED = 4_2026
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """The amount of measuring.
 
     Attributes:
         problems: Held-out problems for the rules side by side.

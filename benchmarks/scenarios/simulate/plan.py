@@ -1,4 +1,4 @@
-"""What is simulated: the models, the deployments, the ways of decoding, and for how long."""
+"""The simulation: the models, the deployments, the ways of decoding, and for how long."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -99,7 +99,7 @@ class Dilations:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is simulated, and how much is measured.
+    """The deployments, and the amount of measuring.
 
     Attributes:
         shards: GPUs of a target replica.

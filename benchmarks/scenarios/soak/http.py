@@ -1,16 +1,15 @@
-"""A streamed completion over HTTP directly on a socket, so that it can be cut off anywhere."""
+"""A streamed completion over HTTP that can be cut off in the middle."""
 
-import asyncio
-import contextlib
-import json
-from urllib.parse import urlsplit
+import httpx2
 
 from benchmarks.scenarios.soak.requests import Request
 from fly.errors import FlyServeError, InvalidRequest
 
+_TIMEOUT_S = 60.0
+
 
 async def complete(url: str, request: Request, close_after: int | None = None) -> bool:
-    """Send a request; return True if the whole response arrived.
+    """Send a request over a connection of its own; return True if the whole response arrived.
 
     Args:
         url: URL of the router's HTTP API.
@@ -19,51 +18,36 @@ async def complete(url: str, request: Request, close_after: int | None = None) -
 
     Raises:
         InvalidRequest: The server rejected it.
-        FlyServeError: The stream ended before the response did.
+        FlyServeError: The stream failed, or ended before the response did.
     """
-    place = urlsplit(url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    body = {
+        "model": "target",
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_new_tokens,
+        "temperature": request.sampling.temperature,
+        "speculation": {"mode": request.speculation.mode, "preset": request.speculation.preset},
+        "stream": True,
+        **request.options,
+    }
     try:
-        writer.write(_encode(place.netloc, request))
-        await writer.drain()
-        await _read_status(reader)
-        return await _read_events(reader, close_after)
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        async with (
+            httpx2.AsyncClient(timeout=_TIMEOUT_S) as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as response,
+        ):
+            if response.is_client_error:
+                raise InvalidRequest.of("request", f"was answered with status {response.status_code}")
+            response.raise_for_status()
+            return await _read_events(response, close_after)
+    except httpx2.HTTPError as error:
+        raise FlyServeError(f"the HTTP request failed: {error}") from None
 
 
-def _encode(host: str, request: Request) -> bytes:
-    body = json.dumps(
-        {
-            "model": "target",
-            "prompt": list(request.prompt),
-            "max_tokens": request.max_new_tokens,
-            "temperature": request.sampling.temperature,
-            "speculation": {"mode": request.speculation.mode, "preset": request.speculation.preset},
-            "stream": True,
-            **request.options,
-        }
-    )
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
-
-
-async def _read_status(reader: asyncio.StreamReader) -> None:
-    status = int((await reader.readline()).split()[1])
-    if 400 <= status < 500:
-        raise InvalidRequest.of("request", f"was answered with status {status}")
-    if status != 200:
-        raise FlyServeError(f"the server answered with status {status}")
-
-
-async def _read_events(reader: asyncio.StreamReader, close_after: int | None) -> bool:
+async def _read_events(response: httpx2.Response, close_after: int | None) -> bool:
     num_events = 0
-    while line := await reader.readline():
-        if line.startswith(b"data: [DONE]"):
+    async for line in response.aiter_lines():
+        if line.startswith("data: [DONE]"):
             return True
-        num_events += line.startswith(b"data: ")
+        num_events += line.startswith("data: ")
         if close_after is not None and num_events >= close_after:
             return False
     raise FlyServeError("the stream ended before the response did")

@@ -63,7 +63,7 @@ class Requests:
 
 
 Make = Callable[[random.Random, str, int, Sequence[int], int], Request]
-"""From a random source, a kind, the prompt's number, the prompt and a length to a request."""
+"""Function from a random source, a kind, the prompt's number, the prompt and a length to a request."""
 
 
 def _prompt(words: random.Random, number: int) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def test_no_setting_profits_from_what_another_was_asked(is_remembered: bool) -> 
     assert len(set(salts["a"])) == (1 if is_remembered else 2 * len(PROMPTS))
 
 
-def test_a_second_pass_follows_all_of_its_first_and_is_measured_beside_the_next_first() -> None:
+def test_a_second_pass_follows_all_of_its_first_and_is_measured_next_to_the_next_first() -> None:
     asked: list[tuple[str, int, int, str]] = []
     steps: list[None] = []
     helped, alone = Remembering("helped", asked), Remembering("alone", asked)
@@ -102,8 +102,8 @@ def test_a_second_pass_follows_all_of_its_first_and_is_measured_beside_the_next_
     for salt in ("s/0", "s/1"):
         of_salt = [number for who, number, _, own in asked if who == "helped" and own == salt]
         assert of_salt == [0, 1, 2, 0, 1, 2], "every second pass has a memory that was empty before the first"
-    beside = [own for who, number, repetition, own in asked if (who, number, repetition) == ("helped", 1, 0)]
-    assert set(beside) == {"s/1", "s/0"}
+    next_to = [own for who, number, repetition, own in asked if (who, number, repetition) == ("helped", 1, 0)]
+    assert set(next_to) == {"s/1", "s/0"}
 
 
 def test_ratios_are_of_the_same_prompts_and_intervals_over_them() -> None:
