@@ -165,7 +165,7 @@ def telemetry_flags(settings: Mapping[str, Any]) -> Flags:
 
 def sub_drafter_command(engine: str, response_cache_tokens: int | None = None) -> Flags:
     """Return the command of a sub-drafter without a model."""
-    cache = () if response_cache_tokens is None else ("--memory-tokens", str(response_cache_tokens))
+    cache = () if response_cache_tokens is None else ("--response-cache-tokens", str(response_cache_tokens))
     return ("services.sub_drafter", "--engine", engine, *cache)
 
 
