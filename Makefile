@@ -62,8 +62,8 @@ configuration: $(READY)
 train: $(READY) ## Train the demo pair again (about two hours on two cores).
 	$(BIN)/python -m demo.train
 
-quality: $(READY) ## Measure what each rule costs in accuracy and gains (about an hour; resumable).
-	$(BIN)/python -m benchmarks.quality
+quality: $(READY) ## Measure accuracy and tokens per round of every rule (about an hour; resumable).
+	$(BIN)/python -m benchmarks quality
 
 clean: ## Remove the virtual environment and caches.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a table with a progress bar and can write JSON."""
+"""Benchmarks: one harness, one scenario per report in docs/benchmarks."""

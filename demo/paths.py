@@ -1,9 +1,7 @@
-"""Where the shipped files lie."""
+"""Paths of the shipped files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_ROOT = Path(__file__).parent
-MODELS = _ROOT / "models"
-TASKS = _ROOT / "tasks" / "held_out.jsonl"
+MODELS = Path(__file__).parent / "models"

@@ -11,9 +11,20 @@ from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
 from demo.corpus import Family, Split, problems
 from demo.corpus.auxiliary import repetition, sums
+from flyserve.bench.tasks import render
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+__all__ = [
+    "CHAT_TEMPLATE",
+    "CONTEXT_LENGTH",
+    "END_OF_TEXT",
+    "VOCABULARY_SIZE",
+    "build_tokenizer",
+    "load_tokenizer",
+    "render",
+]
 
 VOCABULARY_SIZE = 640
 CONTEXT_LENGTH = 1024
@@ -52,11 +63,6 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Load the tokenizer saved in a model folder; needs no torch."""
     tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
     return tokenizer
-
-
-def render(prompt: str) -> str:
-    """What the chat template makes of one user message."""
-    return f"{prompt}\n"
 
 
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:

@@ -1,7 +1,7 @@
 """Draft/target pairs with random weights, of any size, whose agreement is set by one number.
 
-For benchmarks at sizes that nobody trains here: every layer is computed in full, every weight is read, and
-yet the two models agree as a trained pair does. Both share one bigram map.
+The pairs serve benchmarks at sizes that are not trained here: every layer is computed in
+full, every weight is read, and the two models still agree like a trained pair. Both share one bigram map.
 
 *Token code.* Every token t has a random unit vector e(t). The embedding is e(t), turned into the model's own
 hidden space by an isometry, so that the two models have different weights of the same meaning.
@@ -13,7 +13,7 @@ so that with silent layers the logit of the successor of t is `peak`, and all ot
 
 *Branch mixing.* A second successor gets a share of e(t) that is uniform in 0 to `branch`. At a branch of 1
 some tokens are a toss-up between two successors: there the target's entropy is high, and the models disagree
-most. That is FLy's case.
+most. This is the case for FLy.
 
 *Calibrated residual noise.* Attention and MLP weights are random, so what the layers add to the residual
 stream is noise that depends on the whole context, and is independent in the two models. One factor on all

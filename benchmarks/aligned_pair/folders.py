@@ -1,4 +1,4 @@
-"""Pairs as model folders that every service loads."""
+"""Pairs as model folders that every service can load."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ _RECIPE = "recipe.json"
 
 @dataclass(frozen=True, slots=True)
 class PairFolders:
-    """Where a pair's models are; the sub-drafter where the recipe has one."""
+    """Folders of a pair's models; the sub-drafter is None if the recipe has none."""
 
     target: Path
     drafter: Path
@@ -24,7 +24,7 @@ class PairFolders:
 
 
 def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
-    """The pair's folders under `folder`; made in bf16 unless this very pair is there already."""
+    """Return the pair's folders under `folder`; build them in bf16 unless this pair exists already."""
     sub_drafter = folder / "sub_drafter" if recipe.sub_drafter else None
     folders = PairFolders(folder / "target", folder / "drafter", sub_drafter)
     made = json.dumps(asdict(recipe))
@@ -42,14 +42,12 @@ def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
 
 
 def make_tokenizer(recipe: PairRecipe) -> PreTrainedTokenizerFast:
-    """Token n is the word `wn`; the models have no text of their own, but a router wants a tokenizer."""
+    """Return a tokenizer whose token n is the word `wn`: the models have no text, but a router needs one."""
     words = {f"w{token}": token for token in range(recipe.vocab_size)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast: PreTrainedTokenizerFast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        model_max_length=recipe.context_length,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, model_max_length=recipe.context_length, clean_up_tokenization_spaces=False
     )
     return fast
 

@@ -1,4 +1,4 @@
-"""From a recipe to two transformers models."""
+"""Models of transformers, built from a recipe."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _SCALES = (1e-4, 50.0)
 
 @dataclass(frozen=True, slots=True)
 class BigramMap:
-    """What both models know.
+    """The bigrams of both models.
 
     Attributes:
         code: Unit vector of each token, (vocab, code).
@@ -31,7 +31,7 @@ class BigramMap:
 
 @torch.no_grad()
 def build_pair(recipe: PairRecipe) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
-    """Target and drafter in float32; the same recipe gives the same weights."""
+    """Return target and drafter in float32; the same recipe gives the same weights."""
     bigrams = draw_bigrams(recipe)
     return (
         _build(recipe, recipe.target, bigrams, recipe.seed + 1),
@@ -41,13 +41,13 @@ def build_pair(recipe: PairRecipe) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
 
 @torch.no_grad()
 def build_sub_drafter(recipe: PairRecipe) -> LlamaForCausalLM:
-    """The third model in float32, of a recipe that has one."""
+    """Return the third model in float32; the recipe must have one."""
     assert recipe.sub_drafter is not None
     return _build(recipe, recipe.sub_drafter, draw_bigrams(recipe), recipe.seed + 3)
 
 
 def draw_bigrams(recipe: PairRecipe) -> BigramMap:
-    """The map of a recipe; its code is as wide as the smaller model."""
+    """Return the bigrams of a recipe; their code is as wide as the smaller model."""
     generator, vocab = _generator(recipe.seed), recipe.vocab_size
     width = min(recipe.target.hidden, recipe.drafter.hidden)
     code = F.normalize(torch.randn(vocab, width, generator=generator), dim=-1)
@@ -56,7 +56,7 @@ def draw_bigrams(recipe: PairRecipe) -> BigramMap:
     period = recipe.period or vocab
     successor[order] = order.view(-1, period).roll(-1, dims=1).flatten()
     drawn, place = torch.randint(0, vocab, (vocab,), generator=generator), order.argsort()
-    # The second successor is of the same cycle: what was drawn at its place there.
+    # The second successor is in the same cycle, at the place that was drawn.
     second = successor[order[place // period * period + place[drawn] % period]]
     share = torch.rand(vocab, 1, generator=generator) * recipe.branch
     head = torch.zeros_like(code).index_add_(0, successor, code).index_add_(0, second, code * share)
@@ -65,7 +65,7 @@ def draw_bigrams(recipe: PairRecipe) -> BigramMap:
 
 @torch.no_grad()
 def agreement(target: Any, drafter: Any, ids: Tensor) -> float:
-    """Share of positions of `ids`, (sequences, tokens), at which both models take the same token."""
+    """Return the share of positions of `ids`, (sequences, tokens), at which both choose the same token."""
     return float((target(ids).logits.argmax(-1) == drafter(ids).logits.argmax(-1)).float().mean())
 
 
@@ -88,9 +88,9 @@ def _build(recipe: PairRecipe, shape: Shape, bigrams: BigramMap, seed: int) -> L
 
 
 def _code_map(width: int, hidden: int, generator: Generator) -> Tensor:
-    """From the token code into a model's hidden space, (code, hidden), lengths kept.
+    """Return a map from the token code into a model's hidden space, (code, hidden), that keeps lengths.
 
-    An isometry where there is room for one; else a projection, which keeps lengths on average.
+    The map is an isometry if there is room for one; otherwise a projection, which keeps lengths on average.
     """
     most, least = max(width, hidden), min(width, hidden)
     orthogonal: Tensor = torch.linalg.qr(torch.randn(most, least, generator=generator))[0]
@@ -113,7 +113,7 @@ def _config(recipe: PairRecipe, shape: Shape) -> LlamaConfig:
 
 
 def _calibrate(model: Any, noise_by_signal: float, ids: Tensor) -> None:
-    """Scales what the layers add until its length, by the embedding's, is `noise_by_signal` on `ids`."""
+    """Scale the layers' output until its length by the embedding's is `noise_by_signal` on `ids`."""
     outputs = [w for m in model.model.layers for w in (m.self_attn.o_proj.weight, m.mlp.down_proj.weight)]
     drawn = [weight.clone() for weight in outputs]
 

@@ -1,11 +1,11 @@
-"""What a pair is made of: two shapes, and how far its models agree."""
+"""The recipe of a pair: two shapes, and the agreement of its models."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Llama's sizes; all divide by 16."""
+    """Sizes of a Llama model; all divide by 16."""
 
     hidden: int
     intermediate: int
@@ -14,7 +14,7 @@ class Shape:
     kv_heads: int
 
     def num_parameters(self, vocab_size: int) -> int:
-        """Weights of the model, embedding and head (which are not tied) included."""
+        """Return the number of weights, with embedding and head, which are not tied."""
         key_values = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         attention = 2 * self.hidden * self.hidden + key_values
         layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
@@ -26,17 +26,17 @@ class PairRecipe:
     """A pair; the default one has 109.3 and 4.9 million parameters.
 
     Attributes:
-        target: The large model.
-        drafter: The small one.
-        vocab_size: Of both.
-        context_length: Of both, in tokens.
-        noise: Standard deviation of the context noise in a logit, by the successor's logit.
-        peak: The successor's logit: the larger, the surer both are.
+        target: Shape of the large model.
+        drafter: Shape of the small model.
+        vocab_size: Vocabulary of both.
+        context_length: Context of both, in tokens.
+        noise: Standard deviation of the context noise in a logit, divided by the successor's logit.
+        peak: Logit of the successor; the larger it is, the more certain are both models.
         branch: Largest share of the second successor, 0 to 1.
-        seed: Another one gives other weights.
-        period: Tokens of each cycle that text goes round in, a divisor of the vocabulary's size; None is one
-            cycle through all of it.
-        sub_drafter: A still smaller model, where one is wanted.
+        seed: Seed of the weights.
+        period: Tokens of each cycle that text repeats, a divisor of the vocabulary's size; None for one cycle
+            through the whole vocabulary.
+        sub_drafter: Shape of a still smaller model, or None.
     """
 
     target: Shape = Shape(768, 2816, 12, 12, 4)

@@ -10,10 +10,10 @@ from demo.corpus.lookups import lookup
 from demo.corpus.traces import trace
 from demo.corpus.types import Family, Problem, Split, Style, is_held_out
 from demo.corpus.word_problems import word_problem
+from flyserve.bench.tasks import is_correct
 
-__all__ = ["Family", "Problem", "Split", "Style", "check", "draw", "generate", "is_correct", "problems"]
+__all__ = ["Family", "Problem", "Split", "Style", "check", "draw", "generate", "problems"]
 
-_ANSWER = "Answer:"
 _QUESTIONS = 3
 _STARTS = range(5, 61)
 _HARD_STARTS = range(61, 96)
@@ -48,14 +48,8 @@ def generate(
 
 
 def check(problem: Problem, response: str) -> bool:
-    """Whether a response solves the problem."""
+    """Check that a response solves the problem."""
     return is_correct(response, problem.answer)
-
-
-def is_correct(response: str, answer: str) -> bool:
-    """Whether a response ends with `Answer:` and the answer, spacing aside, as in every family."""
-    _, marker, given = response.rpartition(_ANSWER)
-    return bool(marker) and given.split() == answer.split()
 
 
 def _draw_any(rng: random.Random, family: Family, style: Style) -> Problem:

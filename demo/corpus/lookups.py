@@ -22,7 +22,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked of an entry, how the response quotes the finding, and the value it looks for."""
+    """A question about an entry, the quote of the finding in the response, and the value."""
 
     asked: str
     entry: _Entry

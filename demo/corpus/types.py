@@ -16,9 +16,9 @@ class Family(StrEnum):
 
 
 class Split(StrEnum):
-    """Which problems may be drawn.
+    """The problems that may be drawn.
 
-    `TRAIN` and `HELD_OUT` have the same difficulty and are told apart by a hash of the content, so that no
+    `TRAIN` and `HELD_OUT` have the same difficulty and are separated by a hash of the content, so that no
     problem is in both, whatever its wording. `HARD` has longer programs and paragraphs and larger numbers
     than either.
     """
@@ -62,5 +62,5 @@ HELD_OUT_ONE_IN = 8
 
 
 def is_held_out(content: str) -> bool:
-    """Whether this content is kept from training: one in `HELD_OUT_ONE_IN`, by a hash."""
+    """Check that a content is kept from training: one in `HELD_OUT_ONE_IN`, by a hash."""
     return hashlib.blake2b(content.encode(), digest_size=4).digest()[0] % HELD_OUT_ONE_IN == 0

@@ -16,9 +16,9 @@ _LOSS_VERBS = ("sells", "loses", "mails", "drops")
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One change: how the story tells it, how the solution repeats it, and the sum that it means."""
+    """One change: its sentence in the story, its repetition in the solution, and its sum."""
 
-    told: str
+    sentence: str
     recalled: str
     formula: str
     result: int
@@ -59,34 +59,36 @@ def _draw_story(rng: random.Random, num_steps: int, starts: range) -> _Story:
 
 def _gain(rng: random.Random, name: str, thing: str, count: int) -> _Step:
     amount, verb = rng.randint(2, 39), rng.choice(_GAIN_VERBS)
-    told = f"{name} {verb} {amount} more {thing}"
-    return _Step(told, f"{name} {verb} {amount} {thing}", *_sum(count, "+", amount))
+    sentence = f"{name} {verb} {amount} more {thing}"
+    return _Step(sentence, f"{name} {verb} {amount} {thing}", *_sum(count, "+", amount))
 
 
 def _loss(rng: random.Random, name: str, thing: str, count: int) -> _Step:
     amount, verb = rng.randint(2, 39), rng.choice(_LOSS_VERBS)
-    told = f"{name} {verb} {amount} of the {thing}"
-    return _Step(told, f"{name} {verb} {amount} {thing}", *_sum(count, "-", amount))
+    sentence = f"{name} {verb} {amount} of the {thing}"
+    return _Step(sentence, f"{name} {verb} {amount} {thing}", *_sum(count, "-", amount))
 
 
 def _gift(rng: random.Random, name: str, thing: str, count: int) -> _Step:
     amount, friend = rng.randint(2, 29), rng.choice([other for other in NAMES if other != name])
     sign, verb, word = rng.choice((("+", "gets", "from"), ("-", "gives", "to")))
-    told = f"{name} {verb} {amount} {thing} {word} {friend}"
-    return _Step(told, told, *_sum(count, sign, amount))
+    sentence = f"{name} {verb} {amount} {thing} {word} {friend}"
+    return _Step(sentence, sentence, *_sum(count, sign, amount))
 
 
 def _pack(rng: random.Random, name: str, thing: str, count: int) -> _Step:
     packs, each, container = rng.randint(2, 6), rng.randint(2, 9), rng.choice(CONTAINERS)
-    told = f"{name} gets {packs} {container} with {each} {thing} each"
+    sentence = f"{name} gets {packs} {container} with {each} {thing} each"
     recalled = f"{packs} {container} with {each} hold {packs * each} {thing}"
-    return _Step(told, recalled, *_sum(count, "+", packs * each))
+    return _Step(sentence, recalled, *_sum(count, "+", packs * each))
 
 
 def _scale(rng: random.Random, name: str, thing: str, count: int) -> _Step:
     word, factor = rng.choice((("doubles", 2), ("triples", 3)))
-    told = f"{name} {word} the number of {thing}"
-    return _Step(told, f"{name} {word} the {thing}", f"{count} * {factor} = {count * factor}", count * factor)
+    sentence = f"{name} {word} the number of {thing}"
+    return _Step(
+        sentence, f"{name} {word} the {thing}", f"{count} * {factor} = {count * factor}", count * factor
+    )
 
 
 def _sum(count: int, sign: str, amount: int) -> tuple[str, int]:
@@ -99,7 +101,7 @@ def _tell(story: _Story, wording: Wording) -> str:
     sentences = [f"{story.name} {opening} {story.start} {story.thing}."]
     for step in story.steps:
         lead = wording.pick(("Then", "Later", "After that", "Next"))
-        sentences.append(f"{lead} {step.told}.")
+        sentences.append(f"{lead} {step.sentence}.")
     question = wording.pick(
         (
             f"How many {story.thing} does {story.name} have now?",

@@ -1,1 +1,1 @@
-"""What the pair can do: accuracy, agreement, forward costs and what speculation gains."""
+"""Evaluation of the pair: accuracy, agreement, forward costs and the gain of speculation."""

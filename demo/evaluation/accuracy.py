@@ -9,10 +9,9 @@ from math import sqrt
 from transformers import LlamaForCausalLM
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
-from demo.corpus import is_correct
 from demo.evaluation.batching import continue_greedily
 from demo.progress import tqdm
-from demo.tokenizer import render
+from flyserve.bench.tasks import is_correct, render
 
 BATCH = 50
 MAX_NEW_TOKENS = 256

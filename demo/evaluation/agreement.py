@@ -1,4 +1,4 @@
-"""How often the drafter agrees with the target, and how sure the target is where they differ."""
+"""Agreement of drafter and target, and the target's certainty at their differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Agreement:
     mismatch_entropies: tuple[float, ...]
 
     def uncertain(self, threshold: float) -> Share:
-        """The mismatches at which the target's entropy reaches a threshold."""
+        """Return the share of mismatches at which the target's entropy reaches a threshold."""
         return Share(sum(e >= threshold for e in self.mismatch_entropies), len(self.mismatch_entropies))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from demo.corpus import Family, Split
 from demo.evaluation.accuracy import Share
 from demo.evaluation.measure import FLY, NAMES, NUM_DRAFTS
-from demo.evaluation.plot import loss_plot
 from demo.evaluation.report import AccuracyRow, Report
+from demo.plot import loss_plot
 from demo.training.recipes import RECIPES, Recipe
 from demo.training.record import TrainingRecord
 

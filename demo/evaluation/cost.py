@@ -1,4 +1,4 @@
-"""What one forward of each model costs in transformers' own classes."""
+"""Cost of one forward of each model in transformers' own classes."""
 
 from __future__ import annotations
 

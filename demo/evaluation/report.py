@@ -46,7 +46,7 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class AgreementRow:
-    """How the drafter compares with the target on the target's own responses.
+    """Comparison of the drafter with the target on the target's own responses.
 
     Attributes:
         tokens: Positions at which both take the same token.

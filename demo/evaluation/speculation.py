@@ -1,4 +1,4 @@
-"""An offline estimate of what speculation gains: real drafts and verdicts, without an engine or a clock."""
+"""An offline estimate of the gain of speculation: real drafts and verdicts, without an engine or a clock."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimi
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a set of prompts.
+    """The results of a set of prompts.
 
     Attributes:
         responses: Token ids per prompt, up to and with the end of text.
         rounds: Drafts verified, over all prompts.
-        verdicts: Tokens by how they came to be.
-        rejections: First mismatches by why they were not kept.
+        verdicts: Tokens by verdict.
+        rejections: First mismatches by the reason of their rejection.
     """
 
     responses: list[list[int]]

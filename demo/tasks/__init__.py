@@ -1,37 +1,17 @@
-"""The shipped tasks: held-out problems in a file, families interleaved so that any prefix is balanced."""
+"""The shipped tasks: how their file is drawn from the corpus. `flyserve.bench.tasks` reads it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import asdict
 from pathlib import Path
 
-from demo.corpus import Family, Split, generate, is_correct
-from demo.paths import TASKS
+from demo.corpus import Family, Split, generate
+from flyserve.bench.tasks import TASKS, Task, load_tasks
+
+__all__ = ["Task", "load_tasks", "make_tasks", "write_tasks"]
 
 _SEED = 2026
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A prompt and the answer that a response has to end with."""
-
-    id: str
-    family: Family
-    prompt: str
-    answer: str
-
-    def is_solved_by(self, response: str) -> bool:
-        """Whether a response ends with the answer."""
-        return is_correct(response, self.answer)
-
-
-def load_tasks(count: int | None = None, path: Path = TASKS) -> list[Task]:
-    """Load the first `count` tasks, or all."""
-    with path.open(encoding="utf-8") as lines:
-        records = [json.loads(line) for line in islice(lines, count)]
-    return [Task(r["id"], Family(r["family"]), r["prompt"], r["answer"]) for r in records]
 
 
 def make_tasks(per_family: int) -> list[Task]:

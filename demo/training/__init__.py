@@ -1,1 +1,1 @@
-"""How the pair is trained: recipes, data, optimisers, the loop, checkpoints and export."""
+"""Training of the pair: recipes, data, optimisers, the loop, checkpoints and export."""

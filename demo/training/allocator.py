@@ -10,7 +10,7 @@ _M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc neither to map large blocks one by one nor to give freed memory back."""
+    """Set glibc's malloc neither to map large blocks one by one nor to return freed memory."""
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -15,7 +15,7 @@ from demo.training.optimizer import PairedOptimizer
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a training stands: `step` is the next one to do."""
+    """The state of a training: `step` is the next one to do."""
 
     step: int
     seconds: float
@@ -36,7 +36,7 @@ def save(path: Path, at: Checkpoint, model: nn.Module, optimizer: PairedOptimize
 
 
 def resume(path: Path, model: nn.Module, optimizer: PairedOptimizer) -> Checkpoint:
-    """Restore the last checkpoint, if there is one, and say where it stood."""
+    """Restore the last checkpoint, if there is one, and return its state."""
     if not path.exists():
         return Checkpoint(step=0, seconds=0.0)
     state = torch.load(path, weights_only=True)

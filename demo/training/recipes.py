@@ -1,4 +1,4 @@
-"""The two recipes: what is built, on what it is trained, and for how long."""
+"""The two recipes: architecture, data and schedule of each model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class DataMix:
-    """What a batch is made of.
+    """The contents of a batch.
 
     Attributes:
         shares: Relative frequency of each family.

@@ -11,7 +11,7 @@ FILE_NAME = "training_record.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecord:
-    """What is kept of a training beside the weights.
+    """The record that is kept of a training, next to the weights.
 
     Attributes:
         steps: Steps done.

@@ -22,19 +22,19 @@ flyserve bench --address 10.0.0.5:50051 --output comparison.json"""
 def bench(
     address: Annotated[
         str | None,
-        typer.Option(help="host:port of a running deployment; without it the demo is started and stopped."),
+        typer.Option(help="host:port of a running deployment; by default the demo is started and stopped."),
     ] = None,
     problems: Annotated[int, typer.Option(min=1, help="Held-out problems to send.")] = 60,
     report: Annotated[
         Path | None, typer.Option("--output", dir_okay=False, help="Write all measurements as JSON.")
     ] = None,
-    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Print the logs of the services.")] = False,
 ) -> None:
     """Compare the ways of decoding on the shipped held-out tasks, and print a table."""
     with reported_errors(START_FIRST):
-        from benchmarks.compare import run, write_report
-        from benchmarks.table import comparison_table
-        from demo.tasks import load_tasks
+        from flyserve.bench.comparison import run, write_report
+        from flyserve.bench.summary import comparison_table
+        from flyserve.bench.tasks import load_tasks
 
         tasks = load_tasks(problems)
         if len(tasks) < problems:
@@ -48,7 +48,7 @@ def bench(
 
 @contextmanager
 def served_at(address: str | None, verbose: bool) -> Iterator[str]:
-    """The address of a running deployment: the given one, else the demo's while the block runs."""
+    """Yield the given address, or that of the demo, which runs while the block does."""
     if address is not None:
         yield address
         return

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulate.figures import Figures, summarize
-from benchmarks.simulate.measure import measure_stage
-from benchmarks.simulate.plan import FLY, PLAIN, Deployment, Models, Plan, Stage
+from benchmarks.scenarios.simulate.figures import Figures, summarize
+from benchmarks.scenarios.simulate.measure import measure_stage
+from benchmarks.scenarios.simulate.plan import FLY, PLAIN, Deployment, Plan, Stage
 
 pytestmark = pytest.mark.slow
 
-PLAN = replace(Plan(Models.on_h200(2, 2048)).quick(), settle_s=0.4, measure_s=1.2)
+PLAN = replace(Plan().quick(), settle_s=0.4, measure_s=1.2)
 DILATIONS = (6.0, 12.0, 24.0)
 MOST_DISTORTION = 0.1
 

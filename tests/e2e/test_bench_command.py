@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.settings import SETTINGS
+from flyserve.bench.comparison import SETTINGS
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT
 

@@ -1,4 +1,4 @@
-"""The benchmarks as people run them, as short as they get: a report is written, no process is left."""
+"""The benchmarks in their quick form: a report is written, and no process is left."""
 
 import json
 import subprocess
@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks.load.plan import SETTINGS
+from benchmarks.scenarios.load import SETTINGS
 from tests.support.leftovers import MarkedCommand
 from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.slow
 
 
-def run_benchmark(module: str, output: Path, *flags: str) -> Any:
-    """Its report as data; nothing that it started may be left."""
+def run_benchmark(name: str, output: Path, *flags: str) -> Any:
+    """Return its report as data; no process that it started may be left."""
     command = MarkedCommand()
     done = subprocess.run(
-        [sys.executable, "-m", module, "--quick", "--output", str(output), *flags],
+        [sys.executable, "-m", "benchmarks", name, "--quick", "--output", str(output), *flags],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,37 +28,36 @@ def run_benchmark(module: str, output: Path, *flags: str) -> Any:
         env=command.environment,
     )
     assert done.returncode == 0, done.stderr
-    assert "what was promised" in done.stdout
+    assert "goals" in done.stdout
     assert not command.leftovers()
-    name = module.rpartition(".")[2]
     assert list(output.glob(f"{name}-*.svg")) and (output / f"{name}.md").is_file()
     return json.loads((output / f"{name}.json").read_text())
 
 
 def test_load_is_measured_up_to_the_highest_level(tmp_path: Path) -> None:
-    found = run_benchmark("benchmarks.load", tmp_path)
+    found = run_benchmark("load", tmp_path)
     measured = {(each["concurrency"], each["setting"]): each for each in found["figures"]}
     assert set(measured) == {(level, setting) for level in (1, 64) for setting in SETTINGS}
     assert all(each["tokens_per_s"]["value"] > 0 for each in measured.values())
-    assert len(found["bars"]) == 2
+    assert len(found["goals"]) == 2
 
 
 def test_drafting_ahead_is_measured_with_engines_that_wait(tmp_path: Path) -> None:
-    found = run_benchmark("benchmarks.acceleration", tmp_path, "--only", "draft-ahead")
+    found = run_benchmark("acceleration", tmp_path, "--only", "draft-ahead")
     without, ahead = found["figures"]["draft-ahead"]
     assert without["ahead_share"] is None and ahead["ahead_share"] > 0.1
-    assert without["verify_ms"] >= 24 and len(found["bars"]) == 1
+    assert without["verify_ms"] >= 24 and len(found["goals"]) == 1
 
 
-def test_a_second_pass_is_measured_beside_the_next_first(tmp_path: Path) -> None:
-    found = run_benchmark("benchmarks.acceleration", tmp_path, "--only", "second-pass")
+def test_a_second_pass_is_measured_next_to_the_next_first(tmp_path: Path) -> None:
+    found = run_benchmark("acceleration", tmp_path, "--only", "second-pass")
     first, second, *_ = found["figures"]["second-pass"]
     assert second["forwards_per_token"] < first["forwards_per_token"]
 
 
 def test_a_short_mixed_load_leaves_nothing_open_and_every_answer_as_it_was(tmp_path: Path) -> None:
-    found = run_benchmark("benchmarks.soak", tmp_path)
-    became = Counter(name for told in found["outcomes"].values() for name in told)
+    found = run_benchmark("soak", tmp_path)
+    became = Counter(name for each in found["outcomes"].values() for name in each)
     assert {"done", "left", "late", "rejected"} <= became.keys()
     assert not {"wrong", "failed"} & became.keys()
     assert found["counted"]["ok"] > found["counted"]["cancelled"] > 0

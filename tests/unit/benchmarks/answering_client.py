@@ -1,11 +1,11 @@
-"""A client that knows every answer, and spoils some of them in mode fly."""
+"""A client that returns the right answers, and some wrong ones in mode fly."""
 
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.quality.runner import seed_of
+from benchmarks.scenarios.quality.records import seed_of
 from demo.tasks import Task
 from fly.errors import Overloaded
 from fly.types import FinishReason, Mode, Verdict
@@ -13,7 +13,7 @@ from flyserve.types import Choice, Response, Speculation, Statistics, Token
 
 
 class AnsweringClient:
-    """Knows every answer; in mode fly it rescues one token, and spoils the problems whose number is even."""
+    """Returns right answers; in mode fly it rescues one token, and problems with even numbers are wrong."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.asked: Counter[tuple[str, int]] = Counter()

@@ -9,18 +9,32 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from benchmarks.load.closed_loop import Ask, run_window
-from benchmarks.load.figures import Percentiles, make_bars, percentiles, summarize_load
-from benchmarks.load.plan import BASELINE, GOODPUT, SETTINGS, Level, Plan
-from benchmarks.load.report import LoadReport, make_tables, write_report
-from benchmarks.load.runner import make_room, measure_level
-from benchmarks.load.window import Stream, Window, cut_window
-from benchmarks.machine import this_machine
+from benchmarks.harness.deployed import demo_with_room
+from benchmarks.harness.load import (
+    Ask,
+    Level,
+    Stream,
+    Window,
+    cut_window,
+    run_window,
+    send_at_rate,
+    send_in_turn,
+)
+from benchmarks.harness.machine import this_machine
+from benchmarks.harness.statistics import Percentiles, percentiles
+from benchmarks.scenarios.load import (
+    BASELINE,
+    GOODPUT,
+    SETTINGS,
+    Plan,
+    make_goals,
+    make_report,
+    measure_level,
+    summarize_load,
+)
 from fly.errors import Overloaded
 from fly.types import FinishReason, Verdict
-from flyserve.cli.up import DEMO
 from flyserve.types import Chunk, Statistics, Token
-from orchestration.deployment.file import load_deployment
 
 PROMPTS = ((1,), (2,), (3,))
 TOKEN = Token(7, Verdict.PLAIN, 7, 0.0)
@@ -71,14 +85,14 @@ def test_ratios_are_to_plain_decoding_at_the_same_time() -> None:
     assert fixed.inter_token == Percentiles(0.01, 0.5, 0.5) and fixed.pause == Percentiles(0.04, 0.5, 0.5)
 
 
-def test_goodput_is_promised_at_every_level() -> None:
-    bars = make_bars(summarize_load(windows(goodput=0.9)))
-    assert [(bar.limit, bar.verdict) for bar in bars] == [(0.97, "missed")] * 2
-    assert all(bar.is_met for bar in make_bars(summarize_load(windows())))
+def test_goodput_has_a_goal_at_every_level() -> None:
+    goals = make_goals(summarize_load(windows(goodput=0.9)))
+    assert [(goal.limit, goal.verdict) for goal in goals] == [(0.97, "missed")] * 2
+    assert all(goal.is_met for goal in make_goals(summarize_load(windows())))
 
 
 class Server:
-    """Answers three tokens in two pieces, and remembers what it was asked."""
+    """Returns three tokens in two chunks, and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Sequence[int], int]] = []
@@ -136,7 +150,7 @@ async def test_settings_take_turns_and_their_first_windows_do_not_count() -> Non
         return server.ask
 
     measured = await measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, lambda: steps.append(1))
-    assert len(order) == len(steps) == 3 * len(SETTINGS) == Plan(repetitions=2).windows_per_level
+    assert len(order) == len(steps) == 3 * len(SETTINGS)
     firsts = order[:: len(SETTINGS)]
     assert len(set(firsts)) == 3 and all(
         set(order[at : at + 4]) == set(SETTINGS) for at in range(0, len(order), 4)
@@ -147,7 +161,7 @@ async def test_settings_take_turns_and_their_first_windows_do_not_count() -> Non
 
 
 def test_the_demo_gets_room_for_every_level() -> None:
-    deployment = make_room(load_deployment(DEMO), Plan().most_at_once)
+    deployment = demo_with_room(Plan().max_concurrent)
     assert deployment.drafter is not None and deployment.target.replicas == 2
     for tier in (deployment.target, deployment.drafter):
         assert (tier.max_sequences, tier.kv_tokens) == (64, 65_536)
@@ -155,19 +169,34 @@ def test_the_demo_gets_room_for_every_level() -> None:
 
 
 def test_the_report_holds_every_figure(tmp_path: Path) -> None:
-    report = LoadReport(this_machine(), Plan(), windows())
-    text = write_report(report, tmp_path).read_text(encoding="utf-8")
+    machine = this_machine()
+    report = make_report(machine, Plan(), summarize_load(windows()), windows())
+    text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
     assert "| FLy, goodput, 16 at once, by plain decoding | >= 0.97x | 1.50x | 1.50 to 1.50 | met |" in text
     assert "| FLy, fixed 15 | 512 | 256 to 1024 | 2.00x | 2.00 to 2.00 | 250.0 / 250.0 / 250.0 |" in text
-    assert "## 16 requests at once" in text and report.machine.cpu in text
+    assert "## 16 concurrent requests" in text and machine.cpu in text
     data = json.loads((tmp_path / "load.json").read_text())
-    assert len(data["windows"]) == len(windows()) and data["bars"][0]["verdict"] == "met"
+    assert len(data["windows"]) == len(windows()) and data["goals"][0]["verdict"] == "met"
     for name in ("load-ratio.svg", "load-inter-token.svg"):
         assert f"({name})" in text
         assert ElementTree.fromstring((tmp_path / name).read_text()).tag.endswith("svg")
     stream = io.StringIO()
-    for table in make_tables(report):
+    for table in report.tables:
         Console(file=stream, width=80).print(table.rich())
     assert "goodput" in stream.getvalue() and "…" not in stream.getvalue(), "it fits a terminal"
-    titles = [table.title for table in make_tables(report)]
-    assert titles == ["One request at a time", "16 requests at once", "what was promised"]
+    titles = [table.title for table in report.tables]
+    assert titles == ["goals", "One request at a time", "16 concurrent requests"]
+
+
+async def test_requests_are_sent_at_their_rate_or_one_after_the_other() -> None:
+    sent: list[float] = []
+
+    async def send() -> None:
+        sent.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.03)
+
+    await send_at_rate(send, 100.0, 0.1)
+    assert len(sent) == 10 and sent[-1] - sent[0] >= 0.08, "whether or not responses arrive"
+    sent.clear()
+    await send_in_turn(send, 2, 0.1)
+    assert 2 < len(sent) <= 8

@@ -9,13 +9,12 @@ import torch
 
 from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
-from benchmarks.peers.in_process import InProcess
-from benchmarks.peers.pairs import Pair
-from benchmarks.peers.settings import Answer
-from benchmarks.peers.stack import make_deployment
-from benchmarks.peers.transformers_peer import TransformersPeer
-from benchmarks.peers.verification import WAYS, VerificationRig
-from benchmarks.peers.workers import Worker, worker
+from benchmarks.harness.deployed import one_of_each
+from benchmarks.scenarios.peers.in_process import InProcess
+from benchmarks.scenarios.peers.settings import WAYS, Answer
+from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
+from benchmarks.scenarios.peers.verification import VerificationRig
+from benchmarks.scenarios.peers.workers import Worker, worker
 from fly.errors import NotReady
 
 RECIPE = PairRecipe(
@@ -76,7 +75,7 @@ def test_a_worker_answers_what_its_peer_does(folders: PairFolders, in_process_wo
 
 
 @pytest.mark.slow
-def test_a_worker_that_fails_says_why(folders: PairFolders, in_process_worker: Worker) -> None:
+def test_a_worker_that_fails_reports_the_cause(folders: PairFolders, in_process_worker: Worker) -> None:
     with pytest.raises(NotReady, match="AttributeError"):
         in_process_worker.ask("sing")
     with ExitStack() as stack, pytest.raises(NotReady, match="nowhere"):
@@ -84,7 +83,7 @@ def test_a_worker_that_fails_says_why(folders: PairFolders, in_process_worker: W
 
 
 def test_the_stack_is_one_replica_of_each_tier_in_one_type(folders: PairFolders) -> None:
-    deployment = make_deployment(Pair("p", "", folders.target, folders.drafter, (PROMPT,)), "float32")
+    deployment = one_of_each(folders.target, folders.drafter, "float32", 16, 15)
     assert deployment.drafter is not None and deployment.sub_drafter is not None
     for tier in (deployment.target, deployment.drafter):
         assert (tier.replicas, tier.threads, tier.dtype.value) == (1, 1, "float32")

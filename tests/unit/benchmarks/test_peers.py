@@ -6,23 +6,34 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.interleaving import rotated
-from benchmarks.machine import this_machine
-from benchmarks.peers.figures import summarize_alone, summarize_engine, summarize_streams
-from benchmarks.peers.measure import (
+from benchmarks.harness.machine import this_machine
+from benchmarks.harness.statistics import Spread
+from benchmarks.scenarios.peers import Dtype, Plan
+from benchmarks.scenarios.peers.measure import (
     Run,
     StreamsRun,
+    WaysRun,
     measure_alone,
     measure_streams,
     measure_ways,
     num_alone,
 )
-from benchmarks.peers.plan import Plan
-from benchmarks.peers.report import write_report
-from benchmarks.peers.results import PairResult, Results
-from benchmarks.peers.settings import BASELINE, SETTINGS, STACK_SPECULATIONS, Answer, Decode, Place
-from benchmarks.peers.tables import make_tables
-from benchmarks.summary import Spread
+from benchmarks.scenarios.peers.report import (
+    PairRuns,
+    make_report,
+    summarize_alone,
+    summarize_engine,
+    summarize_streams,
+)
+from benchmarks.scenarios.peers.settings import (
+    BASELINE,
+    SETTINGS,
+    STACK_SPECULATIONS,
+    Answer,
+    Decode,
+    Place,
+)
+from flyserve.bench.comparison import rotated
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 
@@ -58,7 +69,7 @@ def test_ratios_are_of_the_same_prompt_in_the_same_repetition() -> None:
     base = [run(p, r, s) for r, s in enumerate((1.0, 10.0)) for p in range(3)]
     twice = [replace(b, answer=replace(b.answer, seconds=b.answer.seconds / 2)) for b in base]
     other = "in process, FLy"
-    plain, fly = summarize_alone({BASELINE: base, other: twice}, 80.0, 1000.0)
+    plain, fly = summarize_alone({BASELINE: base, other: twice}, 80.0 / 1000.0)
     assert (fly.name, fly.ratio.value, fly.ratio.low, fly.ratio.high) == (other, 2.0, 2.0, 2.0)
     assert fly.ratio_spread == Spread(2.0, 2.0, 2.0) and fly.same_share == 1.0
     assert plain.tokens_per_s == Spread(5.5, 1.0, 10.0)
@@ -69,15 +80,15 @@ def test_ratios_are_of_the_same_prompt_in_the_same_repetition() -> None:
 def test_the_interval_holds_what_prompts_differ_in() -> None:
     base = [run(p, 0, 4.0) for p in range(3)]
     varied = [run(p, 0, 4.0 / (p + 1), tokens=(p,) * 10) for p in range(3)]
-    _, found = summarize_alone({BASELINE: base, "stack, FLy": varied}, 1.0, 1.0)
+    _, found = summarize_alone({BASELINE: base, "stack, FLy": varied}, 1.0)
     assert (found.ratio.value, found.ratio.low, found.ratio.high) == (2.0, 1.0, 3.0)
     assert found.ratio_spread == Spread(2.0, 1.0, 3.0) and found.same_share == 0.0
 
 
-def test_tau_is_told_where_there_were_drafts() -> None:
+def test_tau_is_reported_if_there_were_drafts() -> None:
     base = [run(0, 0, 1.0)]
     drafted = [replace(base[0], answer=replace(base[0].answer, tau=5.0))]
-    plain, fly = summarize_alone({BASELINE: base, "stack, FLy": drafted}, 1.0, 1.0)
+    plain, fly = summarize_alone({BASELINE: base, "stack, FLy": drafted}, 1.0)
     assert plain.tau is None and fly.tau == 5.0
 
 
@@ -102,13 +113,15 @@ def test_streams_are_compared_with_plain_at_as_many() -> None:
 
 def test_the_engine_is_compared_with_itself_and_with_transformers() -> None:
     costs = {"batched": 1.0, "one by one": 4.0, "transformers": 6.0}
-    times = measure_ways(lambda way, rows: costs[way] * rows, tuple(costs), (8, 16), 3, lambda: None)
-    assert {len(found) for found in times.values()} == {3}
-    gains = {(f.way, f.rows): f.batched_gain for f in summarize_engine("float32", times)}
+    runs = measure_ways(
+        lambda way, rows: costs[way] * rows, "float32", tuple(costs), (8, 16), 3, lambda: None
+    )
+    assert {len(run.seconds) for run in runs} == {3}
+    gains = {(f.way, f.rows): f.batched_gain for f in summarize_engine(runs)}
     assert gains == {(way, rows): cost for way, cost in costs.items() for rows in (8, 16)}
 
 
-def test_a_rotation_loses_nobody() -> None:
+def test_a_rotation_keeps_every_name() -> None:
     assert rotated("abc", 0) == ["a", "b", "c"] and rotated("abc", 4) == ["b", "c", "a"]
 
 
@@ -123,37 +136,39 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
         for n, setting in enumerate(SETTINGS)
     }
     streams = [StreamsRun(m, n, 10.0 * n) for n in (1, 4) for m in ("plain", "fly")]
-    pair = PairResult(
+    pair = PairRuns(
         name="demo",
         note="a pair",
         computes={"target": "fused", "drafter": "fused"},
         weight_bytes=10_000_000,
         limit_bytes_per_s=16e9,
-        alone=tuple(summarize_alone(runs, 10_000_000, 16e9)),
-        streams=tuple(summarize_streams(streams)),
-        runs={},
+        alone=runs,
+        streams=streams,
     )
-    engine = summarize_engine("bfloat16", {("batched", 8): [0.1, 0.1], ("transformers", 8): [0.4, 0.5]})
-    results = Results(this_machine(), Plan(), (pair,), tuple(engine))
-    text = write_report(results, tmp_path, "peers").read_text(encoding="utf-8")
+    engine = [
+        WaysRun("bfloat16", "batched", 8, (0.1, 0.1)),
+        WaysRun("bfloat16", "transformers", 8, (0.4, 0.5)),
+    ]
+    machine = this_machine()
+    report = make_report(machine, Plan(), [pair], engine)
+    text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
     assert "| stack, FLy + sub-drafter | 200.0 | 10.00x |" in text
     assert "| 4 | 40.0 | 40.0 (1.00x) |" in text.replace(
         "| 4 | 40.0 (1.00x) | 40.0 |", "| 4 | 40.0 | 40.0 (1.00x) |"
     )
     assert "bfloat16, 8 rows, transformers | 450 (400 to 500) | 4.50x" in text
-    assert "16.0 GB/s" in text and results.machine.cpu in text and "torch 2" in text
+    assert "16.0 GB/s" in text and machine.cpu in text and "torch 2" in text
     data = json.loads((tmp_path / "peers.json").read_text())
     assert data["pairs"][0]["alone"][0]["name"] == BASELINE
     chart = (tmp_path / "peers-demo.svg").read_text()
     assert "(peers-demo.svg)" in text and ElementTree.fromstring(chart).tag.endswith("svg")
     assert all(setting.name in chart for setting in SETTINGS)
-    titles = [table.title for table in make_tables(results)]
-    assert len(titles) == 3 and all(make.rich().row_count for make in make_tables(results))
+    assert len(report.tables) == 3 and all(table.rich().row_count for table in report.tables)
 
 
 def test_a_quick_run_is_smaller_in_everything() -> None:
-    whole = Plan("float32")
+    whole = Plan(dtype=Dtype.FLOAT32)
     quick = whole.quick()
     assert quick.dtype == "float32" and quick.engine_dtypes == ("float32",)
-    for name in ("repetitions", "prompts", "max_new_tokens"):
+    for name in ("repeat", "prompts", "max_new_tokens"):
         assert getattr(quick, name) < getattr(whole, name)

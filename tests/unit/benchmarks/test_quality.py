@@ -4,20 +4,24 @@ import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.quality.charts import charts_of
-from benchmarks.quality.examples import marked
-from benchmarks.quality.figures import family_of, summarize, tau_ratio
-from benchmarks.quality.problems import draw_tasks
-from benchmarks.quality.records import Record, RecordFile, Rescue, find_rescues
-from benchmarks.quality.report import write_report
-from benchmarks.quality.results import collect
-from benchmarks.quality.runner import Work, measure, plan_work, run_work
-from benchmarks.quality.settings import CARRY, HARD, MAIN, PLAIN, Group, Setting, make_groups
-from benchmarks.svg import line_chart
+from benchmarks.harness.client import PLAIN
+from benchmarks.scenarios.quality import Plan, draw_tasks
+from benchmarks.scenarios.quality.figures import family_of, summarize, tau_ratio
+from benchmarks.scenarios.quality.records import (
+    Record,
+    RecordFile,
+    Rescue,
+    Work,
+    find_rescues,
+    measure,
+    plan_work,
+    run_work,
+)
+from benchmarks.scenarios.quality.report import charts_of, collect, make_report, marked
+from benchmarks.scenarios.quality.settings import CARRY, HARD, MAIN, Group, Setting, make_groups
 from demo.corpus import Split
 from demo.tasks import Task
 from fly.errors import InvalidRequest
@@ -165,9 +169,10 @@ def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
         run_work(client, work, 4, lambda: None)  # type: ignore[arg-type]
     assert set(client.asked.values()) == {1}, "settings that groups share are measured once"
     records = {work.setting.key: work.file.records for work in planned}
-    path = write_report(collect(DEPLOYMENT, groups, records), tmp_path / "docs")
+    report = make_report(Plan(), DEPLOYMENT, collect(groups, records))
+    path = report.write(tmp_path / "docs", tmp_path / "docs")
     text = path.read_text(encoding="utf-8")
-    assert "| flyserve, carry | 50.0% |" in text and "What is lost, and where" in text
+    assert "| flyserve, carry | 50.0% |" in text and "Losses by family" in text
     assert "`models/big`" in text and "someone" not in text
     assert "someone" not in (tmp_path / "docs/quality.json").read_text()
     assert "A rescue that was right" in text and "A rescue that was wrong" in text
@@ -190,22 +195,13 @@ def test_a_measurement_keeps_the_seed_of_its_problem() -> None:
     assert (measured.problem, measured.is_solved, measured.rescues) == (task.id, True, ())
 
 
-def test_a_chart_is_well_formed_and_names_its_lines() -> None:
-    chart = line_chart("a < b", "x", "y", {"one": [(1, 2.0), (4, 2.5)], "two": [(1, 2.0)]})
-    root = ElementTree.fromstring(chart)
-    assert root.tag.endswith("svg") and "a &lt; b" in chart
-    assert all(f">{name}</text>" in chart for name in ("one", "two"))
-    flat = line_chart("flat", "x", "y", {"one": [(1, 0.0), (2, 0.0)]})
-    assert "nan" not in flat and "inf" not in flat
-
-
 def test_words_for_values_make_no_chart() -> None:
     group = next(group for group in make_groups(["sub_drafter"]))
     tasks = draw_tasks(Split.HELD_OUT, 3)
     known = {
         s.key: {task.id: record(task.id, tau=2.0, draft_rounds=1) for task in tasks} for s in group.settings
     }
-    (result,) = collect(DEPLOYMENT, [(group, tasks)], known).groups
+    (result,) = collect([(group, tasks)], known)
     assert isinstance(result.group, Group) and charts_of(result) == {}
 
 

@@ -1,4 +1,4 @@
-"""The simulated deployment: costs by the roofline, what a window says, when a figure is not to be trusted."""
+"""The simulated deployment: costs by the roofline, figures of a window, figures that are flagged."""
 
 import json
 from dataclasses import replace
@@ -6,26 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.load.window import Window
-from benchmarks.machine import this_machine
-from benchmarks.simulate.figures import (
+from benchmarks.harness.client import Block
+from benchmarks.harness.load import Window
+from benchmarks.harness.machine import this_machine
+from benchmarks.scenarios.simulate.figures import (
     MachineUse,
     Measured,
     needed_dilation,
     scaling,
-    scaling_bars,
+    scaling_goals,
     summarize,
 )
-from benchmarks.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
-from benchmarks.simulate.pace import Sample, between, read_samples
-from benchmarks.simulate.plan import FLY, GOODPUT, PLAIN, SETTINGS, Deployment, Dilations, Models, Plan
-from benchmarks.simulate.profile import OUTSIDE, make_profile
-from benchmarks.simulate.report import make_tables, write_report
-from benchmarks.simulate.router_cost import Block, RouterPlan
-from benchmarks.simulate.runner import Found
+from benchmarks.scenarios.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
+from benchmarks.scenarios.simulate.pace import Sample, between, read_samples
+from benchmarks.scenarios.simulate.plan import FLY, GOODPUT, PLAIN, SETTINGS, Deployment, Dilations, Plan
+from benchmarks.scenarios.simulate.profile import OUTSIDE, make_profile
+from benchmarks.scenarios.simulate.report import Found, make_report
 
-MODELS = Models.on_h200(2, 2048)
-PLAN = Plan(MODELS)
+PLAN = Plan()
+MODELS = PLAN.models
 
 
 def measured(
@@ -56,7 +55,7 @@ def test_a_forward_costs_what_its_roofline_says() -> None:
     assert 300_000 < target.kv_tokens < 400_000
 
 
-def test_both_models_speak_one_language_and_only_the_drafter_deviates() -> None:
+def test_both_models_have_one_language_and_only_the_drafter_deviates() -> None:
     target, drafter = MODELS.target_model, MODELS.drafter_model
     assert target.token_map_hash == drafter.token_map_hash
     assert (target.agreement, drafter.agreement) == (1.0, 0.925) and target.seed == drafter.seed
@@ -83,11 +82,11 @@ def test_scaling_is_by_the_smallest_deployment_of_the_same_setting() -> None:
     each = [(1, 100), (4, 396), (64, 5120)]
     sizes = [summarize(measured(*one, setting), MODELS) for setting in (PLAIN, FLY) for one in each]
     assert scaling(sizes[1], sizes[0]).value == pytest.approx(0.975, abs=0.02)
-    plain, fly = scaling_bars(sizes)
+    plain, fly = scaling_goals(sizes)
     assert plain.measured.value == pytest.approx(0.8) and not plain.is_met
     assert plain.name.startswith(PLAIN) and fly.name.startswith(FLY) and "too slow" not in fly.name
     slow = [replace(each, late=0.2) if each.deployment.targets == 64 else each for each in sizes]
-    assert all("too slow" in bar.name for bar in scaling_bars(slow))
+    assert all("too slow" in bar.name for bar in scaling_goals(slow))
 
 
 def test_the_dilation_leaves_the_cores_some_room() -> None:
@@ -141,7 +140,7 @@ def test_a_sample_counts_for_the_part_of_a_request_that_it_was_taken_in() -> Non
     assert dict(profile.packages) == {OUTSIDE: 0.5, "services.common": 0.3, "router.generation": 0.2}
 
 
-def test_the_report_says_everything(tmp_path: Path) -> None:
+def test_the_report_has_every_figure(tmp_path: Path) -> None:
     sizes = (1, 4, 16, 64)
     settings = ((targets, s) for targets in sizes for s in SETTINGS if targets < 64 or s != GOODPUT)
     figures = tuple(
@@ -157,10 +156,11 @@ def test_the_report_says_everything(tmp_path: Path) -> None:
         )
     )
     profile = make_profile([{"stack": ["asyncio.runners:Runner.run"], "samples": 1}], 0.1)
-    found = Found(PLAN, RouterPlan(), Dilations(30, 60), (late, *figures[1:]), blocks, {FLY: profile})
-    page = write_report(found, this_machine(), tmp_path).read_text()
+    found = Found(Dilations(30, 60), (late, *figures[1:]), blocks, {FLY: profile})
+    report = make_report(this_machine(), PLAN, found)
+    page = report.write(tmp_path, tmp_path).read_text()
     assert "64 replicas by 64 times 1 | >= 0.90x | 1.00x" in page and "20.0% !" in page
     assert "tau 10.0, by 0.1 ms | <= 1.00x | 0.91x" in page
     assert "Dilation: 60 for the largest" in page and (tmp_path / "simulate-replicas.svg").is_file()
     assert len(json.loads((tmp_path / "simulate.json").read_text())["figures"]) == len(figures)
-    assert any("what was promised" in table.title for table in make_tables(found))
+    assert any(table.title == "goals" for table in report.tables)

@@ -7,25 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.machine import this_machine
-from benchmarks.telemetry.measure import Plan, compare
-from benchmarks.telemetry.report import write_report
-from benchmarks.telemetry.settings import OFF, settings
-from benchmarks.telemetry.system import Router
+from benchmarks.harness.machine import this_machine
+from benchmarks.harness.system import process_cpu_s
+from benchmarks.scenarios.telemetry import OFF, Plan, compare, make_report, settings
 from services.common.config import parse
 from services.common.telemetry.config import TelemetryConfig
 
 
 def test_the_clock_is_that_of_the_whole_process() -> None:
-    router = Router("127.0.0.1:1", os.getpid(), "")
-    own, told = time.process_time(), router.cpu_s()
+    own, before = time.process_time(), process_cpu_s(os.getpid())
     while time.process_time() < own + 0.05:
         pass
-    assert router.cpu_s() - told == pytest.approx(time.process_time() - own, abs=0.02)
+    assert process_cpu_s(os.getpid()) - before == pytest.approx(time.process_time() - own, abs=0.02)
 
 
-def test_every_setting_can_be_parsed_and_the_first_tells_nothing() -> None:
-    parsed = {name: parse(TelemetryConfig, told, name) for name, told in settings("http://here:1").items()}
+def test_every_setting_can_be_parsed_and_the_first_is_off() -> None:
+    parsed = {
+        name: parse(TelemetryConfig, section, name) for name, section in settings("http://here:1").items()
+    }
     assert next(iter(parsed)) == OFF and parsed[OFF] == TelemetryConfig()
     traced = [config for config in parsed.values() if config.otlp_endpoint]
     assert [config.trace_ratio for config in traced] == [TelemetryConfig().trace_ratio, 1.0]
@@ -36,6 +35,6 @@ def test_ratios_are_of_the_same_repetition(tmp_path: Path) -> None:
     off, metrics = compare(blocks, "plain")
     assert (off.cpu_us, off.ratio.value) == (200.0, 1.0)
     assert metrics.ratio.value == metrics.ratio.low == metrics.ratio.high == pytest.approx(1.05)
-    page = write_report([off, metrics], Plan(), this_machine(), 7, tmp_path).read_text()
+    page = make_report(this_machine(), Plan(), [off, metrics], 7).write(tmp_path, tmp_path).read_text()
     assert "| plain | metrics | 210.0 | 1.050 (1.050-1.050) |" in page and "7 spans" in page
     assert json.loads((tmp_path / "telemetry.json").read_text())["costs"][1]["setting"] == "metrics"

@@ -1,0 +1,123 @@
+"""The client as the scenarios use it: ways of decoding, timed responses, blocks of requests to a router."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from benchmarks.harness.system import Service
+from fly.types import DraftLengthPolicy, Mode
+from flyserve.bench.statistics import mean_tau
+from flyserve.client import Client
+from flyserve.types import Response, Sampling, Speculation, Statistics
+
+_TIMEOUT_S = 600.0
+_MAX_NEW_TOKENS = 512
+
+
+def speculation(
+    mode: Mode,
+    draft_length: int | None = None,
+    is_goodput: bool = False,
+    sub_drafter: bool | None = None,
+    preset: str | None = None,
+) -> Speculation:
+    """Return a way of decoding; what is None is left to the deployment."""
+    return Speculation(
+        mode=mode,
+        preset=preset,
+        draft_length=draft_length,
+        draft_length_policy=DraftLengthPolicy.GOODPUT if is_goodput else None,
+        sub_drafter=sub_drafter,
+    )
+
+
+PLAIN = speculation(Mode.PLAIN)
+
+
+def with_draft_length(way: Speculation, draft_length: int) -> Speculation:
+    """Return the same way of decoding with drafts of another length."""
+    return replace(way, draft_length=draft_length)
+
+
+def generate(
+    client: Client,
+    prompt: Sequence[int] | str,
+    max_new_tokens: int,
+    way: Speculation,
+    cache_salt: str = "",
+    sampling: Sampling | None = None,
+    ignore_eos: bool = False,
+) -> tuple[Response, float]:
+    """Return a response and its seconds, from the call to the whole response.
+
+    Raises:
+        FlyServeError: The request was rejected.
+    """
+    start = time.perf_counter()
+    response = client.generate(
+        prompt,
+        max_new_tokens,
+        sampling or Sampling(ignore_eos=ignore_eos),
+        way,
+        timeout_s=_TIMEOUT_S,
+        cache_salt=cache_salt,
+    )
+    return response, time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Requests to one router.
+
+    Attributes:
+        setting: Name of the way of decoding.
+        cpu_ms: CPU time of the router's process per emitted token.
+        tokens: Emitted tokens.
+        rounds: Rounds with and without a draft.
+        tau: Tokens emitted in rounds with a draft, divided by the number of these rounds.
+    """
+
+    setting: str
+    cpu_ms: float
+    tokens: int
+    rounds: int
+    tau: float
+
+
+def run_block(
+    router: Service,
+    setting: str,
+    way: Speculation,
+    prompts: Sequence[Sequence[int]],
+    at_once: int,
+    max_new_tokens: int = _MAX_NEW_TOKENS,
+    cache_salt: str = "",
+    before_end: Callable[[], None] = lambda: None,
+) -> Block:
+    """Send requests, `at_once` at a time, and read the CPU clock of the router before and after.
+
+    `before_end` runs after the last response and before the clock is read.
+
+    Raises:
+        FlyServeError: A request failed.
+    """
+    with Client(router.address, retries=0) as client, ThreadPoolExecutor(at_once) as pool:
+
+        def send(prompt: Sequence[int]) -> Statistics:
+            *_, last = client.stream(prompt, max_new_tokens, speculation=way, cache_salt=cache_salt)
+            assert last.statistics is not None
+            return last.statistics
+
+        started_s = router.cpu_s()
+        ended = list(pool.map(send, prompts))
+        before_end()
+        cpu_s = router.cpu_s() - started_s
+    tokens = sum(each.emitted for each in ended)
+    return Block(
+        setting=setting,
+        cpu_ms=1e3 * cpu_s / tokens,
+        tokens=tokens,
+        rounds=sum(each.rounds for each in ended),
+        tau=mean_tau(ended),
+    )

@@ -1,0 +1,72 @@
+"""A whole deployment while a scenario runs: Ray, the controller, the services, a router."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flyserve.cli.terminal import messages
+from flyserve.cli.up import DEMO
+from orchestration.deployment.file import (
+    Deployment,
+    DrafterTier,
+    RouterTier,
+    SubDrafterTier,
+    TargetTier,
+    load_deployment,
+)
+from orchestration.local.runner import LocalOptions, local_deployment
+from router.config import DraftLengthConfig, SpeculationConfig
+from services.engine.config import Dtype
+
+_STARTUP_TIMEOUT_S = 600.0
+_KV_TOKENS_PER_SEQUENCE = 1024
+
+
+@contextmanager
+def deployed(deployment: Deployment, what: str, verbose: bool = False) -> Iterator[str]:
+    """Yield the address of a deployment, which runs while the block does; the terminal shows `what` starts.
+
+    Raises:
+        FlyServeError: The deployment cannot be started.
+    """
+    options = LocalOptions(startup_timeout_s=_STARTUP_TIMEOUT_S, verbose=verbose)
+    with (
+        messages().status(f"starting {what}") as progress,
+        local_deployment(deployment, lambda _: None, options) as running,
+    ):
+        progress.stop()
+        yield running.address
+
+
+def demo_with_room(max_concurrent: int) -> Deployment:
+    """Return the demo with replicas that hold `max_concurrent` sequences, and a router that admits them."""
+    deployment = load_deployment(DEMO)
+    room = {"max_sequences": max_concurrent, "kv_tokens": max_concurrent * _KV_TOKENS_PER_SEQUENCE}
+    router = {"max_concurrent": max_concurrent, "grpc_port": 0, "http_port": None}
+    assert deployment.drafter is not None
+    return deployment.model_copy(
+        update={
+            "target": deployment.target.model_copy(update=room),
+            "drafter": deployment.drafter.model_copy(update=room),
+            "router": deployment.router.model_copy(update=router),
+        }
+    )
+
+
+def one_of_each(
+    target: Path, drafter: Path, dtype: str, max_concurrent: int, draft_length: int
+) -> Deployment:
+    """Return a deployment with one replica of each tier, one thread each."""
+    size = {
+        "dtype": Dtype(dtype),
+        "max_sequences": max_concurrent,
+        "kv_tokens": max_concurrent * _KV_TOKENS_PER_SEQUENCE,
+        "threads": 1,
+    }
+    return Deployment(
+        target=TargetTier(model=target, **size),
+        drafter=DrafterTier(model=drafter, **size),
+        sub_drafter=SubDrafterTier(engine="ngram"),
+        router=RouterTier(grpc_port=0, max_concurrent=max_concurrent),
+        speculation=SpeculationConfig(draft_length=DraftLengthConfig(max=draft_length)),
+    )

@@ -1,0 +1,68 @@
+"""The machine that a benchmark runs on, and the versions that it runs."""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from fly.version import VERSION
+
+_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16")
+_PACKAGES = ("torch", "transformers", "grpcio", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts that a reader needs to compare figures.
+
+    Attributes:
+        cores: Logical cores that this process may use.
+        flags: Relevant CPU instructions, present or not.
+        threads: Threads of torch, in every process.
+        load: Load average over one minute when the benchmark began: the work of other processes.
+    """
+
+    cpu: str
+    cores: int
+    flags: dict[str, bool]
+    threads: int
+    load: float
+    versions: dict[str, str]
+
+    def describe(self) -> str:
+        """Return one sentence for the report."""
+        present = ", ".join(flag for flag, has in self.flags.items() if has) or "none"
+        absent = ", ".join(flag for flag, has in self.flags.items() if not has) or "none"
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        threads = "1 torch thread" if self.threads == 1 else f"{self.threads} torch threads"
+        return (
+            f"{self.cpu}, {self.cores} cores ({present}; not: {absent}), {threads} in every process,"
+            f" load {self.load:.1f} before. {versions}."
+        )
+
+
+def this_machine() -> Machine:
+    """Return what Linux reports; if it reports no CPU name, the architecture stands for it."""
+    info = _cpu_info(Path("/proc/cpuinfo"))
+    flags = set(info.get("flags", "").split())
+    versions = {"FlyServe": VERSION, "Python": platform.python_version()}
+    return Machine(
+        cpu=info.get("model name", platform.machine()),
+        cores=len(os.sched_getaffinity(0)),
+        flags={flag: flag in flags for flag in _FLAGS},
+        threads=torch.get_num_threads(),
+        load=os.getloadavg()[0],
+        versions={**versions, **{name: version(name) for name in _PACKAGES}},
+    )
+
+
+def _cpu_info(path: Path) -> dict[str, str]:
+    """Return the entries of the first core."""
+    if not path.is_file():
+        return {}
+    first = path.read_text(encoding="utf-8").split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}

@@ -1,0 +1,83 @@
+"""Medians, percentiles, ratios with their intervals, and the goals that they are compared with. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from flyserve.bench.statistics import Interval, bootstrap, share
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with the least and the greatest value."""
+
+    value: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Percentiles of waits, in seconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A goal and its measurement.
+
+    Attributes:
+        name: The measured ratio.
+        limit: The value that `measured` must reach.
+        measured: The ratio with its 95% interval.
+        is_least: True if the limit is a lower one, False if it is an upper one.
+    """
+
+    name: str
+    limit: float
+    measured: Interval
+    is_least: bool = True
+
+    @property
+    def is_met(self) -> bool:
+        """True if the measured value reaches the limit."""
+        return self._reaches(self.measured.value)
+
+    @property
+    def verdict(self) -> str:
+        """Met or missed, and whether the whole interval agrees."""
+        verdict = "met" if self.is_met else "missed"
+        ends = {self._reaches(self.measured.low), self._reaches(self.measured.high)}
+        return verdict if ends == {self.is_met} else f"{verdict}, within the noise"
+
+    def _reaches(self, value: float) -> bool:
+        return value >= self.limit if self.is_least else value <= self.limit
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the spread of at least one value."""
+    return Spread(median(values), min(values), max(values))
+
+
+def ratios(values: Sequence[float], base: Sequence[float]) -> list[float]:
+    """Return each value divided by the base value of the same repetition."""
+    return [share(value, other) for value, other in zip(values, base, strict=True)]
+
+
+def median_ratio(values: Sequence[float], base: Sequence[float]) -> Interval:
+    """Return the median of `ratios` and its interval over resamples of the repetitions."""
+    return bootstrap(ratios(values, base), median)
+
+
+def percentiles(waits: Sequence[tuple[float, int]]) -> Percentiles | None:
+    """Return percentiles of (wait, how often it counts), or None if there are none."""
+    if not waits:
+        return None
+    seconds, counts = zip(*waits, strict=True)
+    found = np.percentile(seconds, (50, 95, 99), weights=counts, method="inverted_cdf")
+    return Percentiles(*(float(value) for value in found))

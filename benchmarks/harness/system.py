@@ -1,0 +1,183 @@
+"""The measured system: processes, or hosts in this process."""
+
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import urlopen
+
+import yaml
+
+from orchestration.local.processes import ServiceProcess, StopSignals, service_process
+from services.common.host import Host
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = ROOT / "build"
+RESULTS = ROOT / "benchmarks" / "results"
+DEMO_MODELS = ROOT / "demo" / "models"
+_START_TIMEOUT_S, GRACE_S, _SCRAPE_TIMEOUT_S = 240.0, 20.0, 10.0
+NO_COST = {"base_s": 0.0, "per_token_s": 0.0, "per_token_above_s": 0.0}
+"""Parameters of a simulated model whose forwards take no time."""
+METRICS = {"metrics_port": 0}
+"""Telemetry settings that serve metrics at a free port."""
+
+Flags = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running process of the system.
+
+    Attributes:
+        folder: Folder of its log and its files.
+    """
+
+    process: ServiceProcess
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        """host:port of its gRPC server."""
+        return self.process.address
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All its addresses: gRPC, then URLs."""
+        return (self.process.address, *self.process.urls)
+
+    @property
+    def metrics_url(self) -> str:
+        """URL of its metrics, or "" if it serves none."""
+        found = re.search(r"metrics at (\S+)", (self.folder / f"{self.process.name}.log").read_text("utf-8"))
+        return found[1] if found else ""
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the process so far, kernel time included, in seconds."""
+        return process_cpu_s(self.process.pid)
+
+    def scrape(self) -> str:
+        """Return the metrics as Prometheus reads them, or "" if the process serves none."""
+        if not self.metrics_url:
+            return ""
+        with urlopen(self.metrics_url, timeout=_SCRAPE_TIMEOUT_S) as response:
+            text: str = response.read().decode()
+            return text
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process so far, in seconds."""
+    # NOTE: Linux's clock of another process (CPUCLOCK_SCHED) has nanoseconds; /proc has steps of 10 ms.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+class Services:
+    """Processes that run until a block ends; see `running_services`."""
+
+    def __init__(self, stack: ExitStack, folder: Path, environment: dict[str, str]) -> None:
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.folder = folder
+        self._stack = stack
+        self._environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
+        self._num_started = 0
+
+    def start(self, *command: str, name: str = "") -> Service:
+        """Start `python -m <command>` and wait until it serves.
+
+        Raises:
+            ConfigError: The process ended; the error has its last line.
+            NotReady: The process did not serve in time.
+        """
+        return self._start(command, self.new_folder(name or command[0]))
+
+    def start_together(self, commands: Sequence[Flags]) -> list[Service]:
+        """Start processes side by side and wait until all serve."""
+        folders = [self.new_folder(command[0]) for command in commands]
+        with ThreadPoolExecutor(len(commands)) as pool:
+            # NOTE: the stack accepts contexts from any thread; if one start fails, the others end with it.
+            return list(pool.map(self._start, commands, folders))
+
+    def router_command(
+        self,
+        targets: Sequence[str],
+        drafters: Sequence[str],
+        config: Mapping[str, Any],
+        program: Flags = ("router",),
+    ) -> Flags:
+        """Return the command of a router in front of these replicas, with a new configuration file.
+
+        Args:
+            targets: Addresses of the targets.
+            drafters: Addresses of the drafters.
+            config: Other keys of the configuration.
+            program: Module that runs the router, with its own arguments.
+        """
+        keys = {"model": str(DEMO_MODELS / "target"), "grpc_port": 0, **config}
+        keys |= {"targets": list(targets), "drafters": list(drafters)}
+        file = self.new_folder("config") / "router.yaml"
+        file.write_text(yaml.safe_dump(keys), encoding="utf-8")
+        return (*program, "--config", str(file))
+
+    def _start(self, command: Sequence[str], folder: Path) -> Service:
+        made = service_process(command, self._environment, folder, _START_TIMEOUT_S, GRACE_S)
+        return Service(self._stack.enter_context(made), folder)
+
+    def new_folder(self, name: str) -> Path:
+        """Return a new folder, which is deleted when the block ends."""
+        self._num_started += 1
+        folder = self.folder / f"{name}-{self._num_started}"
+        folder.mkdir()
+        return folder
+
+
+@contextmanager
+def running_services(**environment: str) -> Iterator[Services]:
+    """Yield what starts processes; they run while the block does. For the main thread only (signals)."""
+    with StopSignals() as signals, TemporaryDirectory(prefix="flyserve-") as folder, ExitStack() as stack:
+        try:
+            yield Services(stack, Path(folder), environment)
+        finally:
+            # NOTE: before the stack unwinds: nothing may interrupt the stop.
+            signals.ignore()
+
+
+def model_flags(folder: Path, dtype: str, max_sequences: int = 8, kv_tokens: int = 8192) -> Flags:
+    """Return the flags of a service with a model in one thread."""
+    model = ("--model", str(folder), "--dtype", dtype, "--threads", "1")
+    return (*model, *_memory_flags(max_sequences, kv_tokens))
+
+
+def simulated_flags(parameters: Mapping[str, Any], max_sequences: int = 64, kv_tokens: int = 65536) -> Flags:
+    """Return the flags of a service with a simulated model."""
+    return ("--simulated", json.dumps(dict(parameters)), *_memory_flags(max_sequences, kv_tokens))
+
+
+def telemetry_flags(settings: Mapping[str, Any]) -> Flags:
+    """Return the flags of a service's telemetry settings."""
+    return ("--telemetry", json.dumps(dict(settings)))
+
+
+def sub_drafter_command(engine: str, response_cache_tokens: int | None = None) -> Flags:
+    """Return the command of a sub-drafter without a model."""
+    cache = () if response_cache_tokens is None else ("--response-cache-tokens", str(response_cache_tokens))
+    return ("services.sub_drafter", "--engine", engine, *cache)
+
+
+def _memory_flags(max_sequences: int, kv_tokens: int) -> Flags:
+    return ("--max-sequences", str(max_sequences), "--kv-tokens", str(kv_tokens))
+
+
+@asynccontextmanager
+async def serving(host: Host) -> AsyncIterator[str]:
+    """Yield the address of a host in this event loop; when the block ends, its calls end at once."""
+    await host.start()
+    try:
+        yield host.address
+    finally:
+        await host.drain(0.0)

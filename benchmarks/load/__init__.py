@@ -1,1 +1,0 @@
-"""FlyServe under load: more and more requests at once, against plain decoding of as many."""

@@ -1,0 +1,186 @@
+"""Balancing policies: prefix-cache hit rate and evenness, with simulated replicas behind a real router."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import grpc
+from pydantic import Field
+
+from benchmarks.harness.command import Context
+from benchmarks.harness.plot import bar_chart
+from benchmarks.harness.report import Report, Table, times
+from benchmarks.harness.system import DEMO_MODELS, serving
+from fly.blocks import BLOCK_TOKENS
+from fly.clock import SystemClock
+from fly.messages import Role
+from flyserve.bench.progress import Advance, progress_bar
+from protos.flyserve.v1 import generation_pb2 as pb
+from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
+from router.config import RouterConfig
+from router.policies import POLICIES
+from router.server import create_host
+from services.common.channel import open_channel
+from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from services.target.servicer import host_engine
+
+REPLICAS, CACHED = 4, 6
+_FIRST_WORD, _VOCAB_SIZE = 16, 4096
+_SEQUENCE_TOKENS = 192
+"""KV tokens that a replica reserves for one sequence of this load, open or cached."""
+_COSTS = SimulatedConfig(
+    vocab_size=_VOCAB_SIZE, response_tokens=(64, 64), base_s=0.002, per_token_s=0.00001, knee_tokens=4096
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The requests of each policy.
+
+    Attributes:
+        requests: Number of requests under each exponent.
+        exponents: Exponents of Zipf's law: the k-th prefix occurs in proportion to k ** -exponent.
+        clients: Clients; each sends its next request as soon as its last one has ended.
+        prefixes: Number of different prefixes.
+        prefix_blocks: Blocks of one prefix.
+        own_tokens: Tokens of each request after its prefix.
+        new_tokens: Tokens of each response; with the request's own tokens they fill no block.
+        seed: Seed of the prefixes and their order.
+    """
+
+    requests: Annotated[int, Field(ge=1)] = 400
+    exponents: tuple[float, ...] = (0.5, 0.7, 1.0)
+    clients: int = 4
+    prefixes: int = 20
+    prefix_blocks: int = 11
+    own_tokens: int = 8
+    new_tokens: int = 4
+    seed: int = 0
+
+    def quick(self) -> "Plan":
+        """Return a plan of some seconds."""
+        return replace(self, requests=40)
+
+    def prompts(self, exponent: float) -> Iterator[list[int]]:
+        """Yield all prompts in order."""
+        source = random.Random(self.seed)
+        prefixes = [_words(source, self.prefix_blocks * BLOCK_TOKENS) for _ in range(self.prefixes)]
+        weights = [(rank + 1) ** -exponent for rank in range(self.prefixes)]
+        for prefix in source.choices(prefixes, weights, k=self.requests):
+            yield prefix + _words(source, self.own_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One policy under one exponent, by the engines' own counters.
+
+    Attributes:
+        hit_rate: Share of prompt tokens taken from a cache.
+        busiest: Prompt tokens of the busiest replica as a multiple of the mean.
+    """
+
+    policy: str
+    exponent: float
+    hit_rate: float
+    busiest: float
+
+
+def run(plan: Plan, context: Context) -> Report:
+    """Measure every policy under every exponent, each with empty caches."""
+    total = plan.requests * len(POLICIES) * len(plan.exponents)
+    with progress_bar(context.console, total) as advance:
+        outcomes = [
+            asyncio.run(measure(policy, exponent, plan, advance))
+            for policy in POLICIES
+            for exponent in plan.exponents
+        ]
+    return make_report(plan, outcomes)
+
+
+async def measure(policy: str, exponent: float, plan: Plan, advance: Advance = lambda: None) -> Outcome:
+    """Measure one policy; each replica has KV memory for `CACHED` sequences, open or cached."""
+    async with _running(policy) as (channel, engines):
+        prompts, stub = plan.prompts(exponent), GenerationStub(channel)
+
+        async def client() -> None:
+            for prompt in prompts:
+                request = pb.GenerateRequest(
+                    prompt_token_ids=pb.TokenIds(ids=prompt),
+                    max_new_tokens=plan.new_tokens,
+                    speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_PLAIN),
+                )
+                await stub.Generate(request)
+                advance()
+
+        await asyncio.gather(*(client() for _ in range(plan.clients)))
+        loads = [engine.load() for engine in engines]
+    totals = [load.reused_tokens + load.prefill_tokens for load in loads]
+    return Outcome(
+        policy=policy,
+        exponent=exponent,
+        hit_rate=sum(load.reused_tokens for load in loads) / sum(totals),
+        busiest=max(totals) * len(totals) / sum(totals),
+    )
+
+
+@asynccontextmanager
+async def _running(policy: str) -> AsyncIterator[tuple[grpc.aio.Channel, Sequence[ClockEngine]]]:
+    """Yield a channel to a router, and the engines behind it: one process, real sockets."""
+    async with AsyncExitStack() as stack:
+        engines = [ClockEngine(_runner(), SystemClock()) for _ in range(REPLICAS)]
+        addresses = []
+        for engine in engines:
+            await engine.start()
+            addresses.append(await stack.enter_async_context(serving(host_engine(engine))))
+        config = RouterConfig(
+            model=DEMO_MODELS / "target",
+            grpc_port=0,
+            targets=tuple(addresses),
+            balancing=policy,
+            max_concurrent=64,
+        )
+        router = await stack.enter_async_context(serving(await create_host(config)))
+        yield await stack.enter_async_context(open_channel(router)), engines
+
+
+def make_report(plan: Plan, outcomes: Sequence[Outcome]) -> Report:
+    """Return the report."""
+    report = Report("balancing", None, plan, outcomes=outcomes)
+    report.introduction(
+        "Balancing policies and the prefix cache",
+        f"""
+{REPLICAS} simulated targets serve behind a real router, over real sockets. Each has KV memory for {CACHED}
+sequences, open or cached. {plan.clients} clients send {plan.requests} requests that begin with one of
+{plan.prefixes} prefixes of {plan.prefix_blocks} blocks, chosen by Zipf's law. Each cell has two figures from
+the engines' own counters: the share of prompt tokens taken from a cache, and the work of the busiest replica
+as a multiple of the mean.
+""",
+    )
+    by_policy: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_policy.setdefault(outcome.policy, []).append(outcome)
+    heads = ("policy", *(f"exponent {exponent:g}" for exponent in plan.exponents))
+    rows = tuple(
+        (f"`{policy}`", *(f"{each.hit_rate:.1%}, {times(each.busiest)}" for each in row))
+        for policy, row in by_policy.items()
+    )
+    report.table(Table("hit rate, busiest replica / mean", heads, rows))
+    report.text("""
+The steeper the law, the more requests a cache serves by chance: of 20 prefixes at exponent 1, six have two
+thirds of all requests.
+""")
+    bars = {f"{each.policy}, exponent {each.exponent:g}": 100 * each.hit_rate for each in outcomes}
+    report.chart("", bar_chart("Prefix-cache hit rate", "% of prompt tokens", bars), "Hit rates")
+    return report
+
+
+def _runner() -> SimulatedRunner:
+    return SimulatedRunner(_COSTS, Role.TARGET, max_sequences=64, kv_tokens=CACHED * _SEQUENCE_TOKENS)
+
+
+def _words(source: random.Random, count: int) -> list[int]:
+    return [source.randrange(_FIRST_WORD, _VOCAB_SIZE) for _ in range(count)]

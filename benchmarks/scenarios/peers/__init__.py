@@ -1,0 +1,232 @@
+"""FlyServe next to transformers: the same prompts, one thread per process, interleaved in one run."""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+from pydantic import Field
+
+from benchmarks.aligned_pair.folders import ensure_pair
+from benchmarks.aligned_pair.recipe import PairRecipe
+from benchmarks.harness.client import generate
+from benchmarks.harness.command import Context
+from benchmarks.harness.deployed import deployed, one_of_each
+from benchmarks.harness.prompts import Prompts, demo_prompts, random_prompts
+from benchmarks.harness.report import Report
+from benchmarks.harness.system import BUILD, DEMO_MODELS
+from benchmarks.scenarios.peers.measure import (
+    Run,
+    StreamsRun,
+    WaysRun,
+    measure_alone,
+    measure_streams,
+    measure_ways,
+    num_alone,
+)
+from benchmarks.scenarios.peers.report import PairRuns, make_report
+from benchmarks.scenarios.peers.settings import (
+    DRAFT_LENGTH,
+    SETTINGS,
+    STACK_SPECULATIONS,
+    STREAM_METHODS,
+    WAYS,
+    Answer,
+    Decode,
+    Place,
+)
+from benchmarks.scenarios.peers.workers import Worker, worker
+from flyserve.bench.progress import progress_bar
+from flyserve.client import Client
+
+__all__ = ["Plan", "run"]
+
+PAIRS, ENGINE = ("demo", "aligned"), "engine"
+_MOST_STREAMS = 16
+
+
+class Dtype(StrEnum):
+    """Compute type of every model."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The amount of measuring.
+
+    Attributes:
+        repeat: Repetitions of every prompt under every setting.
+        dtype: Compute type of every model, in every place.
+        prompts: Prompts of every pair.
+        max_new_tokens: Limit of every response; those of the demo pair end earlier.
+        streams: Numbers of concurrent requests through the stack.
+        rows: Rows per sequence that the engine alone verifies.
+        engine_dtypes: Compute types of the engine alone.
+    """
+
+    repeat: int = 3
+    dtype: Dtype = Dtype.BFLOAT16
+    prompts: Annotated[int, Field(ge=1, le=300)] = 8
+    max_new_tokens: Annotated[int, Field(ge=1, le=512)] = 256
+    streams: tuple[int, ...] = (1, 4, 16)
+    rows: tuple[int, ...] = (8, 12, 16)
+    engine_dtypes: tuple[Dtype, ...] = (Dtype.BFLOAT16, Dtype.FLOAT32)
+
+    def quick(self) -> "Plan":
+        """Return a plan of about a minute."""
+        return replace(
+            self,
+            repeat=1,
+            prompts=2,
+            max_new_tokens=32,
+            streams=(1, 4),
+            rows=(16,),
+            engine_dtypes=(self.dtype,),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target, its drafter, and prompts for both; the note describes them in the report."""
+
+    name: str
+    note: str
+    target: Path
+    drafter: Path
+    prompts: Prompts
+
+
+def run(plan: Plan, context: Context) -> Report:
+    """Measure each pair in every place, then the engine alone."""
+    pairs, ways = [], list[WaysRun]()
+    for name in context.chosen((*PAIRS, ENGINE)):
+        if name == ENGINE:
+            ways = context.parts.measure(name, list[WaysRun], partial(_run_engine, plan, context))
+        else:
+            pairs.append(context.parts.measure(name, PairRuns, partial(_run_pair, name, plan, context)))
+    return make_report(context.machine, plan, pairs, ways)
+
+
+def load_pair(name: str, num_prompts: int) -> Pair:
+    """Return a pair; the aligned one is built if it does not exist yet."""
+    if name == "demo":
+        note = "This is the shipped, trained pair on held-out problems; responses end by themselves."
+        models = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
+        return Pair(name, note, *models, demo_prompts(num_prompts))
+    recipe = PairRecipe()
+    folders = ensure_pair(recipe, BUILD / "aligned")
+    sizes = [shape.num_parameters(recipe.vocab_size) / 1e6 for shape in (recipe.target, recipe.drafter)]
+    note = (
+        f"These are random weights with tuned agreement: {sizes[0]:.1f}M and {sizes[1]:.1f}M parameters,"
+        f" vocabulary {recipe.vocab_size}, noise {recipe.noise:g}, peak {recipe.peak:g}, branch"
+        f" {recipe.branch:g}. The text never repeats, so looking it up finds nothing."
+    )
+    prompts = random_prompts(range(recipe.vocab_size), num_prompts)
+    return Pair(name, note, folders.target, folders.drafter, prompts)
+
+
+def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
+    pair = load_pair(name, max(plan.prompts, *plan.streams))
+    with ExitStack() as stack:
+        context.say(f"{name} pair: starting the workers")
+        workers = _start_workers(stack, pair, plan.dtype)
+        in_process = workers[Place.IN_PROCESS]
+        before = in_process.ask("bandwidth")
+        # NOTE: after the workers: the deployment's end stops the processes that were started while it ran.
+        deployment = one_of_each(pair.target, pair.drafter, plan.dtype, _MOST_STREAMS, DRAFT_LENGTH)
+        address = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
+        client = stack.enter_context(Client(address))
+        alone = _run_alone(_decoders(workers, client), pair, plan, context)
+        streams = _run_streams(client, pair, plan, context)
+        after = in_process.ask("bandwidth")
+        return PairRuns(
+            name=name,
+            note=pair.note,
+            computes=in_process.description,
+            weight_bytes=int(before["weight_bytes"]),
+            limit_bytes_per_s=max(each["limit_bytes_per_s"] for each in (before, after)),
+            alone=alone,
+            streams=streams,
+        )
+
+
+def _run_engine(plan: Plan, context: Context) -> list[WaysRun]:
+    """Measure the aligned pair's target alone: many sequences verified in one forward, or one by one."""
+    pair, found = load_pair("aligned", 1), list[WaysRun]()
+    total = len(plan.engine_dtypes) * len(WAYS) * len(plan.rows) * plan.repeat
+    with progress_bar(context.console, total, "engine alone") as advance:
+        for dtype in plan.engine_dtypes:
+            with worker("verification", pair.target, pair.drafter, dtype) as rig:
+
+                def seconds(way: str, rows: int, rig: Worker = rig) -> float:
+                    return float(rig.ask("seconds", way=way, num_rows=rows))
+
+                found += measure_ways(seconds, dtype, WAYS, plan.rows, plan.repeat, advance)
+    return found
+
+
+def _start_workers(stack: ExitStack, pair: Pair, dtype: str) -> dict[str, Worker]:
+    """Return the workers by method for transformers, and the one worker of the place `in process`."""
+
+    def start(kind: str, method: str = "") -> Worker:
+        return stack.enter_context(worker(kind, pair.target, pair.drafter, dtype, method))
+
+    methods = [setting.method for setting in SETTINGS if setting.place is Place.TRANSFORMERS]
+    found = {method: start("transformers", method) for method in methods}
+    return {**found, Place.IN_PROCESS: start("in process")}
+
+
+def _decoders(workers: Mapping[str, Worker], client: Client) -> dict[str, Decode]:
+    def decoder(place: Place, method: str) -> Decode:
+        if place is Place.STACK:
+            return stack_decoder(client, method)
+        return workers[place if place is Place.IN_PROCESS else method].decoder(method)
+
+    return {setting.name: decoder(setting.place, setting.method) for setting in SETTINGS}
+
+
+def _run_alone(
+    decoders: Mapping[str, Decode], pair: Pair, plan: Plan, context: Context
+) -> dict[str, list[Run]]:
+    prompts = pair.prompts[: plan.prompts]
+    total = num_alone(len(decoders), len(prompts), plan.repeat)
+    with progress_bar(context.console, total, f"{pair.name} pair, one at a time") as advance:
+        return measure_alone(decoders, prompts, plan.max_new_tokens, plan.repeat, advance)
+
+
+def _run_streams(client: Client, pair: Pair, plan: Plan, context: Context) -> list[StreamsRun]:
+    def rate(method: str, prompts: Sequence[Sequence[int]]) -> float:
+        return streams_rate(stack_decoder(client, method), prompts, plan.max_new_tokens)
+
+    total = len(STREAM_METHODS) * len(plan.streams) * plan.repeat
+    with progress_bar(context.console, total, f"{pair.name} pair, several at once") as advance:
+        return measure_streams(rate, STREAM_METHODS, pair.prompts, plan.streams, plan.repeat, advance)
+
+
+def stack_decoder(client: Client, method: str) -> Decode:
+    """Return decoding through the stack, timed at the client; every request has its own cache salt."""
+
+    def decode(prompt: Sequence[int], max_new_tokens: int) -> Answer:
+        way = STACK_SPECULATIONS[method]
+        response, seconds = generate(client, prompt, max_new_tokens, way, uuid4().hex)
+        tokens = tuple(token.id for token in response.tokens)
+        return Answer(tokens, seconds, response.statistics.tau or None)
+
+    return decode
+
+
+def streams_rate(decode: Decode, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> float:
+    """Return tokens per second of all prompts together, decoded at once, until the last response ends."""
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        start = time.perf_counter()
+        answers = list(pool.map(lambda prompt: decode(prompt, max_new_tokens), prompts))
+        seconds = time.perf_counter() - start
+    return sum(len(answer.tokens) for answer in answers) / seconds

@@ -1,0 +1,178 @@
+"""The simulation: the models, the deployments, the ways of decoding, and for how long."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
+
+from benchmarks.harness.client import PLAIN as PLAIN_DECODING
+from benchmarks.harness.client import speculation
+from benchmarks.scenarios.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
+from fly.types import Mode
+from services.engine.simulation.language import SimulatedConfig
+
+DRAFT_LENGTH = 15
+PLAIN, FLY, GOODPUT = "plain", f"FLy, drafts of {DRAFT_LENGTH}", "FLy, goodput"
+SETTINGS = {
+    PLAIN: PLAIN_DECODING,
+    FLY: speculation(Mode.FLY, DRAFT_LENGTH),
+    GOODPUT: speculation(Mode.FLY, DRAFT_LENGTH, is_goodput=True),
+}
+"""Ways of decoding by name, in the order of the tables."""
+ROUTER_SETTINGS = (PLAIN, FLY)
+AGREEMENT = 0.925
+"""Agreement of drafter and target by position: gives a tau of 10 with drafts of 15 under the default rule."""
+LANGUAGE = SimulatedConfig(response_tokens=(60, 180), vocab_size=1024, end_id=0)
+"""The simulated text; the token that ends a response is that of the demo's tokenizer, which routers use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The pair, each model with its GPUs.
+
+    Attributes:
+        max_batch_tokens: Token rows of one forward; a chunk of a prefill has at most half as many.
+    """
+
+    target: Replica
+    drafter: Replica
+    max_batch_tokens: int = 1024
+
+    @property
+    def target_model(self) -> SimulatedConfig:
+        """The simulated target."""
+        return self.target.simulated(LANGUAGE)
+
+    @property
+    def drafter_model(self) -> SimulatedConfig:
+        """The simulated drafter."""
+        return self.drafter.simulated(replace(LANGUAGE, agreement=AGREEMENT))
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A number of replicas, and the load on them.
+
+    Attributes:
+        targets: Replicas of the target.
+        drafters: Replicas of the drafter, for all targets together.
+        routers: Routers, each connected to all replicas.
+        streams: Concurrent requests, over all routers.
+    """
+
+    targets: int
+    drafters: int
+    routers: int
+    streams: int
+
+    def num_gpus(self, setting: str, models: Models) -> int:
+        """Return the number of GPUs; plain decoding needs no drafters."""
+        drafters = 0 if setting == PLAIN else self.drafters
+        return self.targets * models.target.num_gpus + drafters * models.drafter.num_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Deployments that are measured side by side, under one setting after the other.
+
+    Attributes:
+        dilation: Real seconds per simulated second.
+    """
+
+    deployments: tuple[Deployment, ...]
+    settings: tuple[str, ...]
+    dilation: float
+
+    @property
+    def num_targets(self) -> int:
+        """Replicas that run at the same time."""
+        return sum(each.targets for each in self.deployments)
+
+
+@dataclass(frozen=True, slots=True)
+class Dilations:
+    """Dilations of the two stages."""
+
+    smaller: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The deployments, and the amount of measuring.
+
+    Attributes:
+        shards: GPUs of a target replica.
+        context_tokens: Mean context of a sequence.
+        sizes: Targets of the deployments that are compared.
+        streams: Concurrent requests per target.
+        side_targets: Targets of the deployments with fewer streams or drafters.
+        fewer_streams: Concurrent requests per target of further deployments.
+        fewer_drafters: Drafters of further deployments.
+        routers: Routers of the largest deployment; smaller ones have as many in proportion, at least one.
+        prompt_tokens: Prompt tokens of every request; no cache has them.
+        settle_s: Simulated seconds before anything counts.
+        measure_s: Simulated seconds in which tokens count.
+        dilation: Real seconds per simulated second; None measures what the CPU needs.
+        repeat: Restarts of all processes for the router's CPU time.
+        blocks: Blocks of requests of each setting after each restart, without the first.
+        requests: Requests of one block.
+        at_once: Concurrent requests of a block.
+        profile_blocks: Blocks of each setting at another router, whose stacks are sampled.
+    """
+
+    shards: Annotated[int, Field(ge=2, le=8)] = 2
+    context_tokens: int = 2048
+    sizes: tuple[int, ...] = (1, 4, 16, 64)
+    streams: Annotated[int, Field(ge=1)] = 31
+    side_targets: int = 4
+    fewer_streams: tuple[int, ...] = (1, 8)
+    fewer_drafters: tuple[int, ...] = (1, 2)
+    routers: Annotated[int, Field(ge=1)] = 8
+    prompt_tokens: int = 128
+    settle_s: float = 0.8
+    measure_s: float = 1.0
+    dilation: Annotated[float, Field(ge=1)] | None = None
+    repeat: int = 3
+    blocks: int = 5
+    requests: int = 48
+    at_once: int = 8
+    profile_blocks: int = 5
+
+    def quick(self) -> "Plan":
+        """Return a plan of a minute."""
+        small = replace(self, sizes=(1, 2), streams=8, fewer_streams=(), fewer_drafters=(), routers=1)
+        small = replace(small, settle_s=0.3, measure_s=0.6, dilation=5.0)
+        return replace(small, repeat=1, blocks=2, requests=8, at_once=4, profile_blocks=2)
+
+    @property
+    def models(self) -> Models:
+        """Llama 70B on several H200s, with Llama 8B on one as its drafter."""
+        drafter = Replica(LLAMA_8B, H200, 1, self.context_tokens)
+        return Models(Replica(LLAMA_70B, H200, self.shards, self.context_tokens), drafter)
+
+    @property
+    def router_blocks(self) -> int:
+        """Blocks for the router's CPU time, those that warm up included."""
+        return len(ROUTER_SETTINGS) * self.repeat * (1 + self.blocks)
+
+    @property
+    def profiled_blocks(self) -> int:
+        """Blocks for the router's profile."""
+        return len(ROUTER_SETTINGS) * self.profile_blocks
+
+    def deployment(self, targets: int) -> Deployment:
+        """Return a deployment with one drafter per target."""
+        routers = max(1, round(self.routers * targets / max(self.sizes)))
+        return Deployment(targets, targets, routers, self.streams * targets)
+
+    def stages(self, dilations: Dilations) -> tuple[Stage, ...]:
+        """Return the stages: all smaller deployments side by side, then the largest one by itself."""
+        *smaller, largest = (self.deployment(targets) for targets in self.sizes)
+        whole, targets = self.deployment(self.side_targets), self.side_targets
+        loads = (replace(whole, streams=streams * targets) for streams in self.fewer_streams)
+        lean = (replace(whole, drafters=drafters) for drafters in self.fewer_drafters)
+        return (
+            Stage((*smaller, *loads, *lean), tuple(SETTINGS), dilations.smaller),
+            Stage((largest,), ROUTER_SETTINGS, dilations.largest),
+        )

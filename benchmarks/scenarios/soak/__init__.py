@@ -1,0 +1,152 @@
+"""Soak test: half an hour of mixed load with clients that leave, stall and err; checks that nothing grows."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
+
+from benchmarks.harness.command import Context
+from benchmarks.harness.report import Report
+from benchmarks.scenarios.soak.clients import Clients
+from benchmarks.scenarios.soak.report import Run, Sample, grown, make_report, summarize
+from benchmarks.scenarios.soak.system import REPLACED, System, running
+
+__all__ = ["Plan", "run"]
+
+_REST_SAMPLES, _REST_POLL_S = 5, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A warm-up, a rest, the load, a rest.
+
+    Attributes:
+        warm_up_s: Seconds of the same load before the first rest, in which caches fill and threads start.
+        load_s: Seconds of the load.
+        clients: Clients that send one request after the other.
+        think_s: Longest pause of a client between two requests.
+        sample_s: Seconds between two samples of every process.
+        rest_s: Seconds within which nothing may be open any more after the load.
+        replace_s: Seconds between two kills of a target; 0 for none.
+        vanish_s: Seconds between two kills of a client process with open streams.
+        write_timeout_s: Seconds after which the router cancels a request whose client reads nothing.
+        seed: Seed of the requests.
+    """
+
+    warm_up_s: float = 600.0
+    load_s: Annotated[float, Field(ge=6)] = 1800.0
+    clients: int = 24
+    think_s: float = 1.0
+    sample_s: float = 5.0
+    rest_s: float = 30.0
+    replace_s: float = 300.0
+    vanish_s: float = 20.0
+    write_timeout_s: float = 2.0
+    seed: int = 0
+
+    def quick(self) -> "Plan":
+        """Return a plan of some seconds."""
+        return replace(self, warm_up_s=4.0, load_s=10.0, sample_s=0.5, replace_s=4.0, vanish_s=3.0)
+
+
+def run(plan: Plan, context: Context) -> Report:
+    """Run the load; the report has faults if a request failed or a figure grew."""
+    found = asyncio.run(measure(plan, context.say))
+    report = make_report(context.machine, plan, summarize(found), found.outcomes, found.counted, found.faults)
+    # NOTE: a warm-up of seconds is too short to open all that is used again.
+    report.faults = [*found.faults, *([] if context.is_quick else grown(summarize(found)))]
+    return report
+
+
+async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Run:
+    """Run the plan; `say` gets a line at the start of each phase.
+
+    Raises:
+        ConfigError: A process could not be started.
+        NotReady: A process did not serve in time.
+    """
+    with running(plan.write_timeout_s) as system:
+        say(f"the warm-up, for {plan.warm_up_s:g} s")
+        warming = Clients(system.addresses, plan)
+        async with _replacing(system, plan.warm_up_s / 2):
+            await warming.send_for(plan.warm_up_s)
+        before = await _at_rest(system, plan)
+        say(f"the load, for {plan.load_s:g} s")
+        clients, counted = Clients(system.addresses, plan), system.outcomes()
+        async with _sampling(system, plan.sample_s) as loaded, _replacing(system, plan.replace_s):
+            await clients.send_for(plan.load_s)
+        say("the rest")
+        after = await _at_rest(system, plan)
+        since = {name: number - counted.get(name, 0) for name, number in system.outcomes().items()}
+        return Run(
+            before=before,
+            loaded=[sample for sample in loaded if sample.at_s <= plan.load_s],
+            after=after,
+            outcomes=clients.outcomes_by_behaviour(),
+            counted=since,
+            faults=[*warming.faults, *clients.faults, *system.internal_errors()],
+        )
+
+
+async def _at_rest(system: System, plan: Plan) -> list[Sample]:
+    """Return samples once nothing is open any more, or when the time for that has passed."""
+    end_s = time.monotonic() + plan.rest_s
+    while any(sample.open for sample in await _sample(system, 0.0)) and time.monotonic() < end_s:
+        await asyncio.sleep(_REST_POLL_S)
+    samples: list[Sample] = []
+    for _ in range(_REST_SAMPLES):
+        await asyncio.sleep(_REST_POLL_S)
+        samples += await _sample(system, 0.0)
+    return samples
+
+
+@asynccontextmanager
+async def _sampling(system: System, period_s: float) -> AsyncIterator[Sequence[Sample]]:
+    """Yield the samples of the block; they are complete when it ends."""
+    samples: list[Sample] = []
+    began_s = time.monotonic()
+
+    async def sample() -> None:
+        samples.extend(await _sample(system, began_s))
+
+    async with _every(period_s, sample):
+        yield samples
+
+
+@asynccontextmanager
+async def _replacing(system: System, period_s: float) -> AsyncIterator[None]:
+    """Kill and restart one target periodically; never if the period is 0."""
+    if not period_s:
+        yield
+        return
+    async with _every(period_s, lambda: asyncio.to_thread(system.replace, REPLACED)):
+        yield
+
+
+@asynccontextmanager
+async def _every(period_s: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Act periodically until the block ends; an act that has begun by then is completed."""
+    is_over = asyncio.Event()
+
+    async def repeat() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), period_s)
+                return
+            await act()
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        is_over.set()
+        await task
+
+
+async def _sample(system: System, began_s: float) -> list[Sample]:
+    return await asyncio.to_thread(lambda: list(system.sample(began_s)))

@@ -1,0 +1,202 @@
+"""Clients of every kind: those that wait, leave, stall or err, and those whose process is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from benchmarks.scenarios.soak.http import complete
+from benchmarks.scenarios.soak.requests import BAD, Request, Requests, long_request
+from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest
+from flyserve import AsyncClient, Response
+from flyserve.async_client import AsyncStream
+
+if TYPE_CHECKING:
+    from benchmarks.scenarios.soak import Plan
+
+_REQUESTS_PER_CONNECTION = 20
+_KEPT_FAULTS = 20
+
+
+class Outcome(StrEnum):
+    """The end of a request."""
+
+    DONE = "done"
+    LEFT = "left"
+    LATE = "late"
+    REJECTED = "rejected"
+    WRONG = "wrong"
+    FAILED = "failed"
+
+
+class Clients:
+    """Many concurrent clients.
+
+    Attributes:
+        outcomes: Number of requests by the client's behaviour and the outcome.
+        faults: The first errors that must not happen.
+    """
+
+    def __init__(self, addresses: Sequence[str], plan: Plan) -> None:
+        self.outcomes: Counter[tuple[str, Outcome]] = Counter()
+        self.faults: list[str] = []
+        self._address, self._url = addresses
+        self._plan = plan
+        self._requests = Requests(plan.seed)
+        self._responses: dict[str, tuple[int, ...]] = {}
+
+    async def send_for(self, seconds: float) -> None:
+        """Send requests until the time is over; return when the last one has ended."""
+        end_s = time.monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._plan.clients):
+                group.create_task(self._client(end_s))
+            group.create_task(self._vanish(end_s))
+
+    def outcomes_by_behaviour(self) -> dict[str, dict[str, int]]:
+        """Return the outcomes by the client's behaviour."""
+        found: dict[str, dict[str, int]] = {}
+        for (behaviour, outcome), number in sorted(self.outcomes.items()):
+            found.setdefault(behaviour, {})[outcome.value] = number
+        return found
+
+    async def _client(self, end_s: float) -> None:
+        while time.monotonic() < end_s:
+            async with AsyncClient(self._address) as client:
+                for _ in range(_REQUESTS_PER_CONNECTION):
+                    if time.monotonic() >= end_s:
+                        break
+                    await self._send(client)
+                    await asyncio.sleep(self._requests.uniform(0.0, self._plan.think_s))
+
+    async def _send(self, client: AsyncClient) -> None:
+        request, behaviour = self._requests.draw(), self._requests.choose(_WEIGHTS)
+        name = f"{behaviour}, {request.kind}" if request.kind == BAD else behaviour
+        try:
+            outcome = await _ACTS[behaviour](self, client, request)
+        except InvalidRequest as rejection:
+            outcome = Outcome.REJECTED if request.kind == BAD else self._fault(Outcome.FAILED, rejection)
+        except DeadlineExceeded as late:
+            outcome = Outcome.LATE if behaviour == "hurries" else self._fault(Outcome.FAILED, late)
+        except (FlyServeError, OSError) as error:
+            outcome = self._fault(Outcome.FAILED, error)
+        self.outcomes[name, outcome] += 1
+
+    async def _wait(self, client: AsyncClient, request: Request) -> Outcome:
+        response = await client.generate(
+            request.prompt, request.max_new_tokens, request.sampling, request.speculation, **request.options
+        )
+        return self._check(request, response)
+
+    async def _read(self, client: AsyncClient, request: Request) -> Outcome:
+        return await self._read_slowly(client, request, 0.0)
+
+    async def _dawdle(self, client: AsyncClient, request: Request) -> Outcome:
+        return await self._read_slowly(client, request, self._requests.uniform(0.5, 8.0))
+
+    async def _read_slowly(self, client: AsyncClient, request: Request, rest_s: float) -> Outcome:
+        """Pause for `rest_s` seconds in total, a tenth of it after every chunk."""
+        stream, pause_s = _stream(client, request), rest_s / 10
+        async for _ in stream:
+            if rest_s > 0:
+                await asyncio.sleep(pause_s)
+                rest_s -= pause_s
+        return self._check(request, stream.response)
+
+    async def _leave(self, client: AsyncClient, request: Request) -> Outcome:
+        """Cancel after some chunks, or before the first."""
+        chunks_left = int(self._requests.uniform(0, 12))
+        async with contextlib.aclosing(_stream(client, request)) as stream:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._requests.uniform(0.01, 2.0)):
+                    async for _ in stream:
+                        chunks_left -= 1
+                        if chunks_left <= 0:
+                            return Outcome.LEFT
+                    return self._check(request, stream.response)
+        return Outcome.LEFT
+
+    async def _hurry(self, client: AsyncClient, request: Request) -> Outcome:
+        stream = _stream(client, request, self._requests.uniform(0.02, 1.0))
+        async for _ in stream:
+            pass
+        return self._check(request, stream.response)
+
+    async def _stall(self, client: AsyncClient, request: Request) -> Outcome:
+        """Read nothing for longer than the router waits."""
+        async with contextlib.aclosing(_stream(client, long_request())) as stream:
+            await anext(stream)
+            await asyncio.sleep(2.0 * self._plan.write_timeout_s)
+        return Outcome.LEFT
+
+    async def _browse(self, client: AsyncClient, request: Request) -> Outcome:
+        """Send over HTTP; half of these clients close the connection in the middle."""
+        stays = self._requests.uniform(0.0, 1.0) < 0.5
+        is_whole = await complete(self._url, request, None if stays else 3)
+        return Outcome.DONE if is_whole else Outcome.LEFT
+
+    async def _vanish(self, end_s: float) -> None:
+        """Kill a process with open streams periodically: its connection ends without a message."""
+        while time.monotonic() + self._plan.vanish_s < end_s:
+            command = (sys.executable, "-m", "benchmarks.scenarios.soak.vanishing", self._address)
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            assert process.stdout is not None
+            has_opened = await process.stdout.readline() == b"open\n"
+            process.kill()
+            await process.wait()
+            if not has_opened:
+                self._fault(Outcome.FAILED, FlyServeError("the process to be killed opened no streams"))
+            self.outcomes["vanishes", Outcome.LEFT if has_opened else Outcome.FAILED] += 1
+            await asyncio.sleep(self._plan.vanish_s)
+
+    def _check(self, request: Request, response: Response) -> Outcome:
+        """Compare a response with all others to the same topic, as far as both go."""
+        if request.kind == BAD:
+            return self._fault(Outcome.WRONG, FlyServeError(f"{request.options} was accepted"))
+        if request.topic is None:
+            return Outcome.DONE
+        ids = tuple(token.id for token in response.tokens)
+        longest = self._responses.get(request.topic, ())
+        shorter = min(len(ids), len(longest))
+        if ids[:shorter] != longest[:shorter]:
+            return self._fault(Outcome.WRONG, FlyServeError(f"{request.topic} has two different responses"))
+        if len(ids) > len(longest):
+            self._responses[request.topic] = ids
+        return Outcome.DONE
+
+    def _fault(self, outcome: Outcome, error: Exception) -> Outcome:
+        if len(self.faults) < _KEPT_FAULTS:
+            self.faults.append(f"{type(error).__name__}: {error}")
+        return outcome
+
+
+def _stream(client: AsyncClient, request: Request, timeout_s: float | None = None) -> AsyncStream:
+    return client.stream(
+        request.prompt,
+        request.max_new_tokens,
+        request.sampling,
+        request.speculation,
+        timeout_s=timeout_s,
+        **request.options,
+    )
+
+
+_Act = Callable[[Clients, AsyncClient, Request], Awaitable[Outcome]]
+_BEHAVIOURS: Mapping[str, tuple[int, _Act]] = {
+    "reads": (40, Clients._read),
+    "waits for all": (15, Clients._wait),
+    "leaves": (20, Clients._leave),
+    "hurries": (8, Clients._hurry),
+    "dawdles": (5, Clients._dawdle),
+    "stalls": (2, Clients._stall),
+    "browses": (10, Clients._browse),
+}
+"""The behaviours of clients, each with its relative frequency."""
+_WEIGHTS = {name: weight for name, (weight, _) in _BEHAVIOURS.items()}
+_ACTS = {name: act for name, (_, act) in _BEHAVIOURS.items()}

@@ -1,0 +1,264 @@
+"""The samples of a run, their growth from rest to rest, and the report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.harness.machine import Machine
+from benchmarks.harness.plot import Points, line_chart
+from benchmarks.harness.report import Report, Table, listed
+
+if TYPE_CHECKING:
+    from benchmarks.scenarios.soak import Plan
+
+_PARTS = 15
+_CHARTS = ("memory_mb", "files", "tasks")
+_INTRODUCTION = """
+A router, two targets, a drafter and a sub-drafter run as separate processes, with simulated models (real
+engines and sockets, no weights). Clients send requests in every mode, with greedy and sampled decoding, for
+one choice and for three, with stop strings and log-probabilities, for 8 to 400 tokens, over gRPC and HTTP.
+Some clients cancel in the middle, some have short deadlines, some read slowly, some stop reading, some send
+requests that the router rejects, and client processes with open streams are killed. `target-1` is killed as
+well, periodically, and restarted at its address.
+
+At rest after the load, every figure must be what it was at rest before the load, except for a slack: memory
+5% or 2 MB, files and tasks 1, threads 2, open requests and KV 0. *First third* and *last third* are medians
+under load. Responses that do not depend on chance are compared: they must be the same, whatever the earlier
+requests and whichever process was killed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of one process.
+
+    Attributes:
+        at_s: Seconds since the load began, without the warm-up.
+        memory_mb: Resident memory.
+        files: Open file descriptors.
+        tasks: Tasks of its event loop.
+        open: Open requests of a router, open sequences of a service.
+        kv_tokens: KV positions of open sequences.
+    """
+
+    process: str
+    at_s: float
+    memory_mb: float
+    files: int
+    threads: int
+    tasks: int
+    open: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A figure of every process that must not grow.
+
+    Attributes:
+        field: Field of the sample.
+        slack: Allowed growth from before the load to after it.
+        slack_share: The same, as a share of the figure before the load.
+    """
+
+    title: str
+    field: str
+    slack: float = 0.0
+    slack_share: float = 0.0
+    decimals: int = 0
+
+
+WATCHED = (
+    Watched("Resident memory, MB", "memory_mb", 2.0, 0.05, 1),
+    Watched("File descriptors", "files", 1.0),
+    Watched("Threads", "threads", 2.0),
+    Watched("Tasks of the event loop", "tasks", 1.0),
+    Watched("Open sequences (router: requests)", "open"),
+    Watched("KV positions in use", "kv_tokens"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One figure of one process.
+
+    Attributes:
+        before: At rest, after the warm-up.
+        after: At rest, after the load.
+        first_third: Median of the first third of the load.
+        last_third: Median of the last third of the load.
+        most: Largest value under load.
+        is_back: True if `after` is at most `before` plus the slack.
+    """
+
+    process: str
+    before: float
+    after: float
+    first_third: float
+    last_third: float
+    most: float
+    is_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything measured in one run.
+
+    Attributes:
+        before: Samples at rest, after the warm-up.
+        loaded: Samples under load, in their order.
+        after: Samples at rest, after the load.
+        outcomes: Requests by the client's behaviour and their outcome.
+        counted: Requests by outcome, as the router counts them.
+        faults: Errors that must not happen.
+    """
+
+    before: Sequence[Sample]
+    loaded: Sequence[Sample]
+    after: Sequence[Sample]
+    outcomes: Mapping[str, Mapping[str, int]]
+    counted: Mapping[str, int]
+    faults: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One watched figure.
+
+    Attributes:
+        growth: Its growth, process by process.
+        minutes: Points (minute, median) under load, by process.
+    """
+
+    growth: Sequence[Growth]
+    minutes: Mapping[str, Points]
+
+
+Figures = Mapping[str, Figure]
+"""Figures by the field of the samples."""
+
+
+def summarize(run: Run) -> Figures:
+    """Return every watched figure."""
+    processes = dict.fromkeys(sample.process for sample in run.loaded)
+    return {
+        watched.field: Figure(
+            growth=growth(run, watched),
+            minutes={name: by_minutes(run.loaded, name, watched.field, _PARTS) for name in processes},
+        )
+        for watched in WATCHED
+    }
+
+
+def growth(run: Run, watched: Watched) -> list[Growth]:
+    """Return one figure of every process, in the order of the samples."""
+    return [_growth(run, name, watched) for name in dict.fromkeys(s.process for s in run.before)]
+
+
+def _growth(run: Run, process: str, watched: Watched) -> Growth:
+    def values(samples: Sequence[Sample]) -> list[float]:
+        return [float(getattr(sample, watched.field)) for sample in samples if sample.process == process]
+
+    loaded, before, after = values(run.loaded), median(values(run.before)), median(values(run.after))
+    third = max(1, len(loaded) // 3)
+    return Growth(
+        process=process,
+        before=before,
+        after=after,
+        first_third=median(loaded[:third]),
+        last_third=median(loaded[-third:]),
+        most=max(loaded),
+        is_back=after <= before + max(watched.slack, watched.slack_share * before),
+    )
+
+
+def grown(figures: Figures) -> list[str]:
+    """Return a sentence for every figure that has grown."""
+    return [
+        f"{each.process}: {watched.title} {each.before:.1f} before, {each.after:.1f} after"
+        for watched in WATCHED
+        for each in figures[watched.field].growth
+        if not each.is_back
+    ]
+
+
+def by_minutes(samples: Sequence[Sample], process: str, field: str, parts: int) -> Points:
+    """Return (minute at its middle, median) of each of `parts` equal parts that has a sample."""
+    own = [sample for sample in samples if sample.process == process]
+    end_s = max(sample.at_s for sample in samples) or 1.0
+    found: dict[int, list[float]] = {}
+    for sample in own:
+        part = min(parts - 1, int(parts * max(0.0, sample.at_s) / end_s))
+        found.setdefault(part, []).append(getattr(sample, field))
+    return [(round((part + 0.5) / parts * end_s / 60, 1), median(found[part])) for part in sorted(found)]
+
+
+def make_report(
+    machine: Machine,
+    plan: Plan,
+    figures: Figures,
+    outcomes: Mapping[str, Mapping[str, int]],
+    counted: Mapping[str, int],
+    faults: Sequence[str],
+) -> Report:
+    """Return the report; its data have the points of the charts for every figure."""
+    all_faults = [*grown(figures), *faults]
+    report = Report(
+        "soak", machine, plan, outcomes=outcomes, counted=counted, faults=all_faults, figures=figures
+    )
+    report.introduction("A long mixed load", _INTRODUCTION)
+    report.text(f"""
+{plan.load_s / 60:g} minutes of load after {plan.warm_up_s:g} s of the same, {plan.clients} clients with
+pauses of up to {plan.think_s:g} s. Every process is sampled each {plan.sample_s:g} s, `target-1` is killed
+every {plan.replace_s:g} s, and a client's process every {plan.vanish_s:g} s. Requests as the router counts
+them: {", ".join(listed(counted))}.
+""")
+    report.table(goals_table(figures, outcomes))
+    if all_faults:
+        report.verbatim(f"- {fault}" for fault in all_faults)
+    titles = {watched.field: watched.title for watched in WATCHED}
+    for field in _CHARTS:
+        chart = line_chart(f"{titles[field]}, under load", "minutes", "medians", figures[field].minutes)
+        report.chart(field.removesuffix("_mb"), chart, titles[field])
+    report.table(_outcomes_table(outcomes), title=True)
+    for watched in WATCHED:
+        report.table(_growth_table(watched, figures[watched.field].growth), title=True)
+    return report
+
+
+def goals_table(figures: Figures, outcomes: Mapping[str, Mapping[str, int]]) -> Table:
+    """Return the events that must not happen, with their numbers."""
+    wrong, failed = (sum(each.get(name, 0) for each in outcomes.values()) for name in ("wrong", "failed"))
+    rows = (
+        ("requests that failed", "0", str(failed)),
+        ("responses that differ from an earlier one", "0", str(wrong)),
+        ("figures that grew", "0", str(len(grown(figures)))),
+    )
+    return Table("goals", ("goal", "limit", "measured"), rows)
+
+
+def _outcomes_table(outcomes: Mapping[str, Mapping[str, int]]) -> Table:
+    names = sorted({name for each in outcomes.values() for name in each})
+    rows = tuple(
+        (behaviour, *(str(each.get(name, 0)) for name in names)) for behaviour, each in outcomes.items()
+    )
+    return Table("Behaviour of clients, and outcomes", ("", *names), rows)
+
+
+def _growth_table(watched: Watched, found: Sequence[Growth]) -> Table:
+    heads = ("", "before, at rest", "after, at rest", "first third", "last third", "most", "")
+    rows = tuple(
+        (
+            each.process,
+            *(
+                f"{value:.{watched.decimals}f}"
+                for value in (each.before, each.after, each.first_third, each.last_third, each.most)
+            ),
+            "back" if each.is_back else "grown",
+        )
+        for each in found
+    )
+    return Table(watched.title, heads, rows)

@@ -1,1 +1,0 @@
-"""What telemetry costs a router: its CPU time per emitted token, with and without."""

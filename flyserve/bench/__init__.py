@@ -1,0 +1,1 @@
+"""The comparison behind `flyserve bench`: its tasks, its settings, its statistics and its table."""

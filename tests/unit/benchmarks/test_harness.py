@@ -1,0 +1,118 @@
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.harness.command import SCENARIOS, load_scenario, make_plan
+from benchmarks.harness.machine import this_machine
+from benchmarks.harness.parts import Parts
+from benchmarks.harness.plot import bar_chart, line_chart
+from benchmarks.harness.report import Report
+from benchmarks.harness.statistics import Goal, Spread
+from fly.errors import ConfigError
+from flyserve.bench.statistics import Interval
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [
+        (Interval(1.2, 1.16, 1.3), "met"),
+        (Interval(1.2, 1.1, 1.3), "met, within the noise"),
+        (Interval(1.1, 1.0, 1.2), "missed, within the noise"),
+        (Interval(1.1, 1.0, 1.14), "missed"),
+    ],
+)
+def test_a_goal_is_met_or_missed_and_may_be_within_the_noise(measured: Interval, verdict: str) -> None:
+    goal = Goal("speed", 1.15, measured)
+    assert goal.verdict == verdict and goal.is_met == verdict.startswith("met")
+
+
+def test_a_goal_may_be_an_upper_limit() -> None:
+    half = Goal("forwards", 0.5, Interval(0.4, 0.3, 0.49), is_least=False)
+    assert half.verdict == "met"
+    assert (
+        Goal("forwards", 0.5, Interval(0.6, 0.4, 0.7), is_least=False).verdict == "missed, within the noise"
+    )
+    report = Report("any")
+    report.goals([half])
+    assert "| forwards | <= 0.50x | 0.40x | 0.30 to 0.49 | met |" in report.page
+
+
+def test_a_resumed_run_measures_only_what_is_missing(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def measure(name: str) -> dict[str, str]:
+        asked.append(name)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return {"found": name}
+
+    def run(resumes: bool, plan: str = "plan") -> list[dict[str, str]]:
+        parts = Parts(tmp_path, plan, resumes)
+        return [parts.measure(name, dict[str, str], lambda name=name: measure(name)) for name in ("a", "b")]
+
+    with pytest.raises(KeyboardInterrupt):
+        run(resumes=False)
+    assert run(resumes=True) == [{"found": "a"}, {"found": "b"}] and asked == ["a", "b", "b"]
+    assert run(resumes=True, plan="another") and asked[3:] == ["a", "b"]
+    assert run(resumes=False) and asked[5:] == ["a", "b"]
+
+
+def test_a_finished_run_keeps_nothing(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, "plan", resumes=True)
+    parts.measure("a", int, lambda: 1)
+    parts.clear()
+    assert parts.measure("a", int, lambda: 2) == 2
+
+
+def test_on_a_logarithmic_axis_doublings_have_equal_distances() -> None:
+    chart = line_chart("t", "x", "y", {"a": [(1, 1.0), (8, 2.0), (64, 3.0)]}, is_logarithmic=True)
+    xs = [float(x) for x in re.findall(r'<use xlink:href="#m\w+" x="([\d.]+)"', chart)]
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
+
+
+def test_a_chart_is_well_formed_names_its_lines_and_is_the_same_every_time() -> None:
+    lines = {"one": [(1, 2.0), (4, 2.5)], "two": [(1, 2.0)], "none": []}
+    chart = line_chart("a < b", "x", "y", lines)
+    root = ElementTree.fromstring(chart)
+    assert root.tag.endswith("svg") and "a &lt; b" in chart
+    assert all(f">{name}</text>" in chart for name in ("one", "two"))
+    assert chart == line_chart("a < b", "x", "y", lines)
+    flat = line_chart("flat", "x", "y", {"one": [(1, 0.0), (2, 0.0)]})
+    assert "nan" not in flat and "inf" not in flat
+    bars = bar_chart("t", "tokens/s", {"a": Spread(2.0, 1.0, 3.0), "b": Interval(2.5, 2.0, 3.0), "c": 4.0})
+    assert all(f">{text}</text>" in bars for text in ("a", "b", "c", "2.5", "4", "t, tokens/s"))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_has_a_plan_that_a_quick_run_shortens(name: str) -> None:
+    scenario = load_scenario(name)
+    assert callable(scenario.run) and scenario.__doc__
+    assert make_plan(name, scenario.Plan, True, None, ()) != make_plan(name, scenario.Plan, False, None, ())
+
+
+def test_the_command_line_sets_keys_of_the_plan() -> None:
+    kind = load_scenario("simulate").Plan
+    plan = make_plan("simulate", kind, False, 2, ["dilation=70", "sizes=[1, 8]"])
+    assert (plan.repeat, plan.dilation, plan.sizes) == (2, 70.0, (1, 8))
+    with pytest.raises(ConfigError, match="simulate has no such key; its keys are shards"):
+        make_plan("simulate", kind, False, None, ["speed=2"])
+    with pytest.raises(ConfigError, match="shards: '1' does not fit"):
+        make_plan("simulate", kind, False, None, ["shards=1"])
+    with pytest.raises(ConfigError, match="soak has no such key"):
+        make_plan("soak", load_scenario("soak").Plan, False, 2, ())
+    with pytest.raises(ConfigError, match="there is no scenario 'nothing'"):
+        load_scenario("nothing")
+
+
+def test_a_report_writes_pages_and_results_to_their_folders(tmp_path: Path) -> None:
+    report = Report("any", this_machine(), {"repeat": 2}, figures=[Spread(1.0, 0.5, 2.0)])
+    report.introduction("Title", "One\nparagraph.\n\nAnother.")
+    report.chart("lines", "<svg/>", "a chart")
+    page = report.write(tmp_path / "pages", tmp_path / "results").read_text(encoding="utf-8")
+    assert page.startswith("# Title\n\nOne paragraph.\n\nAnother.\n\nMachine: ")
+    assert page.endswith("![a chart](any-lines.svg)\n") and (tmp_path / "pages/any-lines.svg").is_file()
+    data = json.loads((tmp_path / "results/any.json").read_text())
+    assert data["figures"][0]["least"] == 0.5 and data["plan"] == {"repeat": 2}

@@ -1,0 +1,105 @@
+import io
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from demo.tasks import load_tasks
+from flyserve.bench.comparison import BASELINE, SETTINGS, Measurement, compare, num_requests, rotated
+from flyserve.bench.statistics import share, speed
+from flyserve.bench.summary import comparison_table, summarize
+from flyserve.types import Statistics
+
+
+def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:
+    statistics = Statistics(**{"emitted": 100, "rounds": 10, "draft_rounds": 10, **figures})  # type: ignore[arg-type]
+    return Measurement(str(problem), seconds, is_solved, statistics)
+
+
+def test_speed_is_of_totals() -> None:
+    runs = [measurement(0, 1.0), measurement(1, 4.0, emitted=300)]
+    assert speed(runs) == 80.0
+
+
+def test_a_share_of_zero_is_zero() -> None:
+    assert share(0, 0) == 0.0
+
+
+def test_a_constant_speed_up_has_no_spread() -> None:
+    baseline = [measurement(n, 1.0 + n) for n in range(5)]
+    fast = [measurement(n, (1.0 + n) / 3) for n in range(5)]
+    up = summarize("fast", fast, baseline).speed_up
+    assert (up.value, up.low, up.high) == pytest.approx((3.0, 3.0, 3.0))
+
+
+def test_the_interval_holds_the_value() -> None:
+    baseline = [measurement(n, 1.0) for n in range(40)]
+    fast = [measurement(n, 0.2 + 0.01 * n) for n in range(40)]
+    up = summarize("fast", fast, baseline).speed_up
+    assert up.low < up.value < up.high
+    assert summarize("fast", fast, baseline).speed_up == up
+
+
+def test_shares_are_of_totals() -> None:
+    runs = [
+        measurement(0, 1.0, tau=4.0, drafted=150, rescued=5, sub_drafter_tokens=30, drafter_forwards=40),
+        measurement(
+            1, 1.0, tau=10.0, draft_rounds=20, emitted=300, drafted=250, rescued=15, sub_drafter_tokens=50
+        ),
+    ]
+    summary = summarize("FLy", runs, runs)
+    assert summary.tau == 8.0
+    assert summary.rescued_share == 0.05
+    assert summary.supplied_share == 0.2
+    assert summary.forwards_per_token == 0.1
+    assert summary.median_tokens_per_s == 200.0
+
+
+def test_problems_lost_and_gained_are_against_the_baseline() -> None:
+    baseline = [measurement(n, 1.0, is_solved) for n, is_solved in enumerate([True, True, False, False])]
+    runs = [measurement(n, 1.0, is_solved) for n, is_solved in enumerate([False, True, True, False])]
+    summary = summarize("FLy", runs, baseline)
+    assert (summary.accuracy, summary.lost, summary.gained) == (0.5, 1, 1)
+
+
+def test_each_setting_comes_first_equally_often() -> None:
+    orders = [rotated(tuple(SETTINGS), problem) for problem in range(8)]
+    assert all(set(order) == set(SETTINGS) for order in orders)
+    assert set(Counter(order[0] for order in orders).values()) == {2}
+
+
+def test_the_table_has_one_column_per_setting_and_fits_80_characters() -> None:
+    runs = {setting: [measurement(n, 1.0, tau=3.0) for n in range(3)] for setting in SETTINGS}
+    table = comparison_table([summarize(name, measured, runs[BASELINE]) for name, measured in runs.items()])
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(table)
+    assert len(table.columns) == len(SETTINGS) + 1
+    assert all(setting in stream.getvalue() for setting in SETTINGS)
+    assert "\u2026" not in stream.getvalue()
+
+
+class RecordingClient:
+    """Return a wrong answer to every request, and record the requests in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def generate(self, prompt: str, *arguments: object, **options: object) -> object:
+        self.asked.append(options["speculation"])
+
+        class Answer:
+            text = "Answer: nothing"
+            statistics = Statistics(emitted=3)
+
+        return Answer
+
+
+def test_every_task_meets_every_setting_after_the_warm_up() -> None:
+    tasks = load_tasks(3)
+    client, advanced = RecordingClient(), Counter[str]()
+    runs = compare(client, tasks, lambda: advanced.update(["request"]))  # type: ignore[arg-type]
+    assert {setting: [run.problem for run in measured] for setting, measured in runs.items()} == {
+        setting: [task.id for task in tasks] for setting in SETTINGS
+    }
+    assert advanced["request"] == len(client.asked) == num_requests(3)
+    assert not any(run.is_solved for measured in runs.values() for run in measured)
