@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol, TypeVar
 
-from flyserve.types import Statistics
+from fly.response import Statistics
 
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95

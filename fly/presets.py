@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fly.rule import tail_length
-from fly.types import EntropyEstimator, FlyRule, Tail
+from fly.types import EntropyEstimator, FlyRule, TailPolicy
 
 DEFAULT_PRESET = "flyserve"
 """What `fly` starts from where neither request nor configuration names a rule."""
@@ -24,7 +24,7 @@ PRESETS = {
         threshold=0.3,
         window=6,
         min_following=6,
-        tail=Tail.CARRY,
+        tail=TailPolicy.CARRY,
         carry_after=2,
         guard_stops=True,
         guard_excluded=True,
@@ -46,7 +46,7 @@ def tuned(rule: FlyRule, changes: Mapping[str, Any]) -> FlyRule:
     changed = replace(rule, **changes)
     beyond = rule.min_following - rule.window
     changed = replace(changed, min_following=changed.window + beyond)
-    if changes.get("tail") is Tail.CARRY:
+    if changes.get("tail") is TailPolicy.CARRY:
         changed = replace(changed, min_following=changed.window, shrinks=False)
     return changed
 

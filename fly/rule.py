@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from fly.types import (
-    DecidedToken,
     Decision,
     Evidence,
     FlyRule,
@@ -12,7 +11,8 @@ from fly.types import (
     RejectionReason,
     ResponseLimits,
     RuleState,
-    Tail,
+    TailPolicy,
+    Token,
     Verdict,
 )
 
@@ -58,7 +58,7 @@ def tail_length(rule: FlyRule, num_drafts: int) -> int:
     if math.isinf(rule.threshold):
         return 0
     _, needed = _spans(rule, num_drafts)
-    if rule.tail is Tail.CARRY:
+    if rule.tail is TailPolicy.CARRY:
         needed = min(needed, rule.carry_after)
     return min(num_drafts, needed)
 
@@ -123,7 +123,7 @@ def _can_carry(
     index: int,
 ) -> bool:
     """Whether an open mismatch, `tail[0]`, may wait for the next draft."""
-    if rule.tail is not Tail.CARRY or not evidence.positions:
+    if rule.tail is not TailPolicy.CARRY or not evidence.positions:
         return False
     matches = sum(not position.is_bonus for position in tail[1:])
     # What would be decided with the window: all up to the bonus, the missing matches, and one choice more.
@@ -138,18 +138,18 @@ def _verdict(position: Position) -> Verdict:
     return Verdict.EXACT if position.is_match else Verdict.RESCUED
 
 
-def _kept(positions: Sequence[Position]) -> tuple[DecidedToken, ...]:
-    return tuple([DecidedToken(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
+def _kept(positions: Sequence[Position]) -> tuple[Token, ...]:
+    return tuple([Token(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
 
 
-def _after(state: RuleState, decided: tuple[DecidedToken, ...]) -> RuleState:
+def _after(state: RuleState, decided: tuple[Token, ...]) -> RuleState:
     return RuleState(state.num_decided + len(decided))
 
 
 def _rejected(
     state: RuleState, kept: Sequence[Position], mismatch: Position, rejection: RejectionReason
 ) -> tuple[RuleState, Decision]:
-    correction = DecidedToken(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
+    correction = Token(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
     decided = (*_kept(kept), correction)
     return _after(state, decided), Decision(decided, rejection=rejection)
 
@@ -169,6 +169,6 @@ def _accepted(
     state: RuleState, positions: tuple[Position, ...], evidence: Evidence
 ) -> tuple[RuleState, Decision]:
     verdict = Verdict.BONUS if positions else Verdict.PLAIN
-    extra = DecidedToken(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
+    extra = Token(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
     decided = (*_kept(positions), extra)
     return _after(state, decided), Decision(decided)

@@ -1,15 +1,18 @@
 """Configuration of one router."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
-from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
+from fly.request import DraftLength, RuleOverrides, SpeculationParams
+from fly.types import DraftLengthPolicy, FlyRule, Mode
 from router.policies import POLICIES
-from router.requests.request import RULE_FIELDS
+from router.requests.planning import SpeculationPlan
 from services.common.config import Config
+from services.common.derived_model import with_fields_of
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetryConfig
@@ -60,10 +63,10 @@ class HttpConfig(Config):
 
 
 class DraftLengthConfig(Config):
-    """How long drafts are.
+    """Length of drafts.
 
     Attributes:
-        policy: `fixed` always drafts `max` tokens, `goodput` what gives the most tokens per second.
+        policy: `fixed` always drafts `max` tokens, `goodput` the number with the most tokens per second.
         max: Draft tokens of one round; 15 and the pending token make one tile of 16 rows.
     """
 
@@ -71,42 +74,63 @@ class DraftLengthConfig(Config):
     max: int = Field(15, ge=1, le=64)
 
 
+def _from_zero(kind: Any) -> Any:
+    """Limit a number to 0 and above."""
+    if kind is float:
+        return Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    return Annotated[int, Field(ge=0)] if kind is int else kind
+
+
+@with_fields_of(SpeculationParams, _from_zero, {"sub_drafter": True})
 class SpeculationConfig(Config):
-    """What a request gets that does not say otherwise.
+    """Speculation of a request that does not set its own; the fields are those of `SpeculationParams`.
 
     Attributes:
         mode: plain, exact or fly.
         preset: Named rule that `fly` starts from.
-        draft_length: How long drafts are.
+        draft_length: Length of drafts.
         sub_drafter: Whether the drafter may use its sub-drafter.
 
     The other fields change the preset, each as the field of `FlyRule` that has its name; a request that
-    names a preset itself gets that one as it is.
+    names a preset itself starts from that preset without these changes.
     """
 
     mode: Mode = Mode.FLY
     preset: str = DEFAULT_PRESET
     draft_length: DraftLengthConfig = DraftLengthConfig()
-    sub_drafter: bool = True
     window: int | None = Field(None, ge=1)
-    threshold: float | None = Field(None, ge=0, allow_inf_nan=False)
-    tail: Tail | None = None
-    carry_after: int | None = Field(None, ge=0)
-    guard_stops: bool | None = None
-    guard_excluded: bool | None = None
-    strict_prefix_tokens: int | None = Field(None, ge=0)
-    entropy: EntropyEstimator | None = None
 
     @property
-    def changes(self) -> dict[str, Any]:
-        """What is said of the rule itself."""
-        said = {name: getattr(self, name) for name in RULE_FIELDS}
-        return {name: value for name, value in said.items() if value is not None}
+    def plan(self) -> SpeculationPlan:
+        """Speculation of a request that sets nothing."""
+        return SpeculationPlan(
+            mode=self.mode,
+            fly_rule=self.rule,
+            draft_length=self.draft_length.max,
+            sub_drafter=self._given("sub_drafter"),
+            draft_length_policy=self.draft_length.policy,
+        )
+
+    @property
+    def params(self) -> SpeculationParams:
+        """The same as a request that sets everything, every field of the rule included."""
+        return SpeculationParams(
+            mode=self.mode,
+            preset=self.preset,
+            draft_length=DraftLength(self.draft_length.policy, self.draft_length.max),
+            sub_drafter=self._given("sub_drafter"),
+            **{each.name: getattr(self.rule, each.name) for each in fields(RuleOverrides)},
+        )
 
     @property
     def rule(self) -> FlyRule:
-        """The rule of mode `fly`."""
-        return tuned(PRESETS[self.preset], self.changes)
+        """Rule of mode `fly`."""
+        changes = RuleOverrides(**{each.name: self._given(each.name) for each in fields(RuleOverrides)})
+        return tuned(PRESETS[self.preset], changes.changes)
+
+    def _given(self, name: str) -> Any:
+        """Return a field that comes from `SpeculationParams`."""
+        return getattr(self, name)
 
     @field_validator("preset")
     @classmethod
@@ -117,8 +141,9 @@ class SpeculationConfig(Config):
 
     @model_validator(mode="after")
     def _carries_within_the_window(self) -> Self:
-        if self.carry_after is not None and self.carry_after > self.rule.window:
-            raise ValueError(f"carry_after is {self.carry_after}, at most the window of {self.rule.window}")
+        found = self._given("carry_after")
+        if found is not None and found > self.rule.window:
+            raise ValueError(f"carry_after is {found}, at most the window of {self.rule.window}")
         return self
 
 

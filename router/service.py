@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
+from fly.presets import PRESETS
+from fly.request import GenerateRequest
+from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from router.admission.admission import Admission
-from router.deployment_info import describe
-from router.generation.choices import EmitOfChoice, generate_choices, patient
-from router.generation.generation import Means
+from router.generation.choices import generate_choices, patient
+from router.generation.generation import Emit, Means
+from router.generation.header import Header
 from router.generation.observation import ObservedRequest
-from router.generation.response import DeploymentInfo, Header, Origin
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.deadline import Deadline
-from router.requests.request import GenerateRequest, PreparedRequest
+from router.requests.request import PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import current_caller
 from router.security.quotas import Quotas
@@ -33,13 +35,23 @@ class GenerationService:
         means.observer.watch(lambda: self._admission.queued, means.fleet.num_ready)
 
     async def describe(self) -> DeploymentInfo:
-        """What is served, and its limits.
+        """Return the models, defaults and limits of this deployment.
 
         Raises:
-            NotReady: No target serves, nor came to in time.
+            NotReady: No target became ready in time.
         """
         target, drafter = await self._paired()
-        return describe(target.info, drafter.info if drafter else None, self._means.config)
+        config = self._means.config
+        return DeploymentInfo(
+            target=target.info,
+            drafter=drafter.info if drafter else None,
+            default_speculation=config.speculation.params,
+            max_new_tokens_limit=config.limits.max_new_tokens,
+            draft_length_limit=config.limits.draft_length,
+            choices_limit=config.limits.choices,
+            logprobs_limit=config.limits.logprobs,
+            presets=tuple(PRESETS),
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -50,7 +62,7 @@ class GenerationService:
         self,
         request: GenerateRequest,
         time_remaining_s: float | None,
-        make_emit: Callable[[Header], EmitOfChoice],
+        emit: Emit,
         traceparent: str = "",
     ) -> Header:
         """Checks, admits and generates one request; all its work ends with this call, however it ends.
@@ -58,7 +70,7 @@ class GenerationService:
         Args:
             request: As the client gave it.
             time_remaining_s: Until nobody wants the response any more; None is for ever.
-            make_emit: Told the header once the request is accepted; gives what takes each piece.
+            emit: Takes each chunk as it is decided.
             traceparent: Of the client's trace (W3C), where it has one.
 
         Raises:
@@ -79,12 +91,12 @@ class GenerationService:
             observed.accepted(prepared)
             async with self._admission.place(tenant, deadline):
                 observed.admitted()
-                with patient(make_emit(header), means.config.write_timeout_s) as emit:
-                    await generate_choices(means, prepared, started, deadline, emit)
+                with patient(_with_header(emit, header), means.config.write_timeout_s) as emit_in_time:
+                    await generate_choices(means, prepared, started, deadline, emit_in_time)
         return header
 
-    async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The token ids of a text, and each one's own text.
+    async def tokenize(self, text: str) -> tuple[TextToken, ...]:
+        """Return the tokens of a text.
 
         Raises:
             InvalidRequest: The text is too long.
@@ -93,8 +105,7 @@ class GenerationService:
         if len(text) > limit:
             raise InvalidRequest.of("text", f"has {len(text)} characters, at most {limit}")
         tokenizer = self._means.tokenizer
-        ids = tuple(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
-        return ids, tuple(tokenizer.pieces(ids))
+        return self._text_tokens(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
 
     async def render_chat(
         self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
@@ -114,12 +125,12 @@ class GenerationService:
         template = self._means.chat_template
         return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
 
-    async def tokenize_chat(
-        self, messages: Sequence[Mapping[str, str]]
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The token ids of a conversation, and each one's own text; raises what `render_chat` does."""
-        ids = await self.render_chat(messages, {})
-        return ids, tuple(self._means.tokenizer.pieces(ids))
+    async def tokenize_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[TextToken, ...]:
+        """Return the tokens of a conversation; raises what `render_chat` does."""
+        return self._text_tokens(await self.render_chat(messages, {}))
+
+    def _text_tokens(self, ids: Sequence[int]) -> tuple[TextToken, ...]:
+        return tuple(map(TextToken, ids, self._means.tokenizer.pieces(ids)))
 
     async def close(self) -> None:
         """Lets go of every replica."""
@@ -144,9 +155,22 @@ class GenerationService:
 
 def _header(request: PreparedRequest) -> Header:
     origin = Origin(
-        request.plan.mode, request.sampling.seed, request.weight_fingerprint, request.max_new_tokens
+        mode=request.plan.mode,
+        seed=request.seed,
+        weight_fingerprint=request.weight_fingerprint,
+        max_new_tokens=request.max_new_tokens,
     )
     return Header(request.request_id, len(request.prompt_ids), origin)
+
+
+def _with_header(emit: Emit, header: Header) -> Emit:
+    """Add the header to the first chunk."""
+    unsent = [header]
+
+    async def emit_with_header(chunk: Chunk) -> None:
+        await emit(replace(chunk, **unsent.pop()._asdict()) if unsent else chunk)
+
+    return emit_with_header
 
 
 async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:

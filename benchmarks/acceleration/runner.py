@@ -33,8 +33,8 @@ from benchmarks.acceleration.simulation import VOCABULARY, ahead_name, simulated
 from benchmarks.acceleration.workloads import WHOLE_RESPONSE, WORKLOADS, demo_models
 from benchmarks.progress import progress_bar
 from benchmarks.prompts import demo_prompts, random_prompts
+from fly.request import DraftLength, SpeculationParams
 from fly.types import Mode
-from flyserve.types import Speculation
 
 Data = dict[str, list[dict[str, Any]]]
 
@@ -96,7 +96,7 @@ def run_ahead(plan: Plan, console: Console) -> Data:
         asks = {
             ahead_name(length, way.is_ahead): Request(
                 clients[way],
-                Speculation(mode=Mode.EXACT, draft_length=length),
+                SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=length)),
                 plan.ahead_tokens,
                 ignore_eos=True,
             )

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fly.request import SamplingParams, SpeculationParams
+from fly.response import Statistics
 from flyserve.client import Client
-from flyserve.types import Sampling, Speculation, Statistics
 
 _TIMEOUT_S = 300.0
 
@@ -47,7 +48,7 @@ class Request:
     """
 
     client: Client
-    speculation: Speculation
+    speculation: SpeculationParams
     max_new_tokens: int
     ignore_eos: bool = False
 
@@ -61,7 +62,7 @@ class Request:
         response = self.client.generate(
             prompt,
             self.max_new_tokens,
-            Sampling(ignore_eos=self.ignore_eos),
+            SamplingParams(ignore_eos=self.ignore_eos),
             self.speculation,
             timeout_s=_TIMEOUT_S,
             cache_salt=cache_salt,

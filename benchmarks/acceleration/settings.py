@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
+from fly.request import DraftLength, SpeculationParams
 from fly.types import DraftLengthPolicy, Mode
-from flyserve.types import Speculation
 
 DRAFT_LENGTH = 15
 DEMO, PASSES, REPEATING, NON_REPEATING, AHEAD = (
@@ -54,10 +54,10 @@ class Setting:
         return " + ".join([*said, "goodput"] if self.is_goodput else said)
 
     @property
-    def speculation(self) -> Speculation:
+    def speculation(self) -> SpeculationParams:
         """What a request says."""
         policy = DraftLengthPolicy.GOODPUT if self.is_goodput else DraftLengthPolicy.FIXED
-        return Speculation(mode=Mode.FLY, draft_length=DRAFT_LENGTH, draft_length_policy=policy)
+        return SpeculationParams(mode=Mode.FLY, draft_length=DraftLength(policy=policy, max=DRAFT_LENGTH))
 
 
 DRAFTINGS = tuple(Drafting(*each) for each in product(SubDrafting, (False, True)))

@@ -70,7 +70,7 @@ async def play(system: System, load: Load, advance: Callable[[], None] = lambda:
             request = pb.GenerateRequest(
                 prompt_token_ids=pb.TokenIds(ids=prompt),
                 max_new_tokens=load.new_tokens,
-                speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_PLAIN),
+                speculation=pb.SpeculationParams(mode=pb.MODE_PLAIN),
             )
             await stub.Generate(request)
             advance()

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from benchmarks.load.plan import Level
 from benchmarks.load.window import Stream
-from flyserve.types import Chunk
+from fly.response import Chunk
 
 
 class Chunks(Protocol):

@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fly.request import DraftLength, SpeculationParams
 from fly.types import DraftLengthPolicy, Mode
-from flyserve.types import Speculation
 
 DRAFT_LENGTH = 15
 BASELINE = "plain"
 GOODPUT = "FLy, goodput"
-SETTINGS: Mapping[str, Speculation] = {
-    BASELINE: Speculation(mode=Mode.PLAIN),
-    "exact": Speculation(mode=Mode.EXACT, draft_length=DRAFT_LENGTH),
-    f"FLy, fixed {DRAFT_LENGTH}": Speculation(mode=Mode.FLY, draft_length=DRAFT_LENGTH),
-    GOODPUT: Speculation(
-        mode=Mode.FLY, draft_length=DRAFT_LENGTH, draft_length_policy=DraftLengthPolicy.GOODPUT
+SETTINGS: Mapping[str, SpeculationParams] = {
+    BASELINE: SpeculationParams(mode=Mode.PLAIN),
+    "exact": SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=DRAFT_LENGTH)),
+    f"FLy, fixed {DRAFT_LENGTH}": SpeculationParams(
+        mode=Mode.FLY, draft_length=DraftLength(max=DRAFT_LENGTH)
+    ),
+    GOODPUT: SpeculationParams(
+        mode=Mode.FLY, draft_length=DraftLength(policy=DraftLengthPolicy.GOODPUT, max=DRAFT_LENGTH)
     ),
 }
 """By name, in the order of the tables."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flyserve.types import Statistics
+from fly.response import Statistics
 
 
 @dataclass(slots=True)

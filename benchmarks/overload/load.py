@@ -89,7 +89,7 @@ class Asker:
         return pb.GenerateRequest(
             prompt_token_ids=pb.TokenIds(ids=[16 + number % 4000, 16 + number // 4000, 20, 21]),
             max_new_tokens=self._plan.new_tokens,
-            speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_PLAIN),
+            speculation=pb.SpeculationParams(mode=pb.MODE_PLAIN),
         )
 
 

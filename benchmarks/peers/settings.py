@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fly.request import DraftLength, SpeculationParams
 from fly.types import Mode
-from flyserve.types import Speculation
 
 DRAFT_LENGTH = 15
 LOOKUP_TOKENS = 10
@@ -69,10 +69,11 @@ SETTINGS = (
     Setting("stack, FLy", Place.STACK, "fly"),
     Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter"),
 )
-STACK_SPECULATIONS: Mapping[str, Speculation] = {
-    "plain": Speculation(mode=Mode.PLAIN),
-    "exact": Speculation(mode=Mode.EXACT, draft_length=DRAFT_LENGTH, sub_drafter=False),
-    "fly": Speculation(mode=Mode.FLY, draft_length=DRAFT_LENGTH, sub_drafter=False),
-    "fly + sub-drafter": Speculation(mode=Mode.FLY, draft_length=DRAFT_LENGTH, sub_drafter=True),
+_LENGTH = DraftLength(max=DRAFT_LENGTH)
+STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {
+    "plain": SpeculationParams(mode=Mode.PLAIN),
+    "exact": SpeculationParams(mode=Mode.EXACT, draft_length=_LENGTH, sub_drafter=False),
+    "fly": SpeculationParams(mode=Mode.FLY, draft_length=_LENGTH, sub_drafter=False),
+    "fly + sub-drafter": SpeculationParams(mode=Mode.FLY, draft_length=_LENGTH, sub_drafter=True),
 }
 STREAM_METHODS = ("plain", "exact", "fly")

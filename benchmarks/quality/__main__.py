@@ -17,10 +17,10 @@ from benchmarks.quality.runner import Work, plan_work, run_work
 from benchmarks.quality.settings import HARD, MAIN, Group, make_groups
 from demo.tasks import Task
 from fly.errors import ConfigError
+from fly.response import DeploymentInfo
 from flyserve.cli.bench import served_at
 from flyserve.cli.terminal import messages, reported_errors
 from flyserve.client import Client
-from flyserve.types import Deployment
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _NAMES = ", ".join(group.name for group in make_groups())
@@ -82,7 +82,7 @@ def _tasks(group: Group, count: int) -> list[Task]:
     return draw_tasks(group.settings[0].split, count)
 
 
-def _fingerprint(deployment: Deployment) -> str:
+def _fingerprint(deployment: DeploymentInfo) -> str:
     """Other weights give other answers: they are kept apart."""
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     return "-".join(model.weight_fingerprint[:12] for model in models)

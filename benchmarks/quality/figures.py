@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from benchmarks.quality.records import Record
 from benchmarks.summary import Interval, share
-from flyserve.types import Statistics
+from fly.response import Statistics
 
 _RESAMPLES = 2000
 _TAIL = 2.5

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fly.types import Verdict
-from flyserve.types import Statistics, Token
+from fly.response import Statistics
+from fly.types import Token, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def _lines(results: Results) -> Iterator[str]:
     yield f"Target `{target.model_id}`, {target.dtype}, weights `{target.weight_fingerprint[:12]}`."
     if drafter is not None:
         yield f"Drafter `{drafter.model_id}`, {drafter.dtype}, weights `{drafter.weight_fingerprint[:12]}`."
-    yield f"FlyServe {results.deployment.version}. Greedy decoding where no temperature is given."
+    yield f"FlyServe {target.version}. Greedy decoding where no temperature is given."
     for result in results.groups:
         yield f"\n## {result.group.title}\n"
         yield from _table(result)

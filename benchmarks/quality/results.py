@@ -10,7 +10,7 @@ from benchmarks.quality.records import Record
 from benchmarks.quality.settings import HARD, MAIN, Group, Setting
 from benchmarks.summary import Interval
 from demo.tasks import Task
-from flyserve.types import Deployment
+from fly.response import DeploymentInfo
 
 Records = Mapping[str, Mapping[str, Record]]
 """Of every setting by its key, by problem."""
@@ -51,7 +51,7 @@ class GroupResult:
 class Results:
     """What the report is made of."""
 
-    deployment: Deployment
+    deployment: DeploymentInfo
     groups: tuple[GroupResult, ...]
 
     def as_data(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ class Results:
 
 
 def collect(
-    deployment: Deployment, groups: Sequence[tuple[Group, Sequence[Task]]], records: Records
+    deployment: DeploymentInfo, groups: Sequence[tuple[Group, Sequence[Task]]], records: Records
 ) -> Results:
     """Figures of every group over its own problems.
 
@@ -94,7 +94,7 @@ def collect(
     return Results(_without_paths(deployment), found)
 
 
-def _without_paths(deployment: Deployment) -> Deployment:
+def _without_paths(deployment: DeploymentInfo) -> DeploymentInfo:
     """Where the models lay on the machine that measured is nobody's business."""
     target, drafter = deployment.target, deployment.drafter
     return replace(

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from demo.corpus import Split
-from fly.types import Coupling, Mode, Tail
-from flyserve.types import Sampling, Speculation
+from fly.request import DraftLength, SamplingParams, SpeculationParams
+from fly.types import Coupling, Mode, TailPolicy
 
 DRAFT_LENGTH = 15
-PLAIN = Speculation(mode=Mode.PLAIN)
-EXACT = Speculation(mode=Mode.EXACT, draft_length=DRAFT_LENGTH)
-CARRY = Speculation(mode=Mode.FLY, preset="flyserve", draft_length=DRAFT_LENGTH)
-REJECT = replace(CARRY, tail=Tail.REJECT)
+PLAIN = SpeculationParams(mode=Mode.PLAIN)
+EXACT = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=DRAFT_LENGTH))
+CARRY = SpeculationParams(mode=Mode.FLY, preset="flyserve", draft_length=DraftLength(max=DRAFT_LENGTH))
+REJECT = replace(CARRY, tail=TailPolicy.REJECT)
 SHRINK = replace(CARRY, preset="vllm", guard_stops=True, strict_prefix_tokens=2)
 """vLLM's shrinking window, in all else the same as `REJECT`."""
 RULES = {
@@ -41,9 +41,9 @@ class Setting:
     """
 
     line: str
-    speculation: Speculation
+    speculation: SpeculationParams
     value: float | str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     split: Split = Split.HELD_OUT
 
     @property
@@ -114,7 +114,7 @@ def _draft_lengths() -> Iterator[Setting]:
     lines = {"carry": CARRY, "reject": REJECT, "shrink": SHRINK, "vllm": RULES["vllm"]}
     for line, speculation in lines.items():
         for length in (4, 6, 8, 15, 25):
-            yield Setting(line, replace(speculation, draft_length=length), length)
+            yield Setting(line, replace(speculation, draft_length=DraftLength(max=length)), length)
 
 
 def _varied(factor: str, values: Sequence[float]) -> Iterator[Setting]:
@@ -125,8 +125,8 @@ def _varied(factor: str, values: Sequence[float]) -> Iterator[Setting]:
 
 def _temperatures() -> Iterator[Setting]:
     for temperature in _TEMPERATURES:
-        yield Setting("plain", PLAIN, temperature, Sampling(temperature=temperature))
+        yield Setting("plain", PLAIN, temperature, SamplingParams(temperature=temperature))
         for coupling in Coupling:
-            sampling = Sampling(temperature=temperature, coupling=coupling)
+            sampling = SamplingParams(temperature=temperature, coupling=coupling)
             for name, speculation in {"exact": EXACT, "carry": CARRY}.items():
                 yield Setting(f"{name}, {coupling.value}", speculation, temperature, sampling)

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
+from fly.request import DraftLength, SpeculationParams
 from fly.types import DraftLengthPolicy, Mode
-from flyserve.types import Speculation
 from services.engine.simulation.language import SimulatedConfig
 
 DRAFT_LENGTH = 15
 PLAIN, FLY, GOODPUT = "plain", f"FLy, drafts of {DRAFT_LENGTH}", "FLy, goodput"
-SETTINGS: Mapping[str, Speculation] = {
-    PLAIN: Speculation(mode=Mode.PLAIN),
-    FLY: Speculation(mode=Mode.FLY, draft_length=DRAFT_LENGTH),
-    GOODPUT: Speculation(
-        mode=Mode.FLY, draft_length=DRAFT_LENGTH, draft_length_policy=DraftLengthPolicy.GOODPUT
+SETTINGS: Mapping[str, SpeculationParams] = {
+    PLAIN: SpeculationParams(mode=Mode.PLAIN),
+    FLY: SpeculationParams(mode=Mode.FLY, draft_length=DraftLength(max=DRAFT_LENGTH)),
+    GOODPUT: SpeculationParams(
+        mode=Mode.FLY, draft_length=DraftLength(policy=DraftLengthPolicy.GOODPUT, max=DRAFT_LENGTH)
     ),
 }
 """By name, in the order of the tables."""

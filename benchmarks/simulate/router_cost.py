@@ -17,8 +17,8 @@ from benchmarks.simulate.profile import Profile, make_profile
 from benchmarks.summary import share
 from benchmarks.telemetry.settings import METRICS
 from benchmarks.telemetry.system import Router, router_process, simulated_service
+from fly.response import Statistics
 from flyserve.client import Client
-from flyserve.types import Statistics
 
 ROUTER_SETTINGS = (PLAIN, FLY)
 _PROFILED = "benchmarks.simulate.profiled"

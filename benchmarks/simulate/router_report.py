@@ -14,7 +14,7 @@ from benchmarks.simulate.runner import Found
 from benchmarks.summary import bootstrap
 from benchmarks.text_table import TextTable
 from fly.messages import Endpoint, Role, Snapshot
-from services.common.codec.registry import snapshot_to_wire
+from protos.wire.streams import snapshot_to_wire
 
 LIMIT_MS = 0.1
 """CPU time of a router per emitted token, at a tau of 10."""

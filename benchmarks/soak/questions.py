@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flyserve import Coupling, Mode, Sampling, Speculation
+from flyserve import Coupling, Mode, SamplingParams, SpeculationParams
 from flyserve.options import RequestOptions
 
 _PROMPTS, _SHORTEST, _LONGEST, _SHARED = 48, 4, 400, 16
 _FIRST_WORD, _WORDS = 16, 1000
 _LENGTHS = (8, 32, 96, 400)
-PLAIN, EXACT, FLY = (Speculation(mode=mode) for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY))
+PLAIN, EXACT, FLY = (SpeculationParams(mode=mode) for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY))
 BAD = "bad"
 
 
@@ -27,8 +27,8 @@ class Question:
     prompt: Sequence[int]
     max_new_tokens: int
     topic: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    speculation: Speculation = EXACT
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: SpeculationParams = EXACT
     options: RequestOptions = field(default_factory=RequestOptions)
 
 
@@ -70,7 +70,7 @@ def _prompt(words: random.Random, number: int) -> tuple[int, ...]:
     return (*shared, *own)
 
 
-def _greedy(speculation: Speculation, is_invariant: bool = True) -> Make:
+def _greedy(speculation: SpeculationParams, is_invariant: bool = True) -> Make:
     def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Question:
         topic = f"greedy {number}" if is_invariant else None
         return Question(kind, prompt, length, topic, speculation=speculation)
@@ -78,9 +78,9 @@ def _greedy(speculation: Speculation, is_invariant: bool = True) -> Make:
     return make
 
 
-def _sampled(speculation: Speculation, coupling: Coupling) -> Make:
+def _sampled(speculation: SpeculationParams, coupling: Coupling) -> Make:
     def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Question:
-        sampling = Sampling(temperature=0.8, top_p=0.95, seed=number, coupling=coupling)
+        sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number, coupling=coupling)
         is_invariant = coupling is Coupling.SHARED_NOISE and speculation is not FLY
         topic = f"sampled {number}" if is_invariant else None
         return Question(kind, prompt, length, topic, sampling, speculation)
@@ -89,7 +89,7 @@ def _sampled(speculation: Speculation, coupling: Coupling) -> Make:
 
 
 def _several(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Question:
-    sampling = Sampling(temperature=0.8, seed=number)
+    sampling = SamplingParams(temperature=0.8, seed=number)
     return Question(kind, prompt, min(length, 96), None, sampling, options={"n": 3})
 
 
@@ -107,8 +107,8 @@ def _bad(rng: random.Random, kind: str, number: int, prompt: Sequence[int], leng
             Question(kind, (), length),
             Question(kind, (*prompt, 10**6), length),
             Question(kind, prompt, 10**6),
-            Question(kind, prompt, length, sampling=Sampling(temperature=-1.0)),
-            Question(kind, prompt, length, speculation=Speculation(mode=Mode.FLY, preset="nobody's")),
+            Question(kind, prompt, length, sampling=SamplingParams(temperature=-1.0)),
+            Question(kind, prompt, length, speculation=SpeculationParams(mode=Mode.FLY, preset="nobody's")),
             Question(kind, prompt, length, options={"n": 10**4}),
             Question(kind, prompt, length, options={"stop": ("x",) * 100}),
         ]

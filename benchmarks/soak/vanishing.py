@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from flyserve import AsyncClient, Mode, Speculation
+from flyserve import AsyncClient, Mode, SpeculationParams
 from flyserve.async_client import AsyncStream
 
 _MODES = (Mode.PLAIN, Mode.EXACT, Mode.FLY, Mode.EXACT)
@@ -14,7 +14,7 @@ async def main(address: str) -> None:
     """Says `open` once every stream has begun."""
     async with AsyncClient(address, retries=0) as client, asyncio.TaskGroup() as group:
         streams = [
-            client.stream([40 + number] * 24, _NEW_TOKENS, speculation=Speculation(mode=mode))
+            client.stream([40 + number] * 24, _NEW_TOKENS, speculation=SpeculationParams(mode=mode))
             for number, mode in enumerate(_MODES)
         ]
         await asyncio.gather(*(anext(stream) for stream in streams))

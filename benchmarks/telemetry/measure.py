@@ -10,9 +10,9 @@ from statistics import median
 from benchmarks.summary import Interval, bootstrap
 from benchmarks.telemetry.settings import OFF
 from benchmarks.telemetry.system import Router
+from fly.request import SpeculationParams
 from fly.types import Mode
 from flyserve.client import Client
-from flyserve.types import Speculation
 
 _SETTLE_S = 0.6
 """For the spans of a block to leave, three times over."""
@@ -99,7 +99,7 @@ def _block(router: Router, mode: str, plan: Plan, seed: int) -> float:
     with Client(router.address) as client:
 
         def generate(prompt: list[int]) -> int:
-            speculation = Speculation(mode=Mode(mode))
+            speculation = SpeculationParams(mode=Mode(mode))
             chunks = client.stream(prompt, plan.new_tokens, speculation=speculation, cache_salt=str(seed))
             return sum(len(chunk.tokens) for chunk in chunks)
 

@@ -1,23 +1,19 @@
 """The choices of one request: decoded side by side, each with a seed of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from fly.errors import DeadlineExceeded
-from router.generation.generation import Means, generate
-from router.generation.response import Piece
+from fly.response import Chunk
+from router.generation.generation import Emit, Means, generate
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from services.common.alarm import Alarm
 
-EmitOfChoice = Callable[[int, Piece], Awaitable[None]]
-"""Takes a piece of the choice with this index; pieces of several choices come one after the other."""
-
 
 @contextmanager
-def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
+def patient(emit: Emit, timeout_s: float) -> Iterator[Emit]:
     """The same while the block runs, but a client that takes a piece for longer than `timeout_s` is given up.
 
     Until then a slow one holds up nobody else, and costs its own place and what its connection buffers:
@@ -25,10 +21,10 @@ def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
     """
     alarm = Alarm(timeout_s)
 
-    async def emit_in_time(index: int, piece: Piece) -> None:
+    async def emit_in_time(chunk: Chunk) -> None:
         try:
             with alarm:
-                await emit(index, piece)
+                await emit(chunk)
         except TimeoutError:
             raise DeadlineExceeded(f"the client took nothing for {timeout_s:g} s") from None
 
@@ -38,23 +34,23 @@ def patient(emit: EmitOfChoice, timeout_s: float) -> Iterator[EmitOfChoice]:
         alarm.close()
 
 
-def in_turn(emit: EmitOfChoice) -> EmitOfChoice:
+def in_turn(emit: Emit) -> Emit:
     """The same, one piece at a time; after one that was not taken none: who waits then, waits for its end.
 
     NOTE: a write that was given up may still be under way, and gRPC takes no second one beside it.
     """
     turn = asyncio.Lock()
 
-    async def emit_in_turn(index: int, piece: Piece) -> None:
+    async def emit_in_turn(chunk: Chunk) -> None:
         await turn.acquire()
-        await emit(index, piece)
+        await emit(chunk)
         turn.release()
 
     return emit_in_turn
 
 
 async def generate_choices(
-    means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: EmitOfChoice
+    means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
 ) -> None:
     """Makes all choices of a request; when one fails, or the call is cancelled, none goes on.
 
@@ -63,7 +59,7 @@ async def generate_choices(
         request: What to make.
         started: Clock reading when the request came.
         deadline: When nobody wants it any more.
-        emit: Takes each piece as it is decided.
+        emit: Takes each chunk as it is decided; chunks of several choices come one after the other.
 
     Raises:
         FlyServeError: What the first choice that failed says.
@@ -71,7 +67,7 @@ async def generate_choices(
     emit = in_turn(emit)
 
     async def make(index: int, choice: PreparedRequest) -> None:
-        await generate(means, choice, started, deadline, partial(emit, index))
+        await generate(means, choice, index, started, deadline, emit)
 
     tasks = [asyncio.create_task(make(index, choice)) for index, choice in request.unfinished().items()]
     try:

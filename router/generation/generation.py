@@ -9,13 +9,13 @@ from functools import partial
 from fly.clock import Clock
 from fly.errors import InvalidRequest
 from fly.messages import Open
+from fly.response import Chunk, Statistics
 from fly.speculation import Speculation
-from fly.types import Decision, ResponseLimits
+from fly.types import Decision, FinishReason, ResponseLimits, Token
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSide
-from router.generation.logprobs import LogprobLedger
-from router.generation.response import Ending, Piece, ResponseToken
+from router.generation.logprobs import PendingLogprobs
 from router.generation.round import Response, play_round
 from router.generation.target_session import TargetSide
 from router.replicas.discovery import Fleet
@@ -32,7 +32,7 @@ _MANY_RECEIVED = 256
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that the first text of a response is decoded with."""
 
-Emit = Callable[[Piece], Awaitable[None]]
+Emit = Callable[[Chunk], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,17 @@ class Means:
 
 
 async def generate(
-    means: Means, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
+    means: Means, request: PreparedRequest, index: int, started: float, deadline: Deadline, emit: Emit
 ) -> None:
     """Makes one choice's response; its streams end with this call, however it ends.
 
     Args:
         means: What requests share.
         request: What to make, with the choice's own seed.
+        index: Index of the choice.
         started: Clock reading when the request came.
         deadline: When nobody wants it any more.
-        emit: Takes each piece as it is decided; the last one has an ending.
+        emit: Takes each chunk as it is decided; the last one has a finish reason.
 
     Raises:
         FlyServeError: The response cannot be finished.
@@ -67,8 +68,8 @@ async def generate(
     async with open_response(means, request, started, deadline) as response:
         while response.speculation.finish_reason is None:
             decision = await play_round(response)
-            if (piece := make_piece(response, decision, means.tokenizer)) is not None:
-                await emit(piece)
+            if (chunk := make_chunk(response, index, decision, means.tokenizer)) is not None:
+                await emit(chunk)
 
 
 @asynccontextmanager
@@ -94,7 +95,7 @@ async def open_response(
             drafter = DrafterSide(fleet, make_opening, config.draft_timeout_s, means.clock, request.key)
             await sides.enter_async_context(drafter)
         text = ResponseText(means.tokenizer.decode, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = await _begin(request, text), LogprobLedger(means.tokenizer)
+        speculation, ledger = await _begin(request, text), PendingLogprobs(means.tokenizer)
         draft_length = means.draft_lengths.of_response(request.plan, target.replica)
         yield Response(
             request,
@@ -138,37 +139,47 @@ async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
     return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, received)
 
 
-def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
-    """What a round gives to the client; None where it has nothing to show."""
+def make_chunk(response: Response, index: int, decision: Decision, tokenizer: Tokenizer) -> Chunk | None:
+    """Return the chunk that a round adds to a choice; None if it has neither tokens nor text."""
     tokens = tuple(_tokens(response, decision, tokenizer))
-    if response.speculation.finish_reason is not None:
-        text = response.text.take() + response.text.flush()
-        return Piece(text, tokens, close(response), response.take_rounds())
-    text = response.text.take()
-    return Piece(text, tokens, rounds=response.take_rounds()) if tokens or text else None
+    text, finish_reason = response.text.take(), response.speculation.finish_reason
+    if finish_reason is None and not tokens and not text:
+        return None
+    rounds = response.take_rounds()
+    if finish_reason is None:
+        return Chunk(choice_index=index, text=text, tokens=tokens, rounds=rounds)
+    return Chunk(
+        choice_index=index,
+        text=text + response.text.flush(),
+        tokens=tokens,
+        rounds=rounds,
+        finish_reason=finish_reason,
+        statistics=_finish(response, finish_reason),
+        warnings=(*response.request.warnings, *_warnings(response)),
+    )
 
 
-def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:
-    """The tokens that a round decided, each with its text and what the target says of it."""
+def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[Token]:
+    """Yield the tokens that a round decided, each with its texts and log-probabilities."""
     first = response.speculation.decided_length - len(decision.decided)
     texts = response.text.take_token_texts()
-    for index, (decided, text) in enumerate(zip(decision.decided, texts, strict=True)):
-        choice_text = "" if decided.token == decided.choice else tokenizer.pieces((decided.choice,))[0]
-        yield ResponseToken(decided, text, choice_text, response.logprobs.take(first + index, decided))
+    for position, (decided, text) in enumerate(zip(decision.decided, texts, strict=True), start=first):
+        choice_text = "" if decided.id == decided.choice else tokenizer.pieces((decided.choice,))[0]
+        logprobs = response.logprobs.take(position, decided)
+        yield Token(*decided[:4], text, choice_text, logprobs)
 
 
-def close(response: Response) -> Ending:
-    """Adds up how the response was made."""
-    finish_reason, statistics = response.speculation.finish_reason, response.speculation.statistics
-    assert finish_reason is not None
+def _finish(response: Response, finish_reason: FinishReason) -> Statistics:
+    """Complete the statistics of a choice that has ended."""
+    statistics = response.speculation.statistics
     drafter_links = (response.drafter.links,) if response.drafter else ()
     for links in (response.target.links, *drafter_links):
         statistics.wire_bytes += links.num_bytes
         statistics.replays += links.replays
-    statistics.seed = response.request.sampling.seed
+    statistics.seed = response.request.seed
     statistics.total_s = response.clock.now() - response.started
     response.observer.finished(finish_reason, statistics)
-    return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
+    return statistics
 
 
 def _warnings(response: Response) -> tuple[str, ...]:

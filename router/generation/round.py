@@ -1,17 +1,17 @@
 """One round: propose, verify, decide."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import attrgetter, sub
+from typing import Any
 
 from fly.clock import Clock
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, StepTimes, Verification
+from fly.response import Round
 from fly.speculation import Speculation
-from fly.statistics import Statistics
 from fly.types import Decision, Evidence, Position, Verdict
 from router.generation.drafter_session import DrafterSide
-from router.generation.logprobs import LogprobLedger
-from router.generation.response import Round
+from router.generation.logprobs import PendingLogprobs
 from router.generation.target_session import TargetSide
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
@@ -20,6 +20,8 @@ from services.common.telemetry.observers import ResponseObserver
 from services.common.telemetry.tracing import Span
 
 NO_DRAFT = Draft(step_id=0, tokens=())
+_TOTALS = attrgetter("drafted", "accepted", "draft_s", "verify_s", "wire_s")
+"""Statistics that a round adds to."""
 _TARGETS_OWN = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
 
 
@@ -40,7 +42,7 @@ class Response:
     request: PreparedRequest
     speculation: Speculation
     text: ResponseText
-    logprobs: LogprobLedger
+    logprobs: PendingLogprobs
     target: TargetSide
     drafter: DrafterSide | None
     draft_length: DraftLength
@@ -66,13 +68,13 @@ async def play_round(response: Response) -> Decision:
         FlyServeError: The target cannot go on.
     """
     response.deadline.remaining_ms()
-    before, started = _Totals.of(response.speculation.statistics), response.clock.now()
+    before, started = _TOTALS(response.speculation.statistics), response.clock.now()
     with response.span.child("round") as span:
         draft = await propose(response, span)
         verification = await verify(response, draft, span)
         decision = decide(response, draft, verification)
         span.note(drafted=len(draft.tokens), decided=len(decision.decided))
-    response.untold.append(_told(response, before, started))
+    response.untold.append(_played(response, before, started))
     return decision
 
 
@@ -106,7 +108,7 @@ async def verify(response: Response, draft: Draft, span: Span) -> Verification:
         verification = await response.target.verify(
             speculation.sequence, draft.tokens, speculation.decided_length, distributions
         )
-    response.logprobs.note(len(speculation.sequence), verification)
+    response.logprobs.record(len(speculation.sequence), verification)
     spent_s = response.clock.now() - asked_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
     response.draft_length.verified(verification, spent_s)
@@ -172,39 +174,18 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics.wire_s += max(0.0, spent_s - forward_s)
 
 
-class _Totals(NamedTuple):
-    """What a round adds to."""
-
-    rounds: int
-    drafted: int
-    accepted: int
-    draft_s: float
-    verify_s: float
-    wire_s: float
-
-    @classmethod
-    def of(cls, statistics: Statistics) -> "_Totals":
-        return cls(
-            statistics.rounds,
-            statistics.drafted,
-            statistics.accepted,
-            statistics.draft_s,
-            statistics.verify_s,
-            statistics.wire_s,
-        )
-
-
-def _told(response: Response, before: _Totals, started: float) -> Round:
-    """The round that has just been played: what it has added to the totals."""
-    after = _Totals.of(response.speculation.statistics)
+def _played(response: Response, before: tuple[Any, ...], started: float) -> Round:
+    """Return the round that has just ended: the difference that it made to the totals."""
+    after, statistics = _TOTALS(response.speculation.statistics), response.speculation.statistics
+    drafted, accepted, draft_s, verify_s, wire_s = map(sub, after, before)
     return Round(
-        index=before.rounds,
-        drafted=after.drafted - before.drafted,
-        accepted=after.accepted - before.accepted,
+        index=statistics.rounds - 1,
+        drafted=drafted,
+        accepted=accepted,
         start_s=started - response.started,
-        draft_s=after.draft_s - before.draft_s,
-        verify_s=after.verify_s - before.verify_s,
-        wire_s=after.wire_s - before.wire_s,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        wire_s=wire_s,
         end_s=response.clock.now() - response.started,
     )
 

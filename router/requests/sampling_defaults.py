@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from router.text.tokenizer import read_json
 
 _UNSAID = SamplingParams(temperature=1.0)

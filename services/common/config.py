@@ -1,6 +1,5 @@
 """Configuration: frozen models made from files and flags; unknown keys are errors that name the nearest."""
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -8,6 +7,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from fly.errors import ConfigError
+from services.common.model_faults import MESSAGE_PREFIX, field_names, nearest
 
 
 class Config(BaseModel):
@@ -80,7 +80,7 @@ def load_yaml(model: type[C], path: Path) -> C:
 
 def _describe(model: type[BaseModel], fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix(MESSAGE_PREFIX)
     if not key:
         return message
     if fault["type"] == "extra_forbidden":
@@ -96,18 +96,6 @@ def _keeps_secrets(model: type[BaseModel]) -> bool:
 
 
 def _nearest(model: type[BaseModel], location: tuple[Any, ...]) -> str:
-    section: Any = model
-    for part in location[:-1]:
-        section = _section(section, part)
-    keys = list(getattr(section, "model_fields", {}))
-    near = difflib.get_close_matches(str(location[-1]), keys, n=1)
-    return f", did you mean {near[0]!r}?" if near else f", one of {', '.join(sorted(keys))}"
-
-
-def _section(model: Any, part: Any) -> Any:
-    """The configuration class behind a key; an optional section counts as its class."""
-    field = getattr(model, "model_fields", {}).get(part)
-    if field is None:
-        return None
-    candidates = (field.annotation, *getattr(field.annotation, "__args__", ()))
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    keys = field_names(model, location)
+    near = nearest(str(location[-1]), keys)
+    return f", did you mean {near!r}?" if near else f", one of {', '.join(sorted(keys))}"

@@ -143,7 +143,7 @@ async def test_fields_that_ask_for_nothing_are_taken(rig: HttpRig) -> None:
     parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "fox"}]
     said = [
         {"role": "developer", "content": "be brief"},
-        {"role": "assistant", "content": "yes", "rejection": None, "tool_calls": None},
+        {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None},
         {"role": "user", "content": parts, "name": "someone"},
     ]
     response = await rig.post(CHAT, {"model": MODEL, "messages": said, **idle})

@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 import pytest
+from router.requests.seeds import choice_seed
 
 from fly.messages import Draft
 from fly.types import Coupling, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.requests.seeds import choice_seed
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running

@@ -9,11 +9,11 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import TokenSequence
-from fly.types import SamplingParams
 from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from services.common.codec.shared import info_from_wire
+from protos.wire.streams import info_from_wire
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner

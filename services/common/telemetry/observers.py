@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from fly.messages import Draft, Role, Verification
+from fly.response import Statistics
 from fly.sequence import StaleReason
-from fly.statistics import Statistics
 from fly.types import Decision, FinishReason, Mode
 
 Answer = TypeVar("Answer", contravariant=True)

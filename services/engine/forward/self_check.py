@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fly.errors import ModelError, describe
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import Slot, Work
 from services.engine.forward.plan import Plan
 from services.engine.memory.arena import KvArena

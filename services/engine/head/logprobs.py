@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fly.types import Logprobs
+from fly.types import PositionLogprobs
 
 
 def logprobs(
     logits: Tensor, choices: Sequence[int], drafts: Sequence[int], count: int
-) -> tuple[Logprobs, ...]:
+) -> tuple[PositionLogprobs, ...]:
     """Of the drafts, the choices and the most likely tokens of each row.
 
     Args:
@@ -25,6 +25,6 @@ def logprobs(
     values, ids = logits.topk(min(count, logits.shape[1]), dim=-1)
     tops = zip(ids.tolist(), (values - total[:, None]).tolist(), strict=True)
     return tuple(
-        Logprobs(of_draft if draft >= 0 else None, of_choice, tuple(zip(*top, strict=True)))
+        PositionLogprobs(of_draft if draft >= 0 else None, of_choice, tuple(zip(*top, strict=True)))
         for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import Work
 
 
@@ -27,8 +27,8 @@ def process(logits: Tensor, work: Work) -> None:
     """
     sampling = work.sampling
     if sampling.logit_bias:
-        ids, biases = zip(*sampling.logit_bias, strict=True)
-        logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+        ids, biases = list(sampling.logit_bias), list(sampling.logit_bias.values())
+        logits[:, ids] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     if _has_penalties(sampling):
         _penalize(logits, work)
     num_masked = min(max(0, sampling.min_tokens - _first_response_index(work)), work.num_outputs)

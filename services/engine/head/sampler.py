@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fly.limits import MOST_PROPOSED
 from fly.noise import Domain, Floats, Words, noise_keys, race_among, uniform
-from fly.types import Coupling, SamplingParams, SparseDistribution
+from fly.request import SamplingParams
+from fly.types import Coupling, SparseDistribution
 from services.engine.base import Scores, Work
 from services.engine.head.candidates import Candidates, Lot
 from services.engine.head.filters import log_total, lowest_kept
-
-MOST_PROPOSED = 64
-"""Tokens that a drafter draws from under coupling `rejection`."""
 
 
 class Place(NamedTuple):
@@ -70,7 +69,7 @@ class Sampler:
         self._candidates = candidates
         self._places = places
         self._floors = [lowest_kept(candidates.logits(row), p.sampling) for row, p in enumerate(places)]
-        self._seeds = np.array([place.sampling.seed for place in places], dtype=np.uint64)
+        self._seeds = np.array([place.sampling.seed or 0 for place in places], dtype=np.uint64)
         self._positions = np.array([place.position for place in places], dtype=np.uint64)
         self._keys_of = dict[Domain, Words]()
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fly.noise import Ints
-from fly.types import EntropyEstimator, Logprobs
+from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import Work
 from services.engine.head.filters import Logits
 
@@ -140,7 +140,7 @@ class SimulatedLanguage:
         rows = [self._candidates(work, position) for position in positions]
         return np.array([ids for ids, _ in rows]), np.array([logits for _, logits in rows], dtype=np.float32)
 
-    def logprobs(self, work: Work, choices: Sequence[int]) -> tuple[Logprobs, ...]:
+    def logprobs(self, work: Work, choices: Sequence[int]) -> tuple[PositionLogprobs, ...]:
         """What a work asks to be told, of its choices and drafts."""
         if work.num_logprobs is None or not work.num_outputs:
             return ()
@@ -167,13 +167,13 @@ class SimulatedLanguage:
         )
 
 
-def _logprobs(ids: Ints, logits: Logits, choice: int, draft: int, count: int) -> Logprobs:
+def _logprobs(ids: Ints, logits: Logits, choice: int, draft: int, count: int) -> PositionLogprobs:
     """Of one position."""
     log_p = logits - np.log(np.exp(logits).sum())
     known = dict(zip(ids.tolist(), log_p.tolist(), strict=True))
     top = sorted(known.items(), key=lambda told: -told[1])[:count]
     told = None if draft < 0 else max(_UNLIKELY, known.get(draft, _UNLIKELY))
-    return Logprobs(told, max(_UNLIKELY, known.get(choice, _UNLIKELY)), tuple(top))
+    return PositionLogprobs(told, max(_UNLIKELY, known.get(choice, _UNLIKELY)), tuple(top))
 
 
 def _mix(state: int, value: int) -> int:

@@ -38,7 +38,7 @@ from benchmarks.acceleration.simulation import ahead_name
 from benchmarks.bigram_model import bigram_model, count_bigrams
 from benchmarks.machine import this_machine
 from demo.tokenizer import load_tokenizer
-from flyserve.types import Statistics
+from fly.response import Statistics
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 

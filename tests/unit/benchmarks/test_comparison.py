@@ -10,7 +10,7 @@ from benchmarks.settings import BASELINE, SETTINGS
 from benchmarks.summary import Measurement, share, speed, summarize, summarize_all
 from benchmarks.table import comparison_table
 from demo.tasks import load_tasks
-from flyserve.types import Statistics
+from fly.response import Statistics
 
 
 def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:

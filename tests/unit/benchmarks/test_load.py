@@ -17,9 +17,9 @@ from benchmarks.load.runner import make_room, measure_level
 from benchmarks.load.window import Stream, Window, cut_window
 from benchmarks.machine import this_machine
 from fly.errors import Overloaded
-from fly.types import FinishReason, Verdict
+from fly.response import Chunk, Statistics
+from fly.types import FinishReason, Token, Verdict
 from flyserve.cli.up import DEMO
-from flyserve.types import Chunk, Statistics, Token
 from orchestration.deployment.file import load_deployment
 
 PROMPTS = ((1,), (2,), (3,))

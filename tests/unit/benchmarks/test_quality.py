@@ -21,12 +21,13 @@ from benchmarks.svg import line_chart
 from demo.corpus import Split
 from demo.tasks import Task
 from fly.errors import InvalidRequest
-from fly.types import Verdict
-from flyserve.types import Deployment, Model, Statistics, Token
+from fly.messages import ModelInfo
+from fly.response import DeploymentInfo, Statistics
+from fly.types import Token, Verdict
 from tests.unit.benchmarks.answering_client import AnsweringClient
 
-MODEL = Model("/home/someone/models/big", "f" * 32, "Llama", "float32", 640, 1024)
-DEPLOYMENT = Deployment(MODEL, MODEL, ("flyserve",), "flyserve", "0")
+MODEL = ModelInfo("/home/someone/models/big", "f" * 32, "Llama", "float32", 640, 1024)
+DEPLOYMENT = DeploymentInfo(MODEL, MODEL, ("flyserve",), "flyserve", "0")
 
 
 def record(problem: str, is_solved: bool = True, **figures: Any) -> Record:

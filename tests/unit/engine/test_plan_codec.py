@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import Memory, Work
 from services.engine.memory.arena import ContiguousArena
 from services.engine.sharding.operations import OPERATIONS, Diverged, Operation, RecordingMemory, repeat

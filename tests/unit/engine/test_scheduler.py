@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import Job, Scores, Work
 from services.engine.scheduler import BACKGROUND, PATIENCE_TURNS, STARVATION_TURNS, Scheduler
 from services.engine.ticket import Ticket

@@ -11,8 +11,8 @@ import pytest
 
 from fly.errors import ModelError, NotReady
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import SamplingParams
 from services.engine.base import Job, Scores, Work
 from services.engine.config import EngineConfig
 from services.engine.engine import ThreadEngine

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fly.presets import DEFAULT_PRESET, PRESETS
-from fly.types import EntropyEstimator, FlyRule, Tail
+from fly.types import EntropyEstimator, FlyRule, TailPolicy
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,7 +15,7 @@ def test_flyserve_is_what_the_design_says() -> None:
         threshold=0.3,
         window=6,
         min_following=6,
-        tail=Tail.CARRY,
+        tail=TailPolicy.CARRY,
         carry_after=2,
         entropy=EntropyEstimator.TOP_K,
         guard_stops=True,
@@ -25,7 +25,7 @@ def test_flyserve_is_what_the_design_says() -> None:
 
 
 def test_only_flyserve_carries_and_only_vllm_shrinks() -> None:
-    assert [name for name, rule in PRESETS.items() if rule.tail is Tail.CARRY] == ["flyserve"]
+    assert [name for name, rule in PRESETS.items() if rule.tail is TailPolicy.CARRY] == ["flyserve"]
     assert [name for name, rule in PRESETS.items() if rule.shrinks] == ["vllm"]
 
 

@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fly.types import Verdict
+from fly.response import Chunk, Statistics
+from fly.types import Token, Verdict
 from flyserve.cli.verdicts import STYLES, Colouring, legend, statistics_line
-from flyserve.types import Chunk, Statistics, Token
 
 
 def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:

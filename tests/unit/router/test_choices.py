@@ -4,10 +4,10 @@ import asyncio
 from typing import cast
 
 import pytest
+from router.generation.response import Piece
 
 from fly.errors import DeadlineExceeded
 from router.generation.choices import in_turn, patient
-from router.generation.response import Piece
 
 PIECE = cast(Piece, None)
 

@@ -3,12 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
-from fly.messages import ModelInfo, Role
-from fly.statistics import Statistics
-from fly.types import DecidedToken, FinishReason, Mode, RejectionReason, SamplingParams, Verdict
-from protos.flyserve.v1 import common_pb2
-from protos.flyserve.v1 import generation_pb2 as pb
 from router.codec.generation import request_from_wire, speculation_from_wire, speculation_to_wire
 from router.codec.response import info_to_wire, piece_to_wire, response_to_wire, statistics_to_wire
 from router.generation.response import (
@@ -20,10 +14,17 @@ from router.generation.response import (
     ResponseToken,
     TokenLogprobs,
 )
+
+from fly.messages import ModelInfo, Role
+from fly.request import SamplingParams
+from fly.response import Statistics
+from fly.types import FinishReason, Mode, RejectionReason, Token, Verdict
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1 import generation_pb2 as pb
 from router.requests.request import GenerateRequest, SpeculationParams
 
 TOKENS = tuple(
-    ResponseToken(DecidedToken(3 + n, verdict, 9 + n, 0.5), "a", "b") for n, verdict in enumerate(Verdict)
+    ResponseToken(Token(3 + n, verdict, 9 + n, 0.5), "a", "b") for n, verdict in enumerate(Verdict)
 )
 FULL = SpeculationParams(
     "fly", "paper", 0, False, 3, 0.25, "carry", 1, True, False, 2, "normalized", "goodput"
@@ -42,7 +43,7 @@ def test_a_full_request_is_taken_over() -> None:
         max_new_tokens=0,
         sampling=common_pb2.SamplingParams(min_tokens=2, seed=0, logit_bias={4: 0.5}),
         stop=["a"],
-        speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_EXACT, draft_length=0),
+        speculation=pb.SpeculationParams(mode=pb.MODE_EXACT, draft_length=0),
         priority=-1,
         cache_salt="s",
         n=0,
@@ -133,4 +134,4 @@ def test_info_without_a_drafter_has_none() -> None:
     target = ModelInfo(Role.TARGET, "big", "w", "a", "t", 100, 64, "float32", 1, 0, "")
     wire = info_to_wire(DeploymentInfo(target, None, FULL, 4096, 64, 16, 20, ("vllm",)))
     assert wire.target.model_id == "big" and not wire.HasField("drafter")
-    assert wire.default_speculation.mode == pb.SPECULATION_MODE_FLY
+    assert wire.default_speculation.mode == pb.MODE_FLY

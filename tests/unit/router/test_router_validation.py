@@ -10,7 +10,8 @@ import pytest
 from fly.errors import ConfigError, InvalidRequest
 from fly.messages import ModelInfo, Role
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
-from fly.types import Coupling, EntropyEstimator, Mode, SamplingParams, Tail
+from fly.request import SamplingParams
+from fly.types import Coupling, EntropyEstimator, Mode, TailPolicy
 from router.config import RouterConfig, SpeculationConfig
 from router.requests.planning import fly_rule, plan_speculation
 from router.requests.request import GenerateRequest, PreparedRequest, SpeculationParams
@@ -103,7 +104,7 @@ def test_every_field_of_the_rule_can_be_changed() -> None:
         entropy="normalized",
     )
     rule = fly_rule(asked, CONFIG.speculation)
-    assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, Tail.CARRY, 0)
+    assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, TailPolicy.CARRY, 0)
     assert (rule.guard_stops, rule.guard_excluded, rule.strict_prefix_tokens) == (True, True, 4)
     assert rule.entropy is EntropyEstimator.NORMALIZED
 
@@ -115,7 +116,7 @@ def test_a_carried_window_neither_shrinks_nor_needs_a_longer_draft() -> None:
 
 
 def test_the_servers_changes_hold_for_its_own_preset_only() -> None:
-    default = SpeculationConfig(preset="flyserve", window=4, tail=Tail.REJECT)
+    default = SpeculationConfig(preset="flyserve", window=4, tail=TailPolicy.REJECT)
     assert fly_rule(SpeculationParams(), default) == default.rule
     assert fly_rule(SpeculationParams(threshold=0.5), default).window == 4
     assert fly_rule(SpeculationParams(preset="flyserve"), default) == PRESETS["flyserve"]

@@ -18,16 +18,15 @@ from fly.messages import (
     Verification,
     VerifyStep,
 )
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import Coupling, EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
+from fly.types import Coupling, EntropyEstimator, PositionLogprobs, SparseDistribution
 from protos.flyserve.v1 import common_pb2, drafter_pb2, target_pb2
-from services.common.codec.drafter import (
+from protos.wire.streams import (
     draft_request_from_wire,
     draft_request_to_wire,
     draft_response_from_wire,
     draft_response_to_wire,
-)
-from services.common.codec.target import (
     verify_request_from_wire,
     verify_request_to_wire,
     verify_response_from_wire,
@@ -50,7 +49,7 @@ SAMPLING = st.builds(
     *[tuples(SHORT), WORD, st.sampled_from(Coupling)],
 )
 DISTRIBUTIONS = tuples(st.builds(SparseDistribution, tuples(SHORT), tuples(DOUBLE)))
-LOGPROBS = st.builds(Logprobs, st.none() | SINGLE, SINGLE, tuples(st.tuples(SHORT, SINGLE)))
+LOGPROBS = st.builds(PositionLogprobs, st.none() | SINGLE, SINGLE, tuples(st.tuples(SHORT, SINGLE)))
 UPDATES = st.builds(SequenceUpdate, WORD, SHORT, tuples(SHORT), SHORT, WORD)
 TIMES = st.builds(StepTimes, WORD, WORD, SHORT, SHORT, SHORT, SHORT)
 LOADS = st.builds(Load, SHORT, SHORT, WORD, WORD, WORD, WORD, WORD)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import Coupling, SamplingParams
+from fly.types import Coupling
 from services.drafter.drafting import Drafted, NullProposer, Proposer, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from fly.messages import Draft, Role, Verification
-from fly.statistics import Statistics
+from fly.response import Statistics
 from fly.types import Decision, FinishReason, Mode, RejectionReason, Verdict
 from services.common.telemetry.metrics.families import LONG_SECONDS, SECONDS, TOKENS, Families
 from services.common.telemetry.observers import ResponseObserver, RouterObserver
