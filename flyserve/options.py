@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 
@@ -23,7 +23,7 @@ class RequestOptions(TypedDict, total=False):
     """
 
     stop: Sequence[str]
-    n: int
+    n: int | None
     logprobs: int | None
     cache_salt: str
     priority: int
@@ -38,15 +38,15 @@ def make_request(
     **options: Unpack[RequestOptions],
 ) -> GenerateRequest:
     """Return the request; the wire and the server check it."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given["request_id"] = given.get("request_id") or uuid.uuid4().hex
+    # A text in place of a list is left as it is: the wire rejects it.
+    if isinstance(given.get("stop"), list):
+        given["stop"] = tuple(given["stop"])
     return GenerateRequest(
         prompt=prompt if isinstance(prompt, str) else tuple(prompt),
         max_new_tokens=max_new_tokens,
         sampling=sampling or SamplingParams(),
         speculation=speculation or SpeculationParams(),
-        request_id=options.get("request_id") or uuid.uuid4().hex,
-        stop=tuple(options.get("stop", ())),
-        n=options.get("n", 1),
-        logprobs=options.get("logprobs"),
-        cache_salt=options.get("cache_salt", ""),
-        priority=options.get("priority", 0),
+        **given,
     )

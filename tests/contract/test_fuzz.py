@@ -265,7 +265,7 @@ def drafted() -> list[bytes]:
 
 
 def asked() -> list[bytes]:
-    speculation = {"preset": "flyserve", "draft_length": 4}
+    speculation = {"preset": "flyserve", "draft_length": {"max": 4}}
     request = make_request(FLY, 8, speculation=speculation, stop=["zz"], n=2, logprobs=1)
     request.sampling.temperature = 0.7
     return [request.SerializeToString()]

@@ -1,4 +1,4 @@
-"""The presets are the table of the design, and every one is told wherever presets are named."""
+"""The presets are those of the design, and the protocol lists every one."""
 
 from pathlib import Path
 
@@ -36,5 +36,5 @@ def test_the_default_is_one_of_them() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_protocol_names_every_preset(preset: str) -> None:
     proto = (ROOT / "protos/flyserve/v1/generation.proto").read_text(encoding="utf-8")
-    (line,) = [line for line in proto.splitlines() if "Named rule that FLy starts from" in line]
+    (line,) = [line for line in proto.splitlines() if "Name of the rule that mode fly starts from" in line]
     assert preset in line

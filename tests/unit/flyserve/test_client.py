@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
-from fly.types import Coupling, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
+from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
@@ -37,7 +37,7 @@ def test_what_is_not_said_is_absent_on_the_wire(served: tuple[FakeGeneration, Cl
     assert not request.HasField("max_new_tokens")
     assert not request.sampling.HasField("seed")
     assert request.speculation.mode == pb.MODE_UNSPECIFIED
-    assert not request.speculation.HasField("draft_length")
+    assert request.speculation.draft_length == pb.DraftLength()
     assert not request.speculation.HasField("sub_drafter")
 
 
@@ -60,7 +60,7 @@ def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
     assert (request.sampling.temperature, request.sampling.HasField("seed")) == (0.5, True)
     speculation = request.speculation
     assert (speculation.mode, speculation.preset) == (pb.MODE_FLY, "vllm")
-    assert (speculation.HasField("draft_length"), speculation.draft_length) == (True, 0)
+    assert (speculation.draft_length.HasField("max"), speculation.draft_length.max) == (True, 0)
     assert (speculation.HasField("sub_drafter"), speculation.sub_drafter) == (True, False)
     assert list(request.stop) == ["\n"]
 
@@ -75,6 +75,7 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
 def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Client]) -> None:
     service, client = served
     speculation = SpeculationParams(
+        draft_length=DraftLength(policy=DraftLengthPolicy.GOODPUT),
         tail=TailPolicy.CARRY,
         carry_after=0,
         guard_stops=False,
@@ -88,8 +89,8 @@ def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Clien
     assert (wire.speculation.tail, wire.speculation.carry_after) == (pb.TAIL_POLICY_CARRY, 0)
     assert (wire.speculation.guard_stops, wire.speculation.HasField("guard_stops")) == (False, True)
     assert wire.speculation.guard_excluded and wire.speculation.strict_prefix_tokens == 3
-    assert wire.speculation.entropy == pb.ENTROPY_ESTIMATOR_NORMALIZED
-    assert wire.speculation.draft_length_policy == pb.DRAFT_LENGTH_POLICY_GOODPUT
+    assert wire.speculation.entropy == common_pb2.ENTROPY_ESTIMATOR_NORMALIZED
+    assert wire.speculation.draft_length.policy == pb.DRAFT_LENGTH_POLICY_GOODPUT
     assert dict(wire.sampling.logit_bias) == {5: -1.5}
     assert wire.sampling.coupling == common_pb2.COUPLING_REJECTION
 
@@ -137,7 +138,8 @@ def test_info_names_models_and_presets(served: tuple[FakeGeneration, Client]) ->
     deployment = served[1].info()
     assert (deployment.target.model_id, deployment.target.weight_fingerprint) == ("big", "w1")
     assert deployment.drafter is None
-    assert (deployment.presets, deployment.default_preset) == (("vllm", "flyserve"), "vllm")
+    assert deployment.presets == ("vllm", "flyserve")
+    assert deployment.default_speculation.preset == "vllm"
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:

@@ -11,7 +11,7 @@ from flyserve.cli.verdicts import STYLES, Colouring, legend, statistics_line
 
 def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:
     made = tuple(Token(index, verdict, index, 0.5, part) for index, (part, verdict) in enumerate(tokens))
-    return Chunk(text, made, "", 0, None, None, ())
+    return Chunk(text=text, tokens=made)
 
 
 def spans(text: Text) -> list[tuple[str, str]]:
