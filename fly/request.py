@@ -45,7 +45,7 @@ class SamplingParams:
 
     @property
     def ending_ids(self) -> frozenset[int]:
-        """The tokens that end the response: none under `ignore_eos`."""
+        """Tokens that end the response: none under `ignore_eos`."""
         return frozenset() if self.ignore_eos else frozenset(self.stop_token_ids)
 
 
@@ -77,7 +77,7 @@ class RuleOverrides:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The changed fields of the rule with their new values."""
+        """Changed fields of the rule with their new values."""
         values = {each.name: getattr(self, each.name) for each in fields(RuleOverrides)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -123,7 +123,7 @@ class ReceivedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The part of a response that a client received before its stream broke.
+    """Received part of a response whose stream broke.
 
     Attributes:
         choices: Choices of which at least one chunk was received.

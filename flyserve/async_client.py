@@ -1,4 +1,4 @@
-"""The asynchronous client, for an event loop: `Client` with await."""
+"""Asynchronous client, for an event loop: `Client` with await."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The blocking client: text in, tokens with verdicts out."""
+"""Blocking client: text in, tokens with verdicts out."""
 
 import threading
 import time

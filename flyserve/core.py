@@ -25,7 +25,7 @@ class ClientCore:
     """A connection to a deployment's public service."""
 
     _grpc: ClassVar[Any]
-    """The module that opens channels: grpc, or grpc.aio."""
+    """Module that opens channels: grpc, or grpc.aio."""
 
     def __init__(
         self,

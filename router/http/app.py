@@ -15,7 +15,7 @@ from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.middleware import REQUEST_ID, Guard, RequestIds
+from router.http.middleware import REQUEST_ID, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.security.keys import Keys
@@ -52,7 +52,7 @@ def create_app(
 
 
 def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
-    """Return the middleware from the outermost to the innermost; the error guard encloses authentication."""
+    """Return the middleware from the outermost to the innermost; errors of authentication are caught, too."""
     origins = config.http.cors_origins
     cors = Middleware(
         CORSMiddleware,
@@ -62,7 +62,12 @@ def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
         expose_headers=[REQUEST_ID, "Retry-After"],
     )
     authentication = [] if keys is None else [Middleware(Authentication, keys=keys)]
-    return [Middleware(RequestIds), *([cors] if origins else []), Middleware(Guard), *authentication]
+    return [
+        Middleware(RequestIds),
+        *([cors] if origins else []),
+        Middleware(ErrorMiddleware),
+        *authentication,
+    ]
 
 
 async def _reject(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The two ways to answer an HTTP request: whole, or as a stream of server-sent events."""
+"""Responses to HTTP requests: whole, or as a stream of server-sent events."""
 
 import json
 import time

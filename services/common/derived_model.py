@@ -13,23 +13,22 @@ M = TypeVar("M", bound=BaseModel)
 def with_fields_of(
     source: type, convert: Callable[[Any], Any] = lambda kind: kind, defaults: Mapping[str, Any] | None = None
 ) -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that adds the fields of a dataclass to a model, each of them optional.
+    """Return a class decorator that adds the fields of a dataclass to a model.
 
     Args:
         source: Dataclass. Fields that the model declares itself are left as they are.
         convert: Returns the model's type for a type of the dataclass.
-        defaults: Defaults by field; None where there is none.
+        defaults: Defaults by field; a field without one is optional and None.
     """
 
     def extend(model: type[M]) -> type[M]:
         hints, own, given = get_type_hints(source), model.model_fields, defaults or {}
-        added: dict[str, Any] = {
-            each.name: (convert(_without_none(hints[each.name])) | None, given.get(each.name))
-            for each in fields(source)
-            if each.name not in own
-        }
-        name, module, doc = model.__name__, model.__module__, model.__doc__
-        return create_model(name, __base__=model, __module__=module, __doc__=doc, **added)
+        added: dict[str, Any] = {}
+        for name in (each.name for each in fields(source) if each.name not in own):
+            kind = convert(_without_none(hints[name]))
+            added[name] = (kind, given[name]) if name in given else (kind | None, None)
+        module, doc = model.__module__, model.__doc__
+        return create_model(model.__name__, __base__=model, __module__=module, __doc__=doc, **added)
 
     return extend
 
