@@ -74,21 +74,37 @@ def decode(kind: Callable[..., T], message: Message, path: str = "", **known: An
 
 
 def set_field(message: Message, name: str, value: Any, path: str = "") -> None:
-    """Set or extend one field.
+    """Set or extend one field that is not a message.
 
     Raises:
         InvalidRequest: The value has another type than the field, or is out of its range.
     """
-    field = message.DESCRIPTOR.fields_by_name[name]
-    try:
-        if isinstance(value, Mapping):
-            getattr(message, name).update(value)
-        elif field.is_repeated and not isinstance(value, str):
-            getattr(message, name).extend(value)
-        else:
-            setattr(message, name, value)
-    except (AttributeError, TypeError, ValueError):
-        raise InvalidRequest.of(f"{path}{name}", f"is {value!r}, must be {_allowed(field)}") from None
+    _value_writer(message.DESCRIPTOR.fields_by_name[name])(message, value, path)
+
+
+def _value_writer(field: Any) -> _Writer:
+    name = field.name
+
+    def put(message: Any, value: Any) -> None:
+        setattr(message, name, value)
+
+    def extend(message: Any, values: Any) -> None:
+        if isinstance(values, str):
+            raise TypeError
+        getattr(message, name).extend(values)
+
+    def update(message: Any, values: Any) -> None:
+        getattr(message, name).update(values)
+
+    change = update if field.message_type is not None else extend if field.is_repeated else put
+
+    def write(message: Any, value: Any, path: str) -> None:
+        try:
+            change(message, value)
+        except (AttributeError, TypeError, ValueError):
+            raise InvalidRequest.of(f"{path}{name}", f"is {value!r}, must be {_allowed(field)}") from None
+
+    return write
 
 
 def _allowed(field: Any) -> str:
@@ -142,7 +158,7 @@ def _writer(field: Any, hint: Any) -> _Writer:
         return write_enum
     if is_dataclass(kind):
         return write_messages if field.is_repeated else write_message
-    return lambda message, value, path: set_field(message, name, value, path)
+    return _value_writer(field)
 
 
 def _reader(field: Any, hint: Any, is_required: bool) -> _Reader:

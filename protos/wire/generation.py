@@ -32,8 +32,14 @@ def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
 
 
 def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:
-    wire = pb.GenerateChunk(tokens=_tokens_to_wire(chunk.tokens))
-    return encode(chunk, wire, without=("tokens",))
+    wire = pb.GenerateChunk(
+        text=chunk.text, tokens=_tokens_to_wire(chunk.tokens), choice_index=chunk.choice_index
+    )
+    for each in chunk.rounds:
+        encode(each, wire.rounds.add())
+    if chunk.finish_reason is None and not chunk.request_id:
+        return wire
+    return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds"))
 
 
 def chunk_from_wire(wire: pb.GenerateChunk) -> Chunk:

@@ -263,5 +263,5 @@ def test_the_client_imports_nothing_of_the_system_but_the_protocol_and_the_core(
     code = "import sys, flyserve; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     ours = {"fly", "flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
-    unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy"}
+    unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy", "yaml", "grpc_status"}
     assert set(loaded.stdout.split()) & (ours | unwanted) == {"fly", "flyserve", "protos"}
