@@ -56,5 +56,7 @@ class AnsweringClient:
             rejected_by_gate=1,
         )
         text = "".join(token.text for token in tokens)
-        choice = Choice(0, text, tokens, FinishReason.STOP_TOKEN, statistics)
-        return Response("r", (choice,), 5, ())
+        choice = Choice(
+            index=0, text=text, tokens=tokens, finish_reason=FinishReason.STOP_TOKEN, statistics=statistics
+        )
+        return Response(request_id="r", choices=(choice,), prompt_tokens=5)

@@ -92,9 +92,10 @@ class Server:
         ended = False
         try:
             await asyncio.sleep(0.001)
-            yield Chunk("ab", (TOKEN, TOKEN), "r", 1, None, None, ())
+            yield Chunk(text="ab", tokens=(TOKEN, TOKEN), request_id="r", prompt_tokens=1)
             await asyncio.sleep(0.001)
-            yield Chunk("c", (TOKEN,), "", 0, FinishReason.LENGTH, Statistics(rounds=2, drafted=5), ())
+            statistics = Statistics(rounds=2, drafted=5)
+            yield Chunk(text="c", tokens=(TOKEN,), finish_reason=FinishReason.LENGTH, statistics=statistics)
             ended = True
         finally:
             self.at_once -= 1

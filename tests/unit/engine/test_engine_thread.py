@@ -165,7 +165,7 @@ async def test_busy_sequences_beyond_memory_all_finish(engine: Engine) -> None:
     [
         (Open("r", 513), "prompt_length"),
         (Open("r", 1, SamplingParams(temperature=-0.5)), "sampling.temperature"),
-        (Open("r", 1, SamplingParams(stop_token_ids=(5000,))), "sampling.stop_token_ids"),
+        (Open("r", 1, SamplingParams(stop_token_ids=(5000,))), "sampling.stop_token_ids[0]"),
         (Open("r", 1, SamplingParams(logit_bias={-1: 1.0})), "sampling.logit_bias"),
         (Open("r", 1, SamplingParams(repetition_penalty=0.0)), "sampling.repetition_penalty"),
     ],
