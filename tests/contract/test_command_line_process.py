@@ -59,9 +59,10 @@ def test_a_conversation_goes_through_the_chat_template(router: ServiceProcess) -
 def test_status_tells_models_defaults_and_limits(router: ServiceProcess) -> None:
     told = json.loads(flyserve("info", "--json", address=router.address).stdout)["deployment"]
     assert (told["target"]["architecture"], told["drafter"]) == ("simulated", None)
-    assert (told["default"]["mode"], told["default"]["preset"]) == ("fly", "flyserve")
-    assert told["default"]["tail"] == "carry" and told["default"]["draft_length"] == 15
-    assert told["limits"]["choices"] > 0 and told["limits"]["max_new_tokens"] > 0
+    default = told["default_speculation"]
+    assert (default["mode"], default["preset"], default["tail"]) == ("fly", "flyserve", "carry")
+    assert default["draft_length"] == {"policy": "fixed", "max": 15}
+    assert told["choices_limit"] > 0 and told["max_new_tokens_limit"] > 0
 
 
 def test_a_rejection_is_one_line_with_its_status(router: ServiceProcess) -> None:

@@ -95,7 +95,7 @@ async def test_a_stream_is_told_what_it_did_not_need_to_compute(
 async def test_a_lost_sequence_is_replayed_on_the_same_stream(channel: grpc.aio.Channel) -> None:
     expected = await greedy(channel, 3)
     call = TargetStub(channel).Verify()
-    opening = target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4))
+    opening = common_pb2.Open(prompt_length=4)
     await call.write(target_pb2.VerifyRequest(open=opening))
     update = common_pb2.SequenceUpdate(step_id=7, keep=4, tokens=[expected[0]], decided=4)
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
@@ -116,7 +116,7 @@ async def test_however_a_stream_ends_its_state_is_freed(
     channel: grpc.aio.Channel, engine: ClockEngine, farewell: str
 ) -> None:
     call = TargetStub(channel).Verify()
-    opening = target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4))
+    opening = common_pb2.Open(prompt_length=4)
     await call.write(target_pb2.VerifyRequest(open=opening))
     update = common_pb2.SequenceUpdate(step_id=1, tokens=PROMPT, decided=4)
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
@@ -144,7 +144,7 @@ async def _answer_to(channel: grpc.aio.Channel, *requests: target_pb2.VerifyRequ
 
 async def test_messages_out_of_order_are_rejected_by_name(channel: grpc.aio.Channel) -> None:
     step = target_pb2.VerifyRequest(step=target_pb2.VerifyStep())
-    opening = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen())
+    opening = target_pb2.VerifyRequest(open=common_pb2.Open())
     for requests in [(step,), (opening, opening), (target_pb2.VerifyRequest(),)]:
         error = await _answer_to(channel, *requests)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT

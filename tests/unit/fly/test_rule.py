@@ -165,5 +165,5 @@ def test_every_round_emits_a_prefix_of_the_draft_and_one_choice(rule: FlyRule, g
         return
     *kept_drafts, last = decision.decided
     assert tuple(decided.id for decided in kept_drafts) == drafts[: len(kept_drafts)]
-    assert last.token == last.choice
+    assert last.id == last.choice
     assert last.verdict in {Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN}

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from fly.presets import EXACT, PRESETS
 from fly.speculation import Speculation
-from fly.types import Evidence, FinishReason, FlyRule, Position, ResponseLimits, TailPolicy, Token, Verdict
+from fly.types import (
+    Evidence,
+    FinishReason,
+    FlyRule,
+    Position,
+    RejectionReason,
+    ResponseLimits,
+    TailPolicy,
+    Token,
+    Verdict,
+)
 
 END = 2
 PROMPT = [5, 6]
@@ -100,8 +110,8 @@ def test_every_token_is_the_models_choice_or_a_rescue(
     for decided in play(model, rule, drafts, budget).tokens:
         assert decided.choice == model.next_token(ids)
         assert decided.entropy == model.entropy(ids)
-        assert (decided.token != decided.choice) == (decided.verdict is Verdict.RESCUED)
-        ids.append(decided.token)
+        assert (decided.id != decided.choice) == (decided.verdict is Verdict.RESCUED)
+        ids.append(decided.id)
 
 
 @given(MODELS, RULES, DRAFTS, BUDGETS)
@@ -122,7 +132,7 @@ def test_exact_speculation_emits_what_plain_decoding_does(
     model: TableModel, drafts: list[list[bool]], budget: int
 ) -> None:
     exact, plain = play(model, EXACT, drafts, budget), play(model, EXACT, [[]], budget)
-    assert [t.token for t in exact.tokens] == [t.token for t in plain.tokens]
+    assert [t.id for t in exact.ids] == [t.id for t in plain.tokens]
     assert {t.verdict for t in plain.tokens} == {Verdict.PLAIN}
 
 
@@ -134,7 +144,8 @@ def test_statistics_add_up(model: TableModel, rule: FlyRule, drafts: list[list[b
     assert statistics.rounds == len(played.rounds) and statistics.drafted == sum(played.drafted)
     assert statistics.rescued == verdicts.count(Verdict.RESCUED)
     assert statistics.accepted == statistics.rescued + verdicts.count(Verdict.EXACT) <= statistics.drafted
-    assert statistics.rejections.total() <= statistics.rounds
+    rejected = sum(getattr(statistics, f"rejected_by_{reason.value}") for reason in RejectionReason)
+    assert rejected <= statistics.rounds
     with_draft = [len(r) for r, drafted in zip(played.rounds, played.drafted, strict=True) if drafted]
     assert statistics.draft_rounds == len(with_draft)
     assert statistics.tau * len(with_draft) == pytest.approx(sum(with_draft))
