@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 
-from flyserve import Client, Mode, Speculation
+from flyserve import Client, Mode, SpeculationParams
 
 PROMPT = (
     "Karl has 7 books. Now Karl loses 3 books. Next Karl wins 31 books. How many books does Karl have now?\n"
@@ -14,7 +14,7 @@ def main(address: str) -> None:
     """Asks the same in every mode, and prints what each kept, and how fast it was."""
     with Client(address) as client:
         for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY):
-            response = client.generate(PROMPT, speculation=Speculation(mode=mode))
+            response = client.generate(PROMPT, speculation=SpeculationParams(mode=mode))
             verdicts = Counter(token.verdict.value for token in response.tokens)
             rate = len(response.tokens) / response.statistics.total_s
             print(f"{mode.value:>5}: {rate:5.0f} tokens/s, {dict(verdicts)}")

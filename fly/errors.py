@@ -1,16 +1,16 @@
-"""The one hierarchy of errors; services/common/status.py maps it to gRPC."""
+"""Hierarchy of all errors; protos/wire/status.py maps it to gRPC and back."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """What is wrong with one field.
+    """Fault of one field.
 
     Attributes:
         field: Dotted path of the field, such as `sampling.temperature`.
         description: The value found and the limit, such as `is -1.0, must be at least 0`.
-        reason: The kind of fault, for programs.
+        reason: Kind of the fault, for programs.
     """
 
     field: str
@@ -19,11 +19,11 @@ class FieldViolation:
 
 
 class FlyServeError(Exception):
-    """Base of everything that a caller may be told."""
+    """Base of all errors that are reported to callers."""
 
 
 class InvalidRequest(FlyServeError):
-    """The request breaks a limit; says which field, what was found and what is allowed."""
+    """The request breaks a limit; lists each field, the value found and the limit."""
 
     def __init__(self, *violations: FieldViolation) -> None:
         self.violations = violations
@@ -38,14 +38,14 @@ class InvalidRequest(FlyServeError):
 
 
 class NotReady(FlyServeError):
-    """No replica can serve this at present; another try may succeed."""
+    """No replica can serve this at present; a retry may succeed."""
 
 
 class Overloaded(FlyServeError):
-    """Every place is taken.
+    """All places are taken.
 
     Attributes:
-        retry_after_s: Seconds after which another try is sensible.
+        retry_after_s: Seconds after which a retry may succeed; 0 if it cannot.
     """
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
@@ -57,7 +57,7 @@ class Overloaded(FlyServeError):
 
 
 class Unauthenticated(FlyServeError):
-    """The caller did not prove who it is."""
+    """The caller has no valid credentials."""
 
 
 class DeadlineExceeded(FlyServeError):
@@ -65,7 +65,7 @@ class DeadlineExceeded(FlyServeError):
 
 
 class ConfigError(FlyServeError):
-    """A configuration names an unknown key, a bad value or a missing file."""
+    """A configuration has an unknown key, an invalid value or a missing file."""
 
 
 class ModelError(FlyServeError):
@@ -73,6 +73,6 @@ class ModelError(FlyServeError):
 
 
 def describe(error: BaseException, limit: int = 400) -> str:
-    """Another library's error in one line of at most `limit` characters: its kind and what it says."""
+    """Return another library's error in one line of at most `limit` characters: its type and its message."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,10 +1,11 @@
-"""What the tiers tell each other: the domain form of the internal streams."""
+"""Messages of the internal streams, in their domain form."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate, StaleReason
-from fly.types import EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
+from fly.types import EntropyEstimator, PositionLogprobs, SparseDistribution
 
 
 class Role(StrEnum):
@@ -17,20 +18,20 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a replica serves: the handshake between router and replica.
+    """Model of a replica; the handshake between router and replica.
 
     Attributes:
-        role: Its tier.
-        model_id: As configured.
-        weight_fingerprint: Hash of the weights; replicas with the same one give the same answers.
+        role: Tier of the replica.
+        model_id: Model id as configured.
+        weight_fingerprint: Hash of the weights; replicas with the same hash return the same results.
         architecture: transformers architecture; `ngram` or `suffix` for a look-up engine.
-        token_map_hash: Hash of the token-to-id map; empty where the service takes any.
-        vocab_size: Token ids lie below this.
+        token_map_hash: Hash of the token-to-id map; empty if the service accepts any.
+        vocab_size: Exclusive upper limit of token ids.
         context_length: Longest sequence in tokens; 0 is unlimited.
         dtype: Compute type, `float32` or `bfloat16`.
         shards: Ranks that share the replica.
-        kv_capacity: KV cache positions in all.
-        version: FlyServe's.
+        kv_capacity: Total KV cache positions.
+        version: Version of FlyServe.
     """
 
     role: Role
@@ -48,16 +49,16 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a replica carries, and what it has done.
+    """Current load of a replica, and totals since it started.
 
     Attributes:
-        sequences: Open ones.
-        queued: Those that wait.
+        sequences: Number of open sequences.
+        queued: Number of sequences that wait for a forward.
         kv_used: KV positions that open sequences hold.
-        kv_capacity: KV positions in all.
-        kv_cached: KV positions that only closed sequences have left behind; they give way to any other use.
-        prefill_tokens: Tokens computed without an answer, since the replica started.
-        reused_tokens: Tokens whose KV was taken from another sequence instead, since the replica started.
+        kv_capacity: Total KV positions.
+        kv_cached: KV positions that only closed sequences used; any other use may evict them.
+        prefill_tokens: Tokens computed without a result, since the replica started.
+        reused_tokens: Tokens whose KV was reused from another sequence, since the replica started.
     """
 
     sequences: int = 0
@@ -71,15 +72,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """How long one step took, beside whom, and what it needed.
+    """Duration and work of one step.
 
     Attributes:
-        queue_ns: From its arrival to the start of its first forward.
-        forward_ns: Inside forwards, the whole batch's.
-        batch_size: Most sequences in one of these forwards.
-        batch_tokens: Most token rows in one of these forwards.
-        prefill_tokens: Tokens of its own that were computed without an answer.
-        reused_tokens: Tokens of its own whose KV was taken from another sequence with the same prefix.
+        queue_ns: Time from its arrival to the start of its first forward.
+        forward_ns: Time inside forwards (of the whole batch).
+        batch_size: Largest number of sequences in one of these forwards.
+        batch_tokens: Largest number of token rows in one of these forwards.
+        prefill_tokens: Tokens of this sequence that were computed without a result.
+        reused_tokens: Tokens of this sequence whose KV was reused from another one with the same prefix.
     """
 
     queue_ns: int = 0
@@ -92,15 +93,18 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The first message of a sequence's stream.
+    """First message of a sequence's stream.
 
     Attributes:
-        prompt_length: Later positions are response.
-        deadline_ms: From now; 0 is none.
-        cache_salt: Prefixes and memories are shared only within one.
-        entropy: The estimator that the rule asks of a target.
-        num_logprobs: Most likely tokens whose log-probabilities a target tells per position; None tells none.
-        without_sub_drafter: A drafter leaves its sub-drafter out.
+        prompt_length: Prompt length in tokens; later positions are response.
+        sampling: Sampling parameters, with the complete list of stop token ids.
+        priority: Higher values run first when work queues.
+        deadline_ms: Milliseconds from now; 0 is no deadline.
+        cache_salt: Prefixes and memories are shared only between sequences with the same salt.
+        entropy: Estimator that a target uses.
+        num_logprobs: Number of most likely tokens whose log-probabilities a target returns per position; None
+            returns none.
+        without_sub_drafter: True if a drafter must not use its sub-drafter.
     """
 
     request_id: str
@@ -116,10 +120,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The last message of a stream.
+    """Last message of a stream.
 
     Attributes:
-        update: What the sequence came to, for a service that remembers finished responses; it has no answer.
+        update: Final sequence, for a service that keeps finished responses; it gets no response.
     """
 
     update: SequenceUpdate | None = None
@@ -127,7 +131,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The server does not know the kept tokens: replay from `keep = 0` on the same stream."""
+    """The server does not have the kept tokens: the client must replay from `keep = 0` on the same stream."""
 
     step_id: int
     reason: StaleReason
@@ -135,10 +139,10 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
-    """Update the sequence, then answer for its last `num_drafts + 1` positions.
+    """Update the sequence, then score its last `num_drafts + 1` positions.
 
     Attributes:
-        distributions: What each draft was drawn from (coupling `rejection`); else empty.
+        distributions: Distribution that each draft token was drawn from (coupling `rejection`); else empty.
     """
 
     update: SequenceUpdate
@@ -148,20 +152,20 @@ class VerifyStep:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The target's word after the token before the first draft, then after each draft.
+    """Target's result after the token before the first draft token, then after each draft token.
 
     Attributes:
-        choices: Token that the target itself takes; `num_drafts + 1` of them.
-        entropies: In the estimator's unit; as many.
-        excluded_drafts: Indices of drafts that the sampling filters exclude.
-        logprobs: As many as choices, where they were asked for; else empty.
+        choices: Token that the target itself chooses, at `num_drafts + 1` positions.
+        entropies: Entropy at these positions, in the estimator's unit.
+        excluded_drafts: Indices of draft tokens that the sampling filters exclude.
+        logprobs: One per choice if they were requested, else empty.
     """
 
     step_id: int
     choices: tuple[int, ...]
     entropies: tuple[float, ...]
     excluded_drafts: frozenset[int] = frozenset()
-    logprobs: tuple[Logprobs, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()
 
@@ -171,9 +175,9 @@ class DraftStep:
     """Update the sequence, then draft after it.
 
     Attributes:
-        max_tokens: Longest draft; 0 only updates.
-        end_at_stop: End the draft behind a stop token (only where no rule looks beyond it).
-        snippet_tokens: How many tokens of snippets to tell besides; 0 for none.
+        max_tokens: Most draft tokens; 0 only updates the sequence.
+        end_at_stop: End the draft after a stop token (only if the rule never looks beyond it).
+        snippet_tokens: Tokens of snippets to return in addition to the draft; 0 for none.
     """
 
     update: SequenceUpdate
@@ -184,7 +188,7 @@ class DraftStep:
 
 @dataclass(frozen=True, slots=True)
 class ProposalCounts:
-    """How a drafter used its sub-drafter in one step.
+    """Use of the sub-drafter in one step of a drafter.
 
     Attributes:
         requested: Proposals requested.
@@ -201,19 +205,19 @@ class ProposalCounts:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A proposal and how it was made.
+    """Draft, and how it was made.
 
     Attributes:
-        tokens: May be fewer than asked for, or none.
-        forwards: Of the drafter's model.
-        sub_drafter_tokens: Tokens that the sub-drafter supplied.
-        match_length: Suffix that a look-up engine matched; 0 for a model.
-        confidence: Estimated probability that the first token is accepted; 1 where there is no estimate.
-        distributions: What each token was drawn from (coupling `rejection`); else empty.
-        proposals: How the sub-drafter was used.
-        drafted_ahead: Tokens that had been drafted before the step came.
-        dropped_ahead: Tokens that had been drafted before the step came, and that it contradicted.
-        snippets: Of finished responses in which the sequence's last n-grams occur; none is told twice.
+        tokens: Proposed tokens; may be fewer than requested, or none.
+        forwards: Number of forwards of the drafter's model.
+        sub_drafter_tokens: Number of these tokens that the sub-drafter supplied.
+        match_length: Length of the suffix that a look-up engine matched; 0 for a model.
+        confidence: Estimated probability that the first token is accepted; 1 if there is no estimate.
+        distributions: Distribution that each token was drawn from (coupling `rejection`); else empty.
+        proposals: Use of the sub-drafter.
+        drafted_ahead: Number of these tokens that were drafted before the step arrived.
+        dropped_ahead: Tokens that were drafted before the step arrived and that the step contradicted.
+        snippets: Snippets of finished responses that contain the sequence's last n-grams; none is sent twice.
     """
 
     step_id: int
@@ -236,11 +240,11 @@ class Endpoint:
     """One service replica.
 
     Attributes:
-        role: Its tier.
+        role: Tier of the replica.
         address: host:port of its gRPC server.
-        replica: Its name, stable over restarts.
-        generation: Increases each time it is restarted.
-        draining: It takes no new sequences and finishes what it has.
+        replica: Name of the replica, stable over restarts.
+        generation: Increases each time the replica is restarted.
+        draining: The replica accepts no new sequences and finishes those that it has.
     """
 
     role: Role

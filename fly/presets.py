@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fly.rule import tail_length
-from fly.types import EntropyEstimator, FlyRule, Tail
+from fly.types import EntropyEstimator, FlyRule, TailPolicy
 
 DEFAULT_PRESET = "flyserve"
 """The preset of mode `fly` if neither the request nor the configuration names one."""
@@ -25,7 +25,7 @@ PRESETS = {
         threshold=0.3,
         window=6,
         min_following=6,
-        tail=Tail.CARRY,
+        tail=TailPolicy.CARRY,
         carry_after=2,
         guard_stops=True,
         guard_excluded=True,
@@ -51,7 +51,7 @@ def tuned(rule: FlyRule, changes: Mapping[str, Any]) -> FlyRule:
     changed = replace(rule, **changes)
     distance = rule.min_following - rule.window
     changed = replace(changed, min_following=changed.window + distance)
-    if changes.get("tail") is Tail.CARRY:
+    if changes.get("tail") is TailPolicy.CARRY:
         changed = replace(changed, min_following=changed.window, shrinks=False)
     return changed
 

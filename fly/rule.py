@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 
 from fly.types import (
-    DecidedToken,
     Decision,
     Evidence,
     FlyRule,
@@ -22,7 +21,8 @@ from fly.types import (
     RejectionReason,
     ResponseLimits,
     RuleState,
-    Tail,
+    TailPolicy,
+    Token,
     Verdict,
 )
 
@@ -78,7 +78,7 @@ def tail_length(rule: FlyRule, num_drafts: int) -> int:
     if math.isinf(rule.threshold):
         return 0
     _, needed = _window_sizes(rule, num_drafts)
-    if rule.tail is Tail.CARRY:
+    if rule.tail is TailPolicy.CARRY:
         needed = min(needed, rule.carry_after)
     return min(num_drafts, needed)
 
@@ -149,7 +149,7 @@ def _can_carry(
     index: int,
 ) -> bool:
     """Return True if the open mismatch `tail[0]` may wait for the next draft to fill its window."""
-    if rule.tail is not Tail.CARRY or not evidence.positions:
+    if rule.tail is not TailPolicy.CARRY or not evidence.positions:
         return False
     matches = sum(not position.is_bonus for position in tail[1:])
     # Response length once the window is full: all tokens up to the bonus, the missing matches, one choice.
@@ -164,18 +164,18 @@ def _verdict(position: Position) -> Verdict:
     return Verdict.EXACT if position.is_match else Verdict.RESCUED
 
 
-def _decided(positions: Sequence[Position]) -> tuple[DecidedToken, ...]:
-    return tuple([DecidedToken(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
+def _decided(positions: Sequence[Position]) -> tuple[Token, ...]:
+    return tuple([Token(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
 
 
-def _next_state(state: RuleState, decided: tuple[DecidedToken, ...]) -> RuleState:
+def _next_state(state: RuleState, decided: tuple[Token, ...]) -> RuleState:
     return RuleState(state.num_decided + len(decided))
 
 
 def _rejected(
     state: RuleState, accepted: Sequence[Position], mismatch: Position, rejection: RejectionReason
 ) -> tuple[RuleState, Decision]:
-    correction = DecidedToken(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
+    correction = Token(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
     decided = (*_decided(accepted), correction)
     return _next_state(state, decided), Decision(decided, rejection=rejection)
 
@@ -195,6 +195,6 @@ def _accepted(
     state: RuleState, positions: tuple[Position, ...], evidence: Evidence
 ) -> tuple[RuleState, Decision]:
     verdict = Verdict.BONUS if positions else Verdict.PLAIN
-    extra = DecidedToken(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
+    extra = Token(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
     decided = (*_decided(positions), extra)
     return _next_state(state, decided), Decision(decided)

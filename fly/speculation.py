@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from fly.response import Statistics
 from fly.rule import decide
 from fly.sequence import TokenSequence
-from fly.statistics import Statistics
-from fly.types import DecidedToken, Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState
+from fly.types import Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState, Token
 
 StopFinder = Callable[[Sequence[int]], int | None]
 """Search for a stop string. Called with every decided token once, in order. If the given tokens complete a
@@ -70,7 +70,7 @@ class Speculation:
         self._state, decision = decide(self._rule, self._state, evidence, self._limits)
         decision = self._cut(decision)
         self.sequence.truncate(self.decided_length - len(decision.decided))
-        self.sequence.extend(decided.token for decided in decision.decided)
+        self.sequence.extend(token.id for token in decision.decided)
         self.sequence.extend(decision.provisional)
         self.statistics.count_round(len(evidence.positions), decision)
         return decision
@@ -85,9 +85,9 @@ class Speculation:
         rejection = decision.rejection if length == len(decision.decided) else None
         return Decision(decision.decided[:length], rejection=rejection)
 
-    def _ending(self, decided: Sequence[DecidedToken], budget: int) -> tuple[int, FinishReason | None]:
+    def _ending(self, decided: Sequence[Token], budget: int) -> tuple[int, FinishReason | None]:
         """Return how many of the tokens the response keeps, and its finish reason; None if it continues."""
-        ids = [token.token for token in decided[:budget]]
+        ids = [token.id for token in decided[:budget]]
         reason = FinishReason.LENGTH if len(ids) == budget else None
         for index, token in enumerate(ids):
             if token in self._limits.ending_ids:

@@ -1,6 +1,7 @@
-"""The core nouns: sampling, the rule's parameters, evidence, verdicts, decisions.
+"""Core types: enumerations, tokens, the rule's parameters, evidence and decisions.
 
-What there is of every token is a named tuple: a router makes dozens in a round, each for a third of the time.
+Types of which there is one per token are named tuples: a router creates dozens of them in a round, and a
+named tuple takes a third of the time of a dataclass.
 """
 
 from dataclasses import dataclass
@@ -9,50 +10,50 @@ from typing import NamedTuple
 
 
 class Mode(StrEnum):
-    """How a response is decoded."""
+    """Decoding mode of a response."""
 
     PLAIN = "plain"
     """One token at a time, without drafts."""
     EXACT = "exact"
-    """Drafts; only the target's own tokens are kept."""
+    """Drafts; only the target's own tokens are accepted."""
     FLY = "fly"
-    """Drafts; mismatches are kept where the rule allows."""
+    """Drafts; mismatches are accepted if the rule allows."""
 
 
 class DraftLengthPolicy(StrEnum):
-    """Who says how long a draft is."""
+    """Policy that sets the length of each draft."""
 
     FIXED = "fixed"
-    """All are as long as they were asked to be."""
+    """All drafts have the requested length."""
     GOODPUT = "goodput"
-    """Each is as long as gives the most tokens per second at the present load, or none."""
+    """Each draft has the length with the most tokens per second at the current load; it may be 0."""
 
 
 class Verdict(Enum):
-    """How a token came to be in the response."""
+    """Origin of a token of the response."""
 
     EXACT = "exact"
-    """A draft that equals the target's choice."""
+    """A draft token that equals the target's choice."""
     RESCUED = "rescued"
-    """A draft that differs from the target's choice and was kept by the rule."""
+    """A draft token that differs from the target's choice and was accepted by the rule."""
     CORRECTED = "corrected"
-    """The target's choice in place of a rejected draft."""
+    """The target's choice in place of a rejected draft token."""
     BONUS = "bonus"
-    """The target's choice after a wholly accepted draft."""
+    """The target's choice after a draft that was accepted as a whole."""
     PLAIN = "plain"
     """The target's choice in a round without a draft."""
 
-    # Members are single objects; an enumeration's own hash, by name, is a call in Python for every look-up.
+    # Members are single objects. The inherited hash, by name, costs a Python call for every look-up.
     __hash__ = object.__hash__
 
 
 class RejectionReason(Enum):
-    """Why a mismatch was not kept."""
+    """Reason why a mismatch was rejected."""
 
     EXACT = "exact"
-    """The mode keeps the target's own tokens only."""
+    """The mode accepts only the target's own tokens."""
     GATE = "gate"
-    """The target was sure: its entropy lies below the threshold."""
+    """The target was certain: its entropy is below the threshold."""
     WINDOW = "window"
     """Another mismatch follows within the window."""
     TAIL = "tail"
@@ -61,15 +62,17 @@ class RejectionReason(Enum):
     """A guard protects this position."""
 
 
-class Tail(StrEnum):
-    """What becomes of a mismatch whose window reaches beyond the draft."""
+class TailPolicy(StrEnum):
+    """Treatment of a mismatch whose window reaches beyond the draft."""
 
     REJECT = "reject"
+    """The mismatch is rejected."""
     CARRY = "carry"
+    """The mismatch waits, held back from the client, for the next draft."""
 
 
 class FinishReason(Enum):
-    """Why a response ended."""
+    """Reason why a response ended."""
 
     LENGTH = "length"
     """max_new_tokens or the context was reached."""
@@ -80,7 +83,7 @@ class FinishReason(Enum):
 
 
 class EntropyEstimator(StrEnum):
-    """How the target's uncertainty is measured."""
+    """Estimator of the target's uncertainty."""
 
     TOP_K = "top_k"
     """`-sum p ln p` over the three largest probabilities of the full softmax, in nats, not renormalised."""
@@ -89,7 +92,7 @@ class EntropyEstimator(StrEnum):
 
 
 class Coupling(StrEnum):
-    """How the random choices of drafter and target are tied together; at temperature 0 there are none."""
+    """Relation between the random choices of drafter and target; without effect at temperature 0."""
 
     SHARED_NOISE = "shared_noise"
     """Both take `argmax(log p + g)` with the same hashed noise: exact mode then equals plain decoding."""
@@ -99,11 +102,11 @@ class Coupling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SparseDistribution:
-    """A distribution over a few tokens: exactly what a draft was drawn from.
+    """A distribution over a few tokens: exactly the one that a draft token was drawn from.
 
     Attributes:
         ids: Distinct token ids, at most 64.
-        probabilities: As many, positive; their sum is 1 up to rounding.
+        probabilities: One per id, positive; their sum is 1 up to rounding.
     """
 
     ids: tuple[int, ...]
@@ -111,13 +114,13 @@ class SparseDistribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Logprobs:
-    """Log-probabilities at one position, of the raw logits' softmax.
+class PositionLogprobs:
+    """Log-probabilities at one position, from the softmax of the raw logits.
 
     Attributes:
-        draft: Of the draft token; None where there is none.
-        choice: Of the token that the target itself takes.
-        top: The most likely tokens with theirs, in descending order; as many as were asked for.
+        draft: Log-probability of the draft token; None if there is none.
+        choice: Log-probability of the target's own choice.
+        top: The most likely tokens with theirs, in descending order; as many as were requested.
     """
 
     draft: float | None
@@ -126,58 +129,27 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How one sequence's tokens are drawn from the logits; temperature 0 is greedy.
-
-    Attributes:
-        coupling: How drafter's and target's random choices are tied together.
-        stop_token_ids: Tokens that end the response, the model's end-of-sequence ids included.
-        min_tokens: No stop token is chosen before this many response tokens.
-        ignore_eos: Stop tokens do not end the response.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    stop_token_ids: tuple[int, ...] = ()
-    seed: int = 0
-    coupling: Coupling = Coupling.SHARED_NOISE
-
-    @property
-    def ending_ids(self) -> frozenset[int]:
-        """The tokens that end the response: none under `ignore_eos`."""
-        return frozenset() if self.ignore_eos else frozenset(self.stop_token_ids)
-
-
-@dataclass(frozen=True, slots=True)
 class FlyRule:
     """Parameters of the FLy rule; an infinite threshold makes it exact.
 
     Attributes:
         threshold: Entropy below which a mismatch is rejected, in the estimator's unit.
-        window: Draft positions after a mismatch that must all be natively accepted.
+        window: Draft positions after a mismatch that must all match the target's choice.
         min_following: Draft positions that must follow a mismatch in its draft (tail: reject).
         shrinks: For short drafts of n tokens the window and `min_following` shrink to n - 1 (vLLM).
-        tail: What becomes of a mismatch whose window reaches beyond the draft.
-        carry_after: Following matches that must have been seen before a window is carried.
-        entropy: The estimator that the target is asked for.
-        guard_stops: A stop token is never rescued, never overruled, and no window reaches across one.
-        guard_excluded: A draft that the sampling filters exclude is never rescued.
-        strict_prefix_tokens: The first tokens of a response are exact.
+        tail: Treatment of a mismatch whose window reaches beyond the draft.
+        carry_after: Number of following matches that must have been seen before a window is carried.
+        entropy: Estimator of the target's uncertainty.
+        guard_stops: True: a stop token is never rescued, never overruled, and no window reaches across one.
+        guard_excluded: True: a draft token that the sampling filters exclude is never rescued.
+        strict_prefix_tokens: Number of tokens at the start of a response that are exact.
     """
 
     threshold: float
     window: int
     min_following: int
     shrinks: bool = False
-    tail: Tail = Tail.REJECT
+    tail: TailPolicy = TailPolicy.REJECT
     carry_after: int = 2
     entropy: EntropyEstimator = EntropyEstimator.TOP_K
     guard_stops: bool = False
@@ -186,14 +158,15 @@ class FlyRule:
 
 
 class Position(NamedTuple):
-    """The target's word on one draft token.
+    """The target's result on one draft token.
 
     Attributes:
-        token: The draft.
-        choice: The token that the target itself takes here.
-        entropy: Of the target's distribution here, in the rule's unit.
-        excluded: The sampling filters exclude the draft.
-        is_bonus: Not a draft but the target's extra choice, kept behind a draft whose window is carried.
+        token: Draft token.
+        choice: The target's own choice at this position.
+        entropy: Entropy of the target's distribution at this position, in the rule's unit.
+        excluded: True if the sampling filters exclude the draft token.
+        is_bonus: True if this is not a draft token but the target's extra choice, after a draft whose window
+            is carried.
     """
 
     token: int
@@ -204,18 +177,18 @@ class Position(NamedTuple):
 
     @property
     def is_match(self) -> bool:
-        """The draft is what the target itself takes."""
+        """The draft token equals the target's choice."""
         return self.token == self.choice
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The target's word on one draft.
+    """The target's result on one draft.
 
     Attributes:
         positions: One per draft token; empty in a round without a draft.
-        extra_choice: The token that the target takes after the last draft.
-        extra_entropy: Of its distribution there.
+        extra_choice: The target's choice after the last draft token.
+        extra_entropy: Entropy of its distribution there.
     """
 
     positions: tuple[Position, ...]
@@ -223,29 +196,58 @@ class Evidence:
     extra_entropy: float
 
 
-class DecidedToken(NamedTuple):
-    """A token of the response, for good.
+class RankedToken(NamedTuple):
+    """One of the most likely tokens at a position."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+class Logprobs(NamedTuple):
+    """Log-probabilities at one position of a response, before penalties, temperature and filters.
 
     Attributes:
-        token: Its id.
-        verdict: How it came to be.
-        choice: What the target itself takes here; differs from `token` only where it was rescued.
-        entropy: Of the target's distribution here.
+        token: Log-probability of the token.
+        choice: Log-probability of the target's own choice.
+        top: The most likely tokens, in descending order.
     """
 
-    token: int
+    token: float
+    choice: float
+    top: tuple[RankedToken, ...] = ()
+
+
+class Token(NamedTuple):
+    """One decided token of a response.
+
+    Attributes:
+        id: Token id.
+        verdict: Origin of the token.
+        choice: The target's own choice at this position; differs from `id` only if the token was rescued.
+        entropy: Entropy of the target's distribution at this position, in the unit of the rule's estimator.
+        text: Text that the token adds to the response; empty while a character is incomplete. A stop string
+            is part of it.
+        choice_text: Text of the choice alone, if it differs from the token.
+        logprobs: Log-probabilities, if they were requested.
+    """
+
+    id: int
     verdict: Verdict
     choice: int
     entropy: float
+    text: str = ""
+    choice_text: str = ""
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseLimits:
-    """Where a response must end.
+    """Limits at which a response must end.
 
     Attributes:
         max_new_tokens: Most response tokens, at least 1.
-        ending_ids: Tokens behind which it ends.
+        ending_ids: Tokens that end it.
     """
 
     max_new_tokens: int
@@ -254,11 +256,12 @@ class ResponseLimits:
 
 @dataclass(frozen=True, slots=True)
 class RuleState:
-    """What the rule remembers of one sequence between rounds.
+    """State of the rule for one sequence between rounds.
 
     Attributes:
-        num_decided: Response tokens decided so far.
-        provisional: From the open mismatch on: verified, kept, not decided. Empty unless a window is carried.
+        num_decided: Number of response tokens decided so far.
+        provisional: Positions from the open mismatch on: verified and kept, but not decided. Empty unless a
+            window is carried.
     """
 
     num_decided: int = 0
@@ -267,14 +270,14 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one round.
+    """Result of one round.
 
     Attributes:
         decided: Tokens to emit, in order.
         provisional: Tokens to keep after them for now.
-        rejection: Why the first mismatch that was not kept was rejected; None where none was.
+        rejection: Reason for the first rejected mismatch; None if none was rejected.
     """
 
-    decided: tuple[DecidedToken, ...]
+    decided: tuple[Token, ...]
     provisional: tuple[int, ...] = ()
     rejection: RejectionReason | None = None

@@ -1,4 +1,4 @@
-"""What people import: the clients and what they return. Neither torch nor Ray is loaded."""
+"""Python API: the clients, requests, responses and errors. Loads neither torch nor Ray nor pydantic."""
 
 from fly.errors import (
     ConfigError,
@@ -9,61 +9,58 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
+from fly.messages import ModelInfo
+from fly.request import ChatMessage, DraftLength, SamplingParams, SpeculationParams
+from fly.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
+from fly.types import (
+    Coupling,
+    DraftLengthPolicy,
+    EntropyEstimator,
+    FinishReason,
+    Logprobs,
+    Mode,
+    RankedToken,
+    TailPolicy,
+    Token,
+    Verdict,
+)
 from flyserve.async_client import AsyncClient, AsyncStream
 from flyserve.client import Client, Stream
 from flyserve.connection import Tls
 from flyserve.errors import StreamBroken
-from flyserve.types import (
-    Choice,
-    Chunk,
-    Deployment,
-    Limits,
-    Logprobs,
-    Message,
-    Model,
-    Piece,
-    RankedToken,
-    Response,
-    Round,
-    Sampling,
-    Speculation,
-    Statistics,
-    Token,
-)
 
 __all__ = [
     "AsyncClient",
     "AsyncStream",
+    "ChatMessage",
     "Choice",
     "Chunk",
     "Client",
     "ConfigError",
     "Coupling",
     "DeadlineExceeded",
-    "Deployment",
+    "DeploymentInfo",
+    "DraftLength",
     "DraftLengthPolicy",
     "EntropyEstimator",
     "FinishReason",
     "FlyServeError",
     "InvalidRequest",
-    "Limits",
     "Logprobs",
-    "Message",
     "Mode",
-    "Model",
+    "ModelInfo",
     "NotReady",
     "Overloaded",
-    "Piece",
     "RankedToken",
     "Response",
     "Round",
-    "Sampling",
-    "Speculation",
+    "SamplingParams",
+    "SpeculationParams",
     "Statistics",
     "Stream",
     "StreamBroken",
-    "Tail",
+    "TailPolicy",
+    "TextToken",
     "Tls",
     "Token",
     "Unauthenticated",

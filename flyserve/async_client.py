@@ -1,4 +1,4 @@
-"""The asynchronous client, for an event loop: `Client` with await."""
+"""Asynchronous client, for an event loop: `Client` with await."""
 
 import asyncio
 import time
@@ -8,13 +8,20 @@ from typing import Any, ClassVar, Self, Unpack
 import grpc
 
 from fly.errors import FlyServeError, NotReady
-from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
+from fly.request import ChatMessage, SamplingParams, SpeculationParams
+from fly.response import Chunk, DeploymentInfo, Response, TextToken
 from flyserve.core import ClientCore
 from flyserve.options import Prompt, RequestOptions, make_request
 from flyserve.received import ReceivedStream
-from flyserve.retries import Tries
-from flyserve.types import Chunk, Deployment, Message, Piece, Response, Sampling, Speculation
+from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import common_pb2, generation_pb2
+from protos.wire.generation import (
+    deployment_from_wire,
+    request_to_wire,
+    response_from_wire,
+    text_tokens_from_wire,
+    tokenize_to_wire,
+)
 
 
 class AsyncClient(ClientCore):
@@ -29,7 +36,7 @@ class AsyncClient(ClientCore):
         await self.close()
 
     async def close(self) -> None:
-        """Ends every call and every connection."""
+        """End every call and every connection."""
         for channel in self._release():
             await channel.close()
 
@@ -37,66 +44,70 @@ class AsyncClient(ClientCore):
         self,
         prompt: Prompt,
         max_new_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
         *,
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Response:
-        """Generates a whole response; arguments and errors are those of `Client.generate`."""
+        """Generate a whole response; arguments and errors are those of `Client.generate`."""
         request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
         return response_from_wire(
-            await self._answer(lambda stub: stub.Generate, request, timeout_s, request.request_id)
+            await self._call(
+                lambda stub: stub.Generate, request_to_wire(request), timeout_s, request.request_id
+            )
         )
 
     def stream(
         self,
         prompt: Prompt,
         max_new_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
         *,
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> "AsyncStream":
-        """Gives what is decided as it is decided; arguments and errors are those of `Client.stream`."""
+        """Stream a response as it is decided; arguments and errors are those of `Client.stream`."""
         request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
         return AsyncStream(self, ReceivedStream(request), self.begin(timeout_s))
 
-    async def info(self, timeout_s: float | None = None) -> Deployment:
-        """What the deployment serves.
+    async def info(self, timeout_s: float | None = None) -> DeploymentInfo:
+        """Return the models, defaults and limits of the deployment.
 
         Raises:
             FlyServeError: It serves nothing at present.
         """
         return deployment_from_wire(
-            await self._answer(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s)
+            await self._call(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s)
         )
 
     async def tokenize(
-        self, text: str | Sequence[Message], timeout_s: float | None = None
-    ) -> tuple[Piece, ...]:
-        """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
+        self, text: str | Sequence[ChatMessage], timeout_s: float | None = None
+    ) -> tuple[TextToken, ...]:
+        """Return the tokens of a text, or of a conversation: the prompt of its next turn.
 
         Raises:
-            InvalidRequest: The text is too long, or the model has no chat template, or it rejects the turns.
-            FlyServeError: What else the server rejected, and why.
+            InvalidRequest: The text is too long, or the chat template is missing or rejects the messages.
+            FlyServeError: The server reported another error.
         """
-        return pieces_from_wire(
-            await self._answer(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)
+        return text_tokens_from_wire(
+            await self._call(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)
         )
 
-    async def _answer(
+    async def _call(
         self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""
     ) -> Any:
-        tries = self.begin(timeout_s)
+        policy = self.begin(timeout_s)
         while True:
             try:
-                answer = await method(self.stub(tries.place))(request, **self.call_options(tries, request_id))
+                answer = await method(self.stub(policy.place))(
+                    request, **self.call_options(policy, request_id)
+                )
             except grpc.RpcError as error:
-                wait_s = tries.again_after_s(self.error(error, tries), time.monotonic())
+                wait_s = policy.next_delay_s(self.error(error, policy), time.monotonic())
             else:
-                self.answered(tries)
+                self.answered(policy)
                 return answer
             await asyncio.sleep(wait_s)
 
@@ -104,20 +115,20 @@ class AsyncClient(ClientCore):
 class AsyncStream(AsyncIterator[Chunk]):
     """A response as it is decided: an async iterator of its chunks, and an async context manager.
 
-    Leaving it (`aclose`, the end of an `async with` block, letting go of it, or cancelling the task that
-    iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
+    Leaving it (`aclose`, the end of an `async with` block, dropping the last reference, or cancelling the
+    task that iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
     """
 
-    def __init__(self, client: AsyncClient, received: ReceivedStream, tries: Tries) -> None:
+    def __init__(self, client: AsyncClient, received: ReceivedStream, policy: RetryPolicy) -> None:
         self._client = client
         self._received = received
-        self._tries = tries
+        self._policy = policy
         self._call: Any = None
         self._is_closed = False
 
     @property
     def response(self) -> Response:
-        """All that has been received."""
+        """Everything received so far."""
         return self._received.response
 
     async def __aenter__(self) -> Self:
@@ -127,7 +138,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancels the rest; another task that waits for a chunk sees the end."""
+        """Cancel the rest; another task that waits for a chunk sees the end."""
         self._cancel()
 
     def _cancel(self) -> None:
@@ -140,11 +151,11 @@ class AsyncStream(AsyncIterator[Chunk]):
             while not self._is_closed:
                 wire, fault = await self._read()
                 if wire is not None:
-                    self._client.answered(self._tries)
+                    self._client.answered(self._policy)
                     return self._received.take(wire)
                 if self._received.is_finished or self._is_closed:
                     break
-                await asyncio.sleep(self._received.again_after_s(fault, self._tries, time.monotonic()))
+                await asyncio.sleep(self._received.next_delay_s(fault, self._policy, time.monotonic()))
         except BaseException:
             self._cancel()
             raise
@@ -152,7 +163,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         raise StopAsyncIteration
 
     async def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
-        """The next chunk, or why there is none."""
+        """Return the next chunk, or the reason why there is none."""
         try:
             if self._call is None:
                 self._call = self._open()
@@ -161,7 +172,7 @@ class AsyncStream(AsyncIterator[Chunk]):
                 return wire, None
             fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
-            fault = self._client.error(error, self._tries)
+            fault = self._client.error(error, self._policy)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._is_closed or (task is not None and task.cancelling()):
@@ -172,5 +183,5 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     def _open(self) -> Any:
         request = self._received.request
-        options = self._client.call_options(self._tries, request.request_id)
-        return self._client.stub(self._tries.place).GenerateStream(request, **options)
+        options = self._client.call_options(self._policy, request.request_id)
+        return self._client.stub(self._policy.place).GenerateStream(request, **options)

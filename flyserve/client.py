@@ -1,4 +1,4 @@
-"""The blocking client: text in, tokens with verdicts out."""
+"""Blocking client: text in, tokens with verdicts out."""
 
 import threading
 import time
@@ -8,13 +8,20 @@ from typing import Any, ClassVar, Self, TypeVar, Unpack
 import grpc
 
 from fly.errors import FlyServeError, NotReady
-from flyserve.codec import deployment_from_wire, pieces_from_wire, response_from_wire, tokenize_to_wire
+from fly.request import ChatMessage, SamplingParams, SpeculationParams
+from fly.response import Chunk, DeploymentInfo, Response, TextToken
 from flyserve.core import ClientCore
 from flyserve.options import Prompt, RequestOptions, make_request
 from flyserve.received import ReceivedStream
-from flyserve.retries import Tries
-from flyserve.types import Chunk, Deployment, Message, Piece, Response, Sampling, Speculation
+from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import common_pb2, generation_pb2
+from protos.wire.generation import (
+    deployment_from_wire,
+    request_to_wire,
+    response_from_wire,
+    text_tokens_from_wire,
+    tokenize_to_wire,
+)
 
 T = TypeVar("T")
 
@@ -31,7 +38,7 @@ class Client(ClientCore):
         self.close()
 
     def close(self) -> None:
-        """Ends every call and every connection."""
+        """End every call and every connection."""
         for channel in self._release():
             channel.close()
 
@@ -39,86 +46,90 @@ class Client(ClientCore):
         self,
         prompt: Prompt,
         max_new_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
         *,
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Response:
-        """Generates a whole response; if its server is lost meanwhile, the next one begins again.
+        """Generate a whole response; if the connection is lost, generate it again at the next server.
 
         Args:
             prompt: Text, or token ids.
-            max_new_tokens: The server's default where it is None.
-            sampling: Greedy where it is None.
-            speculation: The server's default where it is None.
-            timeout_s: After which the work is given up everywhere; retries and their waits included.
-            options: The rest of a request, see `RequestOptions`.
+            max_new_tokens: None takes the deployment's default.
+            sampling: None is greedy.
+            speculation: None takes the deployment's default.
+            timeout_s: Seconds after which the call is cancelled everywhere; retries and their delays
+                included.
+            options: Other fields of a request, see `RequestOptions`.
 
         Raises:
-            InvalidRequest: A value that no server would take, or that this one rejected.
-            NotReady: No server is there, after the last retry.
-            Overloaded: Every server is full, after the last retry; says when to come back.
-            Unauthenticated: The server wants another token, or a certificate.
+            InvalidRequest: A value is invalid for every server, or this server rejected it.
+            NotReady: No server answered, after the last retry.
+            Overloaded: Every server is full, after the last retry; has a retry delay.
+            Unauthenticated: The server requires another token, or a certificate.
             DeadlineExceeded: `timeout_s` has passed.
-            FlyServeError: What else the server rejected, and why.
+            FlyServeError: The server reported another error.
         """
         request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
         return response_from_wire(
-            self._answer(lambda stub: stub.Generate, request, timeout_s, request.request_id)
+            self._call(lambda stub: stub.Generate, request_to_wire(request), timeout_s, request.request_id)
         )
 
     def stream(
         self,
         prompt: Prompt,
         max_new_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        speculation: Speculation | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
         *,
         timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> "Stream":
-        """As `generate`, but gives what is decided as it is decided.
+        """Stream a response as it is decided; otherwise as `generate`.
 
-        A stream that breaks is resumed from the tokens received, at this server or the next, where the rest
-        is sure to be what it would have been: in modes plain and exact, unless exact samples with coupling
+        A stream that breaks is resumed from the received tokens, at this server or the next one, if the
+        rest is certain to be the same: in modes plain and exact, unless exact samples with coupling
         rejection.
 
         Raises:
-            InvalidRequest: A value that no server would take. What the server rejects, the stream raises.
+            InvalidRequest: A value is invalid for every server. Errors of the server are raised by the
+                stream.
         """
         request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
         return Stream(self, ReceivedStream(request), self.begin(timeout_s))
 
-    def info(self, timeout_s: float | None = None) -> Deployment:
-        """What the deployment serves.
+    def info(self, timeout_s: float | None = None) -> DeploymentInfo:
+        """Return the models, defaults and limits of the deployment.
 
         Raises:
             FlyServeError: It serves nothing at present.
         """
-        return deployment_from_wire(self._answer(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s))
+        return deployment_from_wire(self._call(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s))
 
-    def tokenize(self, text: str | Sequence[Message], timeout_s: float | None = None) -> tuple[Piece, ...]:
-        """Token ids of a text as the server sees it, or of a conversation: the prompt of its next turn.
+    def tokenize(
+        self, text: str | Sequence[ChatMessage], timeout_s: float | None = None
+    ) -> tuple[TextToken, ...]:
+        """Return the tokens of a text, or of a conversation: the prompt of its next turn.
 
         Raises:
-            InvalidRequest: The text is too long, or the model has no chat template, or it rejects the turns.
-            FlyServeError: What else the server rejected, and why.
+            InvalidRequest: The text is too long, or the chat template is missing or rejects the messages.
+            FlyServeError: The server reported another error.
         """
         request = tokenize_to_wire(text)
-        return pieces_from_wire(self._answer(lambda stub: stub.Tokenize, request, timeout_s))
+        return text_tokens_from_wire(self._call(lambda stub: stub.Tokenize, request, timeout_s))
 
-    def _answer(
+    def _call(
         self, method: Callable[[Any], Any], request: Any, timeout_s: float | None, request_id: str = ""
     ) -> Any:
-        tries = self.begin(timeout_s)
+        policy = self.begin(timeout_s)
         while True:
             try:
-                answer = method(self.stub(tries.place))(request, **self.call_options(tries, request_id))
+                answer = method(self.stub(policy.place))(request, **self.call_options(policy, request_id))
             except grpc.RpcError as error:
-                wait_s = tries.again_after_s(self.error(error, tries), time.monotonic())
+                wait_s = policy.next_delay_s(self.error(error, policy), time.monotonic())
             else:
-                self.answered(tries)
+                self.answered(policy)
                 return answer
             time.sleep(wait_s)
 
@@ -126,21 +137,21 @@ class Client(ClientCore):
 class Stream(Iterator[Chunk]):
     """A response as it is decided: an iterator of its chunks, and a context manager.
 
-    Leaving it (`close`, the end of a `with` block, or letting go of it) cancels the rest. Iterating raises
-    what `Client.generate` raises, and `StreamBroken` where the connection is lost in mid-response and the
-    rest cannot be had as it would have been.
+    Leaving it (`close`, the end of a `with` block, or dropping the last reference) cancels the rest.
+    Iterating raises what `Client.generate` raises, and `StreamBroken` if the connection is lost in
+    mid-response and the rest cannot be resumed exactly.
     """
 
-    def __init__(self, client: Client, received: ReceivedStream, tries: Tries) -> None:
+    def __init__(self, client: Client, received: ReceivedStream, policy: RetryPolicy) -> None:
         self._client = client
         self._received = received
-        self._tries = tries
+        self._policy = policy
         self._call: Any = None
         self._closed = threading.Event()
 
     @property
     def response(self) -> Response:
-        """All that has been received."""
+        """Everything received so far."""
         return self._received.response
 
     def __enter__(self) -> Self:
@@ -150,7 +161,7 @@ class Stream(Iterator[Chunk]):
         self.close()
 
     def close(self) -> None:
-        """Cancels the rest; another thread that waits for a chunk sees the end."""
+        """Cancel the rest; another thread that waits for a chunk sees the end."""
         self._closed.set()
         if self._call is not None:
             self._call.cancel()
@@ -160,11 +171,11 @@ class Stream(Iterator[Chunk]):
             while not self._closed.is_set():
                 wire, fault = self._read()
                 if wire is not None:
-                    self._client.answered(self._tries)
+                    self._client.answered(self._policy)
                     return self._received.take(wire)
                 if self._received.is_finished or self._closed.is_set():
                     break
-                self._closed.wait(self._received.again_after_s(fault, self._tries, time.monotonic()))
+                self._closed.wait(self._received.next_delay_s(fault, self._policy, time.monotonic()))
         except BaseException:
             self.close()
             raise
@@ -172,7 +183,7 @@ class Stream(Iterator[Chunk]):
         raise StopIteration
 
     def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
-        """The next chunk, or why there is none."""
+        """Return the next chunk, or the reason why there is none."""
         try:
             if self._call is None:
                 self._call = self._open()
@@ -180,11 +191,11 @@ class Stream(Iterator[Chunk]):
         except StopIteration:
             fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
-            fault = self._client.error(error, self._tries)
+            fault = self._client.error(error, self._policy)
         self._call = None
         return None, fault
 
     def _open(self) -> Any:
         request = self._received.request
-        options = self._client.call_options(self._tries, request.request_id)
-        return self._client.stub(self._tries.place).GenerateStream(request, **options)
+        options = self._client.call_options(self._policy, request.request_id)
+        return self._client.stub(self._policy.place).GenerateStream(request, **options)

@@ -1,25 +1,13 @@
-"""Where a client connects to, how it is encrypted, and how the client says who it is."""
+"""Connection of a client: addresses, encryption and credentials."""
 
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from fly.errors import ConfigError
-
-OPTIONS: Sequence[tuple[str, Any]] = (
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    # The client's own retries know what is safe; gRPC's would multiply them.
-    ("grpc.enable_retries", 0),
-    # Sixteen choices with twenty log-probabilities a token exceed gRPC's 4 MiB.
-    ("grpc.max_receive_message_length", 64 << 20),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +15,9 @@ class Tls:
     """Files in PEM format.
 
     Attributes:
-        root: Certificates of who may sign the server's; None takes those that gRPC comes with.
-        certificate: The client's own, for servers that want one.
-        key: Of the client's own certificate.
+        root: Certificates of the authorities that may sign the server's certificate; None takes gRPC's own.
+        certificate: Certificate of the client, for servers that require one.
+        key: Key of the client's certificate.
     """
 
     root: str | Path | None = None
@@ -38,17 +26,17 @@ class Tls:
 
 
 TlsOption = bool | str | Path | Tls
-"""False is plaintext; True trusts the roots that gRPC comes with; a path trusts the roots in that file."""
+"""False is plaintext; True trusts gRPC's own root certificates; a path trusts those in that file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What a channel to any of the addresses is made of.
+    """Parameters of a channel to any of the addresses.
 
     Attributes:
         addresses: host:port each, in the order in which they are tried.
         credentials: None is plaintext.
-        metadata: Sent with every call.
+        metadata: Metadata of every call.
     """
 
     addresses: tuple[str, ...]
@@ -59,7 +47,7 @@ class Connection:
 def make_connection(
     address: str | Sequence[str], tls: TlsOption, token: str | None, allow_plaintext_token: bool
 ) -> Connection:
-    """Checks what a client is told of its servers.
+    """Check the parameters of a client.
 
     Raises:
         ConfigError: There is no address, a file cannot be read, or a token would travel in plaintext.
@@ -97,7 +85,7 @@ def _read(path: str | Path | None) -> bytes | None:
 
 
 def _is_local(address: str) -> bool:
-    """Whether what is sent there never leaves the machine."""
+    """Return True if data sent there never leaves the machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     host = address.rpartition("/")[2].removeprefix("ipv4:").removeprefix("ipv6:").removeprefix("dns:")

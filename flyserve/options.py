@@ -1,12 +1,10 @@
-"""What a caller may say of one request, beside the prompt."""
+"""Arguments of one request."""
 
 import uuid
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict, Unpack
 
-from flyserve.codec import request_to_wire
-from flyserve.types import Sampling, Speculation
-from protos.flyserve.v1 import generation_pb2
+from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
@@ -17,10 +15,10 @@ class RequestOptions(TypedDict, total=False):
 
     Attributes:
         stop: The response ends before the first of these strings.
-        n: Choices, made side by side; 1 by default.
-        logprobs: Tells log-probabilities, those of so many most likely tokens among them; 0 to 20.
-        cache_salt: Only requests with the same one share what the servers remember of a prompt.
-        priority: Higher runs first when work queues; 0 by default.
+        n: Number of choices, decoded in parallel; 1 by default.
+        logprobs: Return log-probabilities, also those of this many most likely tokens; 0 to 20.
+        cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
+        priority: Higher values run first when work queues; 0 by default.
         request_id: For logs, the server's too; drawn by default.
     """
 
@@ -35,23 +33,20 @@ class RequestOptions(TypedDict, total=False):
 def make_request(
     prompt: Prompt,
     max_new_tokens: int | None = None,
-    sampling: Sampling | None = None,
-    speculation: Speculation | None = None,
-    *,
-    stop: Sequence[str] = (),
-    n: int | None = None,
-    logprobs: int | None = None,
-    cache_salt: str = "",
-    priority: int = 0,
-    request_id: str = "",
-) -> generation_pb2.GenerateRequest:
-    """What the wire can carry; the server judges it.
-
-    Raises:
-        InvalidRequest: A value that the wire cannot carry.
-    """
-    numbers = {"max_new_tokens": max_new_tokens, "n": n, "logprobs": logprobs, "priority": priority}
-    names = {"cache_salt": cache_salt, "request_id": request_id or uuid.uuid4().hex}
-    return request_to_wire(
-        prompt, sampling or Sampling(), speculation or Speculation(), {**numbers, **names, "stop": stop}
+    sampling: SamplingParams | None = None,
+    speculation: SpeculationParams | None = None,
+    **options: Unpack[RequestOptions],
+) -> GenerateRequest:
+    """Return the request; the wire and the server check it."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given["request_id"] = given.get("request_id") or uuid.uuid4().hex
+    # A text in place of a list is left as it is: the wire rejects it.
+    if isinstance(given.get("stop"), list):
+        given["stop"] = tuple(given["stop"])
+    return GenerateRequest(
+        prompt=prompt if isinstance(prompt, str) else tuple(prompt),
+        max_new_tokens=max_new_tokens,
+        sampling=sampling or SamplingParams(),
+        speculation=speculation or SpeculationParams(),
+        **given,
     )

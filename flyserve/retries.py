@@ -1,4 +1,4 @@
-"""When a call is tried again, and where: a pure policy, shared by both clients."""
+"""Retries of a call: when, and at which server. Pure, and shared by both clients."""
 
 import random
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from fly.errors import DeadlineExceeded, FlyServeError, NotReady, Overloaded
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _SHORTEST_SHARE = 0.5
-"""A wait of the client's own choosing is drawn between this share of it and all of it."""
+"""A delay that the client chooses is drawn between this share of it and all of it."""
 _LARGEST_EXCESS = 0.25
-"""A wait that the server asks for is drawn between it and so much more: never less."""
+"""A delay that the server requests is drawn between it and this share more, never less."""
 
 
-class Tries:
-    """The tries of one call, within one deadline.
+class RetryPolicy:
+    """Retries of one call, within one deadline.
 
-    Only what is safe is tried again: a server that is not there or not ready, and one that is full and says
-    when to come back. After a failure it is the turn of the next address, at once unless that one has asked
-    for patience itself; waits at one address double from a tenth of a second to five.
+    Only safe calls are retried: at a server that does not answer or is not ready, and at a full one that
+    sends a retry delay. After a failure the next address is tried, immediately unless that one has
+    requested a delay itself. Delays at one address double from 0.1 to 5 seconds.
 
     Attributes:
-        place: Index of the address whose turn it is.
+        place: Index of the address to try next.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Tries:
         now: float,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """Begins a call.
+        """Begin a call.
 
         Args:
-            retries: Further tries in a row; progress begins a new row.
-            num_places: Addresses.
-            place: The one to begin with.
-            timeout_s: Of the whole call, waits included; None is for ever.
+            retries: Most consecutive retries; progress resets the count.
+            num_places: Number of addresses.
+            place: Index of the first address to try.
+            timeout_s: Timeout of the whole call, delays included; None is no timeout.
             now: Clock reading in seconds.
-            draw: A number from 0 to 1, which spreads the waits of many clients.
+            draw: Returns a number from 0 to 1, which spreads the delays of many clients.
         """
         self.place = place
         self._retries = retries
@@ -52,7 +52,7 @@ class Tries:
         self._not_before: dict[int, float] = {}
 
     def remaining_s(self, now: float) -> float | None:
-        """Seconds that are left for the next try; None where there is no deadline.
+        """Return the seconds left for the next attempt; None if there is no deadline.
 
         Raises:
             DeadlineExceeded: None are left.
@@ -64,14 +64,14 @@ class Tries:
         return self._deadline - now
 
     def progressed(self) -> None:
-        """The server answered: later failures are counted from here on."""
+        """Reset the count of failures: the server answered."""
         self._failures = 0
 
-    def again_after_s(self, error: FlyServeError, now: float) -> float:
-        """Seconds to wait before the next try, at `place`.
+    def next_delay_s(self, error: FlyServeError, now: float) -> float:
+        """Return the seconds to wait before the next attempt, at `place`.
 
         Raises:
-            FlyServeError: The error itself, where another try is unsafe, one too many, or too late.
+            FlyServeError: The error itself, if a retry is unsafe, one too many, or too late.
         """
         delay_s = self._delay_s(error)
         self._failures += 1
@@ -85,7 +85,7 @@ class Tries:
         return wait_s
 
     def _delay_s(self, error: FlyServeError) -> float | None:
-        """How long the failed address is left alone; None where no other try is safe."""
+        """Return the delay of the failed address; None if no retry is safe."""
         if isinstance(error, Overloaded) and error.retry_after_s > 0:
             return error.retry_after_s * (1 + _LARGEST_EXCESS * self._draw())
         if isinstance(error, NotReady):

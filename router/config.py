@@ -1,15 +1,18 @@
 """Configuration of one router."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
-from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
+from fly.request import DraftLength, RuleOverrides, SpeculationParams
+from fly.types import DraftLengthPolicy, FlyRule, Mode
 from router.policies import POLICIES
-from router.requests.request import RULE_FIELDS
+from router.requests.planning import SpeculationPlan
 from services.common.config import Config
+from services.common.derived_model import with_fields_of
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.service_config import ProcessSection
@@ -75,11 +78,19 @@ class DraftLengthConfig(Config):
     """Most draft tokens of one round; 15 and the pending token make one tile of 16 rows."""
 
 
-class SpeculationConfig(Config):
-    """Speculation of a request that does not set its own.
+def _from_zero(kind: Any) -> Any:
+    """Limit a number to 0 and above."""
+    if kind is float:
+        return Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    return Annotated[int, Field(ge=0)] if kind is int else kind
 
-    The fields from `window` on change the preset, each as the field of `FlyRule` with the same name. A
-    request that names a preset itself gets that preset unchanged.
+
+@with_fields_of(SpeculationParams, _from_zero, {"sub_drafter": True})
+class SpeculationConfig(Config):
+    """Speculation of a request that does not set its own; its fields are those of `SpeculationParams`.
+
+    The fields of the rule change the preset. A request that names a preset itself starts from that preset
+    without these changes.
     """
 
     mode: Mode = Mode.FLY
@@ -92,44 +103,40 @@ class SpeculationConfig(Config):
     draft_length: DraftLengthConfig = DraftLengthConfig()
     """Length of the drafts."""
 
-    sub_drafter: bool = True
-    """Allow the drafter to use its sub-drafter."""
-
     window: int | None = Field(None, ge=1)
     """Number of draft tokens after a mismatch that must all match for it to be accepted."""
 
-    threshold: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Entropy of the target below which a mismatch is rejected, in the unit of `entropy`."""
-
-    tail: Tail | None = None
-    """Treatment of a mismatch whose window reaches beyond the draft: `reject` or `carry`."""
-
-    carry_after: int | None = Field(None, ge=0)
-    """Number of matches that must follow a mismatch before its window is carried into the next draft; at
-    most `window`."""
-
-    guard_stops: bool | None = None
-    """Never accept or overrule a stop token at a mismatch, and let no window reach across one."""
-
-    guard_excluded: bool | None = None
-    """Never accept a draft token that the sampling filters exclude."""
-
-    strict_prefix_tokens: int | None = Field(None, ge=0)
-    """Number of tokens at the start of a response that are decoded exactly."""
-
-    entropy: EntropyEstimator | None = None
-    """Estimator of the entropy of the target's distribution."""
+    @property
+    def plan(self) -> SpeculationPlan:
+        """Speculation of a request that sets nothing."""
+        return SpeculationPlan(
+            mode=self.mode,
+            fly_rule=self.rule,
+            draft_length=self.draft_length.max,
+            sub_drafter=self._given("sub_drafter"),
+            draft_length_policy=self.draft_length.policy,
+        )
 
     @property
-    def changes(self) -> dict[str, Any]:
-        """Fields that change the preset."""
-        said = {name: getattr(self, name) for name in RULE_FIELDS}
-        return {name: value for name, value in said.items() if value is not None}
+    def params(self) -> SpeculationParams:
+        """The same as a request that sets everything, every field of the rule included."""
+        return SpeculationParams(
+            mode=self.mode,
+            preset=self.preset,
+            draft_length=DraftLength(self.draft_length.policy, self.draft_length.max),
+            sub_drafter=self._given("sub_drafter"),
+            **{each.name: getattr(self.rule, each.name) for each in fields(RuleOverrides)},
+        )
 
     @property
     def rule(self) -> FlyRule:
         """Rule of mode `fly`."""
-        return tuned(PRESETS[self.preset], self.changes)
+        changes = RuleOverrides(**{each.name: self._given(each.name) for each in fields(RuleOverrides)})
+        return tuned(PRESETS[self.preset], changes.changes)
+
+    def _given(self, name: str) -> Any:
+        """Return a field that comes from `SpeculationParams`."""
+        return getattr(self, name)
 
     @field_validator("preset")
     @classmethod
@@ -140,8 +147,9 @@ class SpeculationConfig(Config):
 
     @model_validator(mode="after")
     def _carries_within_the_window(self) -> Self:
-        if self.carry_after is not None and self.carry_after > self.rule.window:
-            raise ValueError(f"carry_after is {self.carry_after}, at most the window of {self.rule.window}")
+        found = self._given("carry_after")
+        if found is not None and found > self.rule.window:
+            raise ValueError(f"carry_after is {found}, at most the window of {self.rule.window}")
         return self
 
 

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from fly.messages import Role
-from fly.statistics import Statistics
+from fly.response import Statistics
 from fly.types import Decision, FinishReason, Mode, RejectionReason, Verdict
 from services.common.telemetry.buckets import LONG_SECONDS, SECONDS, TOKENS
 

@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 
 from fly.errors import InvalidRequest
 from fly.messages import Role
+from fly.presets import PRESETS
+from fly.request import GenerateRequest
+from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from router.admission.admission import Admission
-from router.deployment_info import describe
-from router.generation.choices import EmitOfChoice, generate_choices, with_write_timeout
-from router.generation.generation import RouterContext
+from router.generation.choices import generate_choices, with_write_timeout
+from router.generation.generation import Emit, RouterContext
+from router.generation.header import Header
 from router.generation.observation import observed_request
-from router.generation.response import DeploymentInfo, Header, Origin
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.deadline import Deadline
-from router.requests.request import GenerateRequest, PreparedRequest
+from router.requests.request import PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import current_caller
 from router.security.quotas import Quotas
@@ -40,10 +42,20 @@ class GenerationService:
         """Return the models, defaults and limits of this deployment.
 
         Raises:
-            NotReady: No target is available within `replica_wait_s`.
+            NotReady: No target became ready in time.
         """
         target, drafter = await self._paired()
-        return describe(target.info, drafter.info if drafter else None, self._context.config)
+        config = self._context.config
+        return DeploymentInfo(
+            target=target.info,
+            drafter=drafter.info if drafter else None,
+            default_speculation=config.speculation.params,
+            max_new_tokens_limit=config.limits.max_new_tokens,
+            draft_length_limit=config.limits.draft_length,
+            choices_limit=config.limits.choices,
+            logprobs_limit=config.limits.logprobs,
+            presets=tuple(PRESETS),
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -54,7 +66,7 @@ class GenerationService:
         self,
         request: GenerateRequest,
         time_remaining_s: float | None,
-        make_emit: Callable[[Header], EmitOfChoice],
+        emit: Emit,
         traceparent: str = "",
     ) -> Header:
         """Check, admit and generate one request. All its work ends with this call, also after an error.
@@ -62,8 +74,7 @@ class GenerationService:
         Args:
             request: The request as received.
             time_remaining_s: Time until the deadline; None for no deadline.
-            make_emit: Called with the header once the request is accepted; returns the function that sends
-                pieces.
+            emit: Sends each chunk as it is decided.
             traceparent: W3C trace context of the client, if any.
 
         Raises:
@@ -84,25 +95,23 @@ class GenerationService:
             observed.accepted(prepared)
             async with self._admission.slot(tenant, deadline):
                 observed.admitted()
-                with with_write_timeout(make_emit(header), context.config.write_timeout_s) as emit:
-                    await generate_choices(context, prepared, started, deadline, emit)
+                with with_write_timeout(
+                    _with_header(emit, header), context.config.write_timeout_s
+                ) as emit_in_time:
+                    await generate_choices(context, prepared, started, deadline, emit_in_time)
         return header
 
-    async def tokenize(self, text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the token ids of a text, and the text of each token.
+    async def tokenize(self, text: str) -> tuple[TextToken, ...]:
+        """Return the tokens of a text.
 
         Raises:
             InvalidRequest: The text is too long.
         """
         limit = self._context.config.limits.prompt_characters
         if len(text) > limit:
-            raise InvalidRequest.of(
-                "text",
-                _too_long("has", len(text), limit),
-            )
+            raise InvalidRequest.of("text", _too_long("has", len(text), limit))
         tokenizer = self._context.tokenizer
-        ids = tuple(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
-        return ids, tuple(tokenizer.pieces(ids))
+        return self._text_tokens(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
 
     async def render_chat(
         self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
@@ -125,12 +134,12 @@ class GenerationService:
         template = self._context.chat_template
         return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
 
-    async def tokenize_chat(
-        self, messages: Sequence[Mapping[str, str]]
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the token ids of a conversation and the text of each token; raises as `render_chat`."""
-        ids = await self.render_chat(messages, {})
-        return ids, tuple(self._context.tokenizer.pieces(ids))
+    async def tokenize_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[TextToken, ...]:
+        """Return the tokens of a conversation; raises what `render_chat` does."""
+        return self._text_tokens(await self.render_chat(messages, {}))
+
+    def _text_tokens(self, ids: Sequence[int]) -> tuple[TextToken, ...]:
+        return tuple(map(TextToken, ids, self._context.tokenizer.pieces(ids)))
 
     async def close(self) -> None:
         """Close the connections to all replicas."""
@@ -162,9 +171,22 @@ def _too_long(verb: str, length: int, limit: int) -> str:
 
 def _header(request: PreparedRequest) -> Header:
     origin = Origin(
-        request.plan.mode, request.sampling.seed, request.weight_fingerprint, request.max_new_tokens
+        mode=request.plan.mode,
+        seed=request.seed,
+        weight_fingerprint=request.weight_fingerprint,
+        max_new_tokens=request.max_new_tokens,
     )
     return Header(request.request_id, len(request.prompt_ids), origin)
+
+
+def _with_header(emit: Emit, header: Header) -> Emit:
+    """Add the header to the first chunk."""
+    unsent = [header]
+
+    async def emit_with_header(chunk: Chunk) -> None:
+        await emit(replace(chunk, **unsent.pop()._asdict()) if unsent else chunk)
+
+    return emit_with_header
 
 
 async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:

@@ -1,13 +1,17 @@
-"""The public gRPC service: the wire's form of requests and responses."""
+"""Public gRPC service: converts requests and responses from and to the wire."""
 
 from collections import defaultdict
 from typing import Any
 
+from fly.response import Chunk, Response, join_chunks
 from protos.flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
-from router.codec.generation import request_from_wire
-from router.codec.response import info_to_wire, piece_to_wire, response_to_wire
-from router.generation.choices import EmitOfChoice
-from router.generation.response import Header, Piece
+from protos.wire.generation import (
+    chunk_to_wire,
+    deployment_to_wire,
+    request_from_wire,
+    response_to_wire,
+    text_tokens_to_wire,
+)
 from router.service import GenerationService
 from services.common.telemetry.tracing import traceparent_in
 
@@ -15,48 +19,49 @@ SERVICE_NAME = "flyserve.v1.Generation"
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
-    """Serves requests for text by gRPC."""
+    """Serves requests for text over gRPC."""
 
     def __init__(self, service: GenerationService) -> None:
         self._service = service
 
-    async def Info(self, request: common_pb2.InfoRequest, context: Any) -> generation_pb2.GenerationInfo:
-        return info_to_wire(await self._service.describe())
+    async def Info(self, request: common_pb2.InfoRequest, context: Any) -> generation_pb2.DeploymentInfo:
+        return deployment_to_wire(await self._service.describe())
 
     async def Generate(
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> generation_pb2.GenerateResponse:
-        pieces: defaultdict[int, list[Piece]] = defaultdict(list)
+        chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
 
-        async def collect(index: int, piece: Piece) -> None:
-            pieces[index].append(piece)
+        async def collect(chunk: Chunk) -> None:
+            chunks[chunk.choice_index].append(chunk)
 
-        wanted = request_from_wire(request)
         trace = traceparent_in(context.invocation_metadata())
-        header = await self._service.serve(wanted, context.time_remaining(), lambda header: collect, trace)
-        return response_to_wire(header, [pieces[index] for index in sorted(pieces)])
+        header = await self._service.serve(
+            request_from_wire(request), context.time_remaining(), collect, trace
+        )
+        warnings = [warning for index in sorted(chunks) for warning in chunks[index][-1].warnings]
+        response = Response(
+            request_id=header.request_id,
+            choices=tuple(join_chunks(index, chunks[index]) for index in sorted(chunks)),
+            prompt_tokens=header.prompt_tokens,
+            warnings=tuple(dict.fromkeys(warnings)),
+        )
+        return response_to_wire(response)
 
-    # A coroutine that writes, not a generator: it is left the moment that the call ends.
+    # NOTE: a coroutine that writes, not a generator: it is cancelled at the moment when the call ends.
     async def GenerateStream(  # type: ignore[override]
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> None:
-        def make_emit(header: Header) -> EmitOfChoice:
-            unsent: list[Header] = [header]
+        async def emit(chunk: Chunk) -> None:
+            await context.write(chunk_to_wire(chunk))
 
-            async def emit(index: int, piece: Piece) -> None:
-                await context.write(piece_to_wire(index, piece, unsent.pop() if unsent else None))
-
-            return emit
-
-        wanted, trace = request_from_wire(request), traceparent_in(context.invocation_metadata())
-        await self._service.serve(wanted, context.time_remaining(), make_emit, trace)
+        trace = traceparent_in(context.invocation_metadata())
+        await self._service.serve(request_from_wire(request), context.time_remaining(), emit, trace)
 
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Any
     ) -> generation_pb2.TokenizeResponse:
         if request.messages:
-            messages = [{"role": turn.role, "content": turn.content} for turn in request.messages]
-            ids, pieces = await self._service.tokenize_chat(messages)
-        else:
-            ids, pieces = await self._service.tokenize(request.text)
-        return generation_pb2.TokenizeResponse(ids=ids, pieces=pieces)
+            messages = [{"role": message.role, "content": message.content} for message in request.messages]
+            return text_tokens_to_wire(await self._service.tokenize_chat(messages))
+        return text_tokens_to_wire(await self._service.tokenize(request.text))

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from benchmarks.harness.system import Service
+from fly.request import DraftLength, SamplingParams, SpeculationParams
+from fly.response import Response, Statistics
 from fly.types import DraftLengthPolicy, Mode
 from flyserve.bench.statistics import mean_tau
 from flyserve.client import Client
-from flyserve.types import Response, Sampling, Speculation, Statistics
 
 _TIMEOUT_S = 600.0
 _MAX_NEW_TOKENS = 512
@@ -21,13 +22,12 @@ def speculation(
     is_goodput: bool = False,
     sub_drafter: bool | None = None,
     preset: str | None = None,
-) -> Speculation:
+) -> SpeculationParams:
     """Return a way of decoding; what is None is left to the deployment."""
-    return Speculation(
+    return SpeculationParams(
         mode=mode,
         preset=preset,
-        draft_length=draft_length,
-        draft_length_policy=DraftLengthPolicy.GOODPUT if is_goodput else None,
+        draft_length=DraftLength(DraftLengthPolicy.GOODPUT if is_goodput else None, draft_length),
         sub_drafter=sub_drafter,
     )
 
@@ -35,18 +35,18 @@ def speculation(
 PLAIN = speculation(Mode.PLAIN)
 
 
-def with_draft_length(way: Speculation, draft_length: int) -> Speculation:
+def with_draft_length(way: SpeculationParams, draft_length: int) -> SpeculationParams:
     """Return the same way of decoding with drafts of another length."""
-    return replace(way, draft_length=draft_length)
+    return replace(way, draft_length=replace(way.draft_length, max=draft_length))
 
 
 def generate(
     client: Client,
     prompt: Sequence[int] | str,
     max_new_tokens: int,
-    way: Speculation,
+    way: SpeculationParams,
     cache_salt: str = "",
-    sampling: Sampling | None = None,
+    sampling: SamplingParams | None = None,
     ignore_eos: bool = False,
 ) -> tuple[Response, float]:
     """Return a response and its seconds, from the call to the whole response.
@@ -58,7 +58,7 @@ def generate(
     response = client.generate(
         prompt,
         max_new_tokens,
-        sampling or Sampling(ignore_eos=ignore_eos),
+        sampling or SamplingParams(ignore_eos=ignore_eos),
         way,
         timeout_s=_TIMEOUT_S,
         cache_salt=cache_salt,
@@ -88,7 +88,7 @@ class Block:
 def run_block(
     router: Service,
     setting: str,
-    way: Speculation,
+    way: SpeculationParams,
     prompts: Sequence[Sequence[int]],
     at_once: int,
     max_new_tokens: int = _MAX_NEW_TOKENS,

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from fly.response import Chunk, Statistics
 from flyserve.bench.comparison import rotated
-from flyserve.types import Chunk, Statistics
 
 _MAX_NEW_TOKENS = 512
 _USUAL_TOKENS = 120

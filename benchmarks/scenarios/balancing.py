@@ -111,7 +111,7 @@ async def measure(policy: str, exponent: float, plan: Plan, advance: Advance = l
                 request = pb.GenerateRequest(
                     prompt_token_ids=pb.TokenIds(ids=prompt),
                     max_new_tokens=plan.new_tokens,
-                    speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_PLAIN),
+                    speculation=pb.SpeculationParams(mode=pb.MODE_PLAIN),
                 )
                 await stub.Generate(request)
                 advance()

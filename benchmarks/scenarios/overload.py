@@ -105,7 +105,7 @@ class Sender:
         request = pb.GenerateRequest(
             prompt_token_ids=pb.TokenIds(ids=[16 + number % 4000, 16 + number // 4000, 20, 21]),
             max_new_tokens=self._new_tokens,
-            speculation=pb.SpeculationParams(mode=pb.SPECULATION_MODE_PLAIN),
+            speculation=pb.SpeculationParams(mode=pb.MODE_PLAIN),
         )
         try:
             await self._stub.Generate(request, timeout=self._timeout_s)

@@ -86,7 +86,7 @@ class Simulation:
         if decision.rejection is not None:
             outcome.rejections[decision.rejection] += 1
         for decided in decision.decided:
-            response.append(decided.token)
+            response.append(decided.id)
             outcome.verdicts[decided.verdict] += 1
             if self._is_finished(response):
                 return

@@ -10,19 +10,20 @@ from uuid import uuid4
 
 from rich.console import Console
 
+from fly.request import SpeculationParams
+from fly.response import Statistics
 from fly.types import Mode
 from flyserve.bench.progress import Advance, progress_bar
 from flyserve.bench.summary import Summary, summarize
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
-from flyserve.types import Speculation, Statistics
 
 BASELINE = "plain"
 SETTINGS = {
-    BASELINE: Speculation(mode=Mode.PLAIN),
-    "exact": Speculation(mode=Mode.EXACT, sub_drafter=False),
-    "FLy": Speculation(mode=Mode.FLY, sub_drafter=False),
-    "FLy + sub-drafter": Speculation(mode=Mode.FLY, sub_drafter=True),
+    BASELINE: SpeculationParams(mode=Mode.PLAIN),
+    "exact": SpeculationParams(mode=Mode.EXACT, sub_drafter=False),
+    "FLy": SpeculationParams(mode=Mode.FLY, sub_drafter=False),
+    "FLy + sub-drafter": SpeculationParams(mode=Mode.FLY, sub_drafter=True),
 }
 """The ways of decoding by name, in the order of the table."""
 _TIMEOUT_S = 120.0

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from fly.errors import FlyServeError
+from fly.request import ChatMessage
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
 from flyserve.cli.show import is_coloured, print_json, show_legend, show_notes, show_text
 from flyserve.cli.terminal import START_FIRST, messages, output, print_error, reported_errors
 from flyserve.client import Client, Stream
-from flyserve.types import Message
 
 EXAMPLES = """Examples:
 
@@ -22,26 +22,26 @@ flyserve chat --system "Answer in one sentence."
 
 printf 'Hello!\\nAnd again?\\n' | flyserve chat --json"""
 
-_HELP = "/new forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+_HELP = "/new starts a new conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
 
 Ask = Callable[[tuple[int, ...]], Stream]
-"""Streams what follows a prompt."""
+"""Streams the continuation of a prompt."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What has been said.
+    """Messages of a conversation.
 
     Attributes:
-        system: Said first, where it is not empty.
-        turns: User and assistant, by turns.
+        system: First message, if it is not empty.
+        turns: Messages of user and assistant, alternating.
     """
 
     system: str = ""
-    turns: list[Message] = field(default_factory=list)
+    turns: list[ChatMessage] = field(default_factory=list)
 
-    def messages(self) -> list[Message]:
-        return [*([Message("system", self.system)] if self.system else []), *self.turns]
+    def messages(self) -> list[ChatMessage]:
+        return [*([ChatMessage("system", self.system)] if self.system else []), *self.turns]
 
 
 @grouped
@@ -49,24 +49,20 @@ def chat(
     sampling: SamplingOptions,
     speculation: SpeculationOptions,
     connection: ConnectionOptions,
-    system: Annotated[str, typer.Option(help="Said to the model before all else.")] = "",
+    system: Annotated[str, typer.Option(help="System message.")] = "",
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each answer as one JSON object.")] = False,
 ) -> None:
-    """Talk with the model, by its chat template; each token is coloured by how it came to be.
+    """Talk with the model, by its chat template; each token is coloured by its verdict.
 
-    On a terminal: /new forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer. From a pipe
-    every line is a turn, and the first error ends the conversation.
+    On a terminal: /new starts a new conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer. From a
+    pipe every line is a turn, and the first error ends the conversation.
     """
     with reported_errors(START_FIRST), connection.client() as client:
 
         def ask(prompt: tuple[int, ...]) -> Stream:
             return client.stream(
-                prompt,
-                max_new_tokens,
-                sampling.sampling(),
-                speculation.speculation(),
-                timeout_s=connection.timeout_s,
+                prompt, max_new_tokens, sampling, speculation, timeout_s=connection.timeout_s
             )
 
         is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -83,10 +79,10 @@ def chat(
 def _take_turn(
     client: Client, ask: Ask, conversation: Conversation, line: str, as_json: bool, is_interactive: bool
 ) -> None:
-    """Says a line and shows the answer; a turn that failed is as if it had never been."""
-    conversation.turns.append(Message("user", line))
+    """Send a line and show the answer; drop a turn that failed."""
+    conversation.turns.append(ChatMessage("user", line))
     try:
-        prompt = tuple(piece.id for piece in client.tokenize(conversation.messages()))
+        prompt = tuple(token.id for token in client.tokenize(conversation.messages()))
         answer = _show_answer(ask(prompt), as_json, is_interactive)
     except FlyServeError as error:
         if not is_interactive:
@@ -94,11 +90,11 @@ def _take_turn(
         conversation.turns.pop()
         print_error(error, START_FIRST)
         return
-    conversation.turns.append(Message("assistant", answer))
+    conversation.turns.append(ChatMessage("assistant", answer))
 
 
 def _show_answer(stream: Stream, as_json: bool, is_interactive: bool) -> str:
-    """The text of an answer, or what came of it before Ctrl-C."""
+    """Show an answer and return its text, or the part that arrived before Ctrl-C."""
     with stream:
         try:
             if as_json:
@@ -124,7 +120,7 @@ def _greet(client: Client) -> None:
 
 
 def _typed() -> Iterator[str]:
-    """What a person types, line by line, with a history to go back in."""
+    """Yield the lines that a person types, with a history."""
     with suppress(ImportError):
         import readline  # noqa: F401
     while True:

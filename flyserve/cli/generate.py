@@ -10,6 +10,7 @@ from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
 from flyserve.cli.show import print_json, print_json_lines, show, show_choices
 from flyserve.cli.terminal import START_FIRST, reported_errors
+from flyserve.options import RequestOptions
 
 EXAMPLES = """Examples:
 
@@ -20,8 +21,8 @@ cat question.txt | flyserve generate - --mode exact --temperature 0.7 --seed 1
 flyserve generate "Hello" --json | jq .choices[0].statistics.tau"""
 
 
-class Form(Enum):
-    """How a response is printed."""
+class OutputFormat(Enum):
+    """Format of a printed response."""
 
     TEXT = "text"
     JSON = "json"
@@ -35,19 +36,19 @@ def generate(
     speculation: SpeculationOptions,
     connection: ConnectionOptions,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest response in tokens.")] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="Choices, made side by side.")] = 1,
+    n: Annotated[int, typer.Option("--n", min=1, help="Choices, decoded in parallel.")] = 1,
     stop: Annotated[
         list[str] | None, typer.Option(help="The response ends before this text; may repeat.")
     ] = None,
     logprobs: Annotated[
-        int | None, typer.Option(min=0, max=20, help="As JSON: so many likeliest tokens each.")
+        int | None, typer.Option(min=0, max=20, help="With JSON: number of likeliest tokens per position.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
     as_lines: Annotated[
-        bool, typer.Option("--json-lines", help="Print one JSON object per chunk, as it comes.")
+        bool, typer.Option("--json-lines", help="Print one JSON object per chunk, as it arrives.")
     ] = False,
 ) -> None:
-    """Generate a response and show how each token came to be.
+    """Generate a response and show the verdict of each token.
 
     On a terminal each token is coloured by its verdict; in a pipe, or with NO_COLOR set, only the text goes
     to standard output. Warnings and a line of statistics go to standard error.
@@ -55,23 +56,20 @@ def generate(
     form = _form(as_json, as_lines, logprobs)
     text = sys.stdin.read() if prompt == "-" else prompt
     with reported_errors(START_FIRST), connection.client() as client:
-        request = (text, max_new_tokens, sampling.sampling(), speculation.speculation())
-        if form is Form.JSON or (form is Form.TEXT and n > 1):
-            response = client.generate(
-                *request, stop=stop or (), n=n, logprobs=logprobs, timeout_s=connection.timeout_s
-            )
-            (print_json if form is Form.JSON else show_choices)(response)
+        request = (text, max_new_tokens, sampling, speculation)
+        options = RequestOptions(stop=stop or (), n=n, logprobs=logprobs)
+        if form is OutputFormat.JSON or (form is OutputFormat.TEXT and n > 1):
+            response = client.generate(*request, timeout_s=connection.timeout_s, **options)
+            (print_json if form is OutputFormat.JSON else show_choices)(response)
             return
-        with client.stream(
-            *request, stop=stop or (), n=n, logprobs=logprobs, timeout_s=connection.timeout_s
-        ) as stream:
-            (print_json_lines if form is Form.LINES else show)(stream)
+        with client.stream(*request, timeout_s=connection.timeout_s, **options) as stream:
+            (print_json_lines if form is OutputFormat.LINES else show)(stream)
 
 
-def _form(as_json: bool, as_lines: bool, logprobs: int | None) -> Form:
+def _form(as_json: bool, as_lines: bool, logprobs: int | None) -> OutputFormat:
     if as_json and as_lines:
         raise typer.BadParameter("excludes --json", param_hint="--json-lines")
-    form = Form.JSON if as_json else Form.LINES if as_lines else Form.TEXT
-    if logprobs is not None and form is Form.TEXT:
-        raise typer.BadParameter("is told with --json or --json-lines only", param_hint="--logprobs")
+    form = OutputFormat.JSON if as_json else OutputFormat.LINES if as_lines else OutputFormat.TEXT
+    if logprobs is not None and form is OutputFormat.TEXT:
+        raise typer.BadParameter("needs --json or --json-lines", param_hint="--logprobs")
     return form

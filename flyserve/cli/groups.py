@@ -1,31 +1,34 @@
-"""Groups of options as dataclasses: a command takes a group as one parameter, its help shows every option."""
+"""Groups of options: a command takes a dataclass as one parameter, and its help shows an option per field."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 R = TypeVar("R")
 
 
 def grouped(command: Callable[..., R]) -> Callable[..., R]:
-    """A command for typer, with each parameter that is a dataclass spread into its fields.
+    """Return a command for typer in which each dataclass parameter is replaced by options.
 
-    The fields of such a dataclass are annotated as typer's parameters are. When the command runs, it gets the
-    dataclass itself.
+    A parameter `Annotated[Kind, {"field": typer.Option(...)}]` becomes an option for each listed field. A
+    dataclass without such a table becomes an option for each of its fields, which are annotated as typer's
+    parameters are. When the command runs, it receives the dataclass itself.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type[Any]] = {name: kind for name, kind in hints.items() if _is_group(kind)}
+    groups = {name: _options(hint) for name, hint in hints.items() if _dataclass_of(hint) is not None}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         own = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        parameters += _spread(groups[name]) if name in groups else [own]
+        parameters += groups.get(name, [own])
 
     @wraps(command)
     def run(**values: Any) -> R:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        for name, options in groups.items():
+            given = {option.name: values.pop(option.name) for option in options}
+            kind: Any = _dataclass_of(hints[name])
+            values[name] = kind(**{field: value for field, value in given.items() if value is not None})
         return command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -33,22 +36,19 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
     return run
 
 
-def _is_group(kind: object) -> bool:
-    return isinstance(kind, type) and is_dataclass(kind)
+def _dataclass_of(hint: Any) -> type | None:
+    kind = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 
-def _spread(group: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
+def _options(hint: Any) -> list[inspect.Parameter]:
+    """Return the options of a dataclass."""
+    kind: Any = _dataclass_of(hint)
+    own = get_type_hints(kind, include_extras=True)
+    table: Mapping[str, Any] = hint.__metadata__[0] if hasattr(hint, "__metadata__") else {}
+    annotations = {name: Annotated[own[name], option] for name, option in table.items()} or own
+    defaults = {each.name: None if each.default is MISSING else each.default for each in fields(kind)}
     return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field),
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
+        for name, annotation in annotations.items()
     ]
-
-
-def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default

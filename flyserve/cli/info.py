@@ -1,10 +1,9 @@
-"""`flyserve info`: what a deployment serves, live."""
+"""`flyserve info`: models, defaults and limits of a deployment, live."""
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from enum import Enum
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -12,12 +11,13 @@ from rich.live import Live
 from rich.text import Text
 
 from fly.errors import FlyServeError
+from fly.messages import ModelInfo
+from fly.response import DeploymentInfo
 from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions
-from flyserve.cli.show import print_json
+from flyserve.cli.show import print_json, to_plain
 from flyserve.cli.terminal import START_FIRST, output, reported_errors
 from flyserve.client import Client
-from flyserve.types import Deployment, Model
 
 EXAMPLES = """Examples:
 
@@ -32,25 +32,25 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a deployment says of itself at one moment.
+    """Answer of a deployment at one moment.
 
     Attributes:
-        deployment: Models, defaults and limits, as the public service tells them.
-        answered_in_s: How long it took to say so.
+        deployment: Models, defaults and limits, as the public service returns them.
+        answered_in_s: Time until the answer arrived.
     """
 
-    deployment: Deployment
+    deployment: DeploymentInfo
     answered_in_s: float
 
 
 @grouped
 def info(
     connection: ConnectionOptions,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per look.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per update.")] = False,
 ) -> None:
-    """Show what a deployment serves: its models, what a request gets by default, and its limits."""
+    """Show what a deployment serves: its models, the defaults of a request, and its limits."""
     with reported_errors(START_FIRST), connection.client() as client:
         timeout_s = connection.timeout_s or _TIMEOUT_S
         if not watch:
@@ -64,7 +64,7 @@ def info(
 
 
 def read_status(client: Client, timeout_s: float) -> Status:
-    """Asks the deployment.
+    """Request the status of the deployment.
 
     Raises:
         FlyServeError: It does not answer, or serves nothing at present.
@@ -75,21 +75,21 @@ def read_status(client: Client, timeout_s: float) -> Status:
 
 
 def view(status: Status) -> RenderableType:
-    """All of it, a section after the other."""
+    """Return the picture of a status, one section after the other."""
     deployment = status.deployment
     return Group(
-        Text(f"FlyServe {deployment.version}, answered in {status.answered_in_s * 1000:.0f} ms"),
+        Text(f"FlyServe {deployment.target.version}, answered in {status.answered_in_s * 1000:.0f} ms"),
         _model("target", deployment.target),
         _model("drafter", deployment.drafter),
-        _pairs("by default", _said(asdict(deployment.default))),
-        _pairs("at most", asdict(deployment.limits)),
+        _pairs("by default", _flat(to_plain(deployment.default_speculation))),
+        _pairs("at most", _limits(deployment)),
     )
 
 
 def _watch(client: Client, timeout_s: float, every_s: float) -> None:
-    """Keeps the picture up to date, or prints one after the other where there is no terminal.
+    """Keep the picture up to date, or print one after the other if there is no terminal.
 
-    A deployment that is away is shown as such until it is back.
+    A deployment that does not answer is shown as unavailable until it answers again.
     """
     console = output()
     looks = (_look(client, timeout_s) for _ in _ticks(every_s))
@@ -104,11 +104,11 @@ def _watch(client: Client, timeout_s: float, every_s: float) -> None:
 
 
 def _look(client: Client, timeout_s: float) -> RenderableType:
-    """The picture at this moment."""
+    """Return the picture at this moment."""
     try:
         shown = view(read_status(client, timeout_s))
     except FlyServeError as error:
-        shown = Text(f"away: {error}", style="red")
+        shown = Text(f"unavailable: {error}", style="red")
     return Group(Text(time.strftime("%H:%M:%S"), style="dim"), shown)
 
 
@@ -118,7 +118,7 @@ def _ticks(every_s: float) -> Iterator[None]:
         time.sleep(every_s)
 
 
-def _model(tier: str, model: Model | None) -> Text:
+def _model(tier: str, model: ModelInfo | None) -> Text:
     if model is None:
         return Text.assemble((f"{tier}: ", "dim"), "none at present, so responses are decoded without drafts")
     context = f"{model.context_length:,} tokens" if model.context_length else "unlimited"
@@ -129,18 +129,23 @@ def _model(tier: str, model: Model | None) -> Text:
         f"vocabulary {model.vocab_size:,}",
         f"weights {model.weight_fingerprint[:12]}",
     )
-    told = ", ".join(part for part in parts if part)
-    return Text.assemble((f"{tier}: ", "dim"), (model.model_id, "bold"), f" ({told})")
+    listed = ", ".join(part for part in parts if part)
+    return Text.assemble((f"{tier}: ", "dim"), (model.model_id, "bold"), f" ({listed})")
 
 
 def _pairs(title: str, values: dict[str, object]) -> Text:
-    listed = ", ".join(f"{name} {_named(value)}" for name, value in values.items())
+    listed = ", ".join(f"{name} {value}" for name, value in values.items())
     return Text.assemble((f"{title}: ", "dim"), listed)
 
 
-def _said(values: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
+    """Return nested values by their dotted names, without those that are not set."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return {name: value for name, value in flat.items() if value is not None}
 
 
-def _named(value: object) -> str:
-    return str(value.value if isinstance(value, Enum) else value)
+def _limits(deployment: DeploymentInfo) -> dict[str, object]:
+    names = [each.name for each in fields(deployment) if each.name.endswith("_limit")]
+    return {name.removesuffix("_limit"): getattr(deployment, name) for name in names}

@@ -1,33 +1,33 @@
-"""A response on the terminal: streamed and coloured, several choices one after the other, or as JSON."""
+"""Print a response: streamed and coloured, several choices one after the other, or as JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 import typer
 from rich.console import Console
 
+from fly.response import Choice, Chunk, Response, Statistics
 from flyserve.cli.terminal import messages, output
 from flyserve.cli.verdicts import Colouring, legend, statistics_line
 from flyserve.client import Stream
-from flyserve.types import Choice, Chunk, Response, Statistics
 
 
 def print_json(value: Any) -> None:
-    """A response or a part of one on standard output, in one line."""
-    typer.echo(json.dumps(asdict(value), default=_plain, ensure_ascii=False))
+    """Print a response or a part of one on standard output, in one line."""
+    typer.echo(json.dumps(to_plain(value), ensure_ascii=False))
 
 
 def print_json_lines(chunks: Iterable[Chunk]) -> None:
-    """Every chunk in a line of its own, as it comes."""
+    """Print every chunk in its own line, as it arrives."""
     for chunk in chunks:
         print_json(chunk)
 
 
 def show(stream: Stream) -> None:
-    """The text as it comes on standard output; then legend, warnings and statistics on standard error."""
+    """Print the text on standard output as it arrives, then legend and statistics on standard error."""
     show_text(stream)
     if is_coloured(output()):
         show_legend()
@@ -36,7 +36,7 @@ def show(stream: Stream) -> None:
 
 
 def show_text(chunks: Iterable[Chunk]) -> None:
-    """The text as it comes on standard output, and the end of the line that has begun, however it ends."""
+    """Print the text on standard output as it arrives, and always end a line that has begun."""
     console, colouring, has_begun = output(), Colouring(), False
     try:
         for chunk in chunks:
@@ -48,7 +48,7 @@ def show_text(chunks: Iterable[Chunk]) -> None:
 
 
 def show_choices(response: Response) -> None:
-    """Every choice under a heading."""
+    """Print every choice under a heading."""
     console = output()
     for choice in response.choices:
         console.print(f"[choice {choice.index}]", markup=False, style="dim")
@@ -61,12 +61,12 @@ def show_choices(response: Response) -> None:
 
 
 def show_legend() -> None:
-    """What the colours mean, on standard error."""
+    """Print the meaning of the colours on standard error."""
     messages().print(legend(), style="dim")
 
 
 def show_notes(warnings: Sequence[str], statistics: Statistics, resumed: int = 0) -> None:
-    """Warnings and statistics on standard error."""
+    """Print warnings and statistics on standard error."""
     aside = messages()
     for warning in warnings:
         aside.print(f"warning: {warning}", markup=False)
@@ -75,7 +75,7 @@ def show_notes(warnings: Sequence[str], statistics: Statistics, resumed: int = 0
 
 
 def is_coloured(console: Console) -> bool:
-    """Whether a console shows colours: it is a terminal, and nobody has set NO_COLOR."""
+    """Return True if a console shows colours: it is a terminal, and NO_COLOR is not set."""
     return console.is_terminal and not console.no_color
 
 
@@ -88,10 +88,19 @@ def _print_chunk(console: Console, colouring: Colouring, chunk: Chunk) -> None:
 
 
 def _as_chunk(choice: Choice) -> Chunk:
-    return Chunk(choice.text, choice.tokens, "", 0, choice.finish_reason, choice.statistics, (), choice.index)
+    return Chunk(text=choice.text, tokens=choice.tokens)
 
 
-def _plain(value: object) -> object:
+def to_plain(value: Any) -> Any:
+    """Return a value as JSON has it: objects by the names of their fields, enumerations by value."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is not part of a response")
+    if isinstance(value, tuple | list):
+        names = getattr(value, "_fields", None)
+        plain = [to_plain(item) for item in value]
+        return plain if names is None else dict(zip(names, plain, strict=True))
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    return value

@@ -1,11 +1,11 @@
-"""Verdicts as colours: the text of a response, the legend, the line of statistics."""
+"""Verdicts as colours: text of a response, legend, line of statistics."""
 
 from collections import deque
 
 from rich.text import Text
 
+from fly.response import Chunk, Statistics
 from fly.types import Verdict
-from flyserve.types import Chunk, Statistics
 
 STYLES = {
     Verdict.EXACT: "green",
@@ -16,7 +16,7 @@ STYLES = {
 }
 _MEANINGS = {
     Verdict.EXACT: "the target's choice, drafted",
-    Verdict.RESCUED: "kept by FLy",
+    Verdict.RESCUED: "accepted by FLy",
     Verdict.CORRECTED: "by the target",
     Verdict.BONUS: "after a whole draft",
     Verdict.PLAIN: "no draft",
@@ -24,31 +24,31 @@ _MEANINGS = {
 
 
 class Colouring:
-    """The text of one choice as it comes, each token's part in its verdict's colour."""
+    """Text of one choice as it arrives, each token's part in the colour of its verdict."""
 
     def __init__(self) -> None:
-        self._untold: deque[tuple[str, Verdict]] = deque()
+        self._pending: deque[tuple[str, Verdict]] = deque()
 
     def colour(self, chunk: Chunk) -> Text:
-        """A chunk's text.
+        """Return a chunk's text.
 
-        Tokens come before their text does where it may begin a stop string, hence the queue. Text that
-        belongs to no token, an incomplete character at the end, stays uncoloured.
+        A token arrives before its text if the text may begin a stop string, hence the queue. Text without a
+        token, an incomplete character at the end, stays uncoloured.
         """
-        self._untold.extend((token.text, token.verdict) for token in chunk.tokens)
+        self._pending.extend((token.text, token.verdict) for token in chunk.tokens)
         text, at = Text(), 0
-        while at < len(chunk.text) and self._untold:
-            part, verdict = self._untold.popleft()
+        while at < len(chunk.text) and self._pending:
+            part, verdict = self._pending.popleft()
             shown = part[: len(chunk.text) - at]
             text.append(chunk.text[at : at + len(shown)], STYLES[verdict])
             at += len(shown)
             if len(shown) < len(part):
-                self._untold.appendleft((part[len(shown) :], verdict))
+                self._pending.appendleft((part[len(shown) :], verdict))
         return text.append(chunk.text[at:])
 
 
 def legend() -> Text:
-    """One line that explains the colours."""
+    """Return one line that explains the colours."""
     entries = (
         Text.assemble((verdict.value, style), f" {_MEANINGS[verdict]}") for verdict, style in STYLES.items()
     )
@@ -56,7 +56,7 @@ def legend() -> Text:
 
 
 def statistics_line(statistics: Statistics) -> str:
-    """One line: how many tokens, how fast, and what speculation did for it."""
+    """Return one line: number of tokens, speed, and the effect of speculation."""
     speed = statistics.emitted / statistics.total_s if statistics.total_s else 0.0
     parts = [
         f"{statistics.emitted} tokens",

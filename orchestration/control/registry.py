@@ -10,7 +10,7 @@ import grpc
 from fly.messages import Endpoint, Snapshot
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
-from services.common.codec.registry import snapshot_to_wire
+from protos.wire.streams import snapshot_to_wire
 from services.common.host import Service
 
 

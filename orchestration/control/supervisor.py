@@ -13,8 +13,8 @@ from fly.messages import Load, Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
-from services.common.codec.shared import info_from_wire
 from services.common.security.identity import Identity, certificate_name
 
 _RETRY_S = 0.1

@@ -14,7 +14,7 @@ from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length
 from fly.types import DraftLengthPolicy
 from router.replicas.pools import Replica
-from router.requests.request import SpeculationPlan
+from router.requests.planning import SpeculationPlan
 
 T = TypeVar("T")
 

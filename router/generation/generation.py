@@ -9,14 +9,14 @@ from functools import partial
 from fly.clock import Clock
 from fly.errors import InvalidRequest
 from fly.messages import Open
+from fly.response import Chunk, Statistics
 from fly.speculation import Speculation
-from fly.types import Decision, ResponseLimits
+from fly.types import Decision, FinishReason, ResponseLimits, Token
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
-from router.generation.logprobs import LogprobBuffer
+from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_response
-from router.generation.response import Ending, Piece, ResponseToken
 from router.generation.round import Response, run_round
 from router.generation.target_session import TargetSession
 from router.metrics import RouterMetrics
@@ -33,7 +33,7 @@ _MAX_INLINE_RECEIVED = 256
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that are used as context to decode the first token."""
 
-Emit = Callable[[Piece], Awaitable[None]]
+Emit = Callable[[Chunk], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,22 @@ class RouterContext:
 
 
 async def generate(
-    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
+    context: RouterContext,
+    request: PreparedRequest,
+    index: int,
+    started: float,
+    deadline: Deadline,
+    emit: Emit,
 ) -> None:
     """Generate one choice. Its streams end with this call, also if it fails or is cancelled.
 
     Args:
         context: State shared by all requests.
         request: The checked request with the seed of this choice.
+        index: Index of the choice.
         started: Clock reading at the arrival of the request.
         deadline: Time after which the result is not needed.
-        emit: Sends each piece as it is decided; the last piece has an ending.
+        emit: Sends each chunk as it is decided; the last one has a finish reason.
 
     Raises:
         FlyServeError: The response cannot be finished.
@@ -68,8 +74,8 @@ async def generate(
     async with open_response(context, request, started, deadline) as response:
         while response.speculation.finish_reason is None:
             decision = await run_round(response)
-            if (piece := make_piece(response, decision, context.tokenizer)) is not None:
-                await emit(piece)
+            if (chunk := make_chunk(response, index, decision, context.tokenizer)) is not None:
+                await emit(chunk)
 
 
 @asynccontextmanager
@@ -95,7 +101,7 @@ async def open_response(
             drafter = DrafterSession(replicas, make_open, config.draft_timeout_s, context.clock, request.key)
             await sessions.enter_async_context(drafter)
         text = ResponseText(context.tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = await _begin(request, text), LogprobBuffer(context.tokenizer)
+        speculation, ledger = await _begin(request, text), PendingLogprobs(context.tokenizer)
         draft_length = context.draft_lengths.for_response(request.plan, target.replica)
         yield Response(
             request,
@@ -139,39 +145,49 @@ async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
     return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, received)
 
 
-def make_piece(response: Response, decision: Decision, tokenizer: Tokenizer) -> Piece | None:
-    """Return what a round sends to the client; None if there is nothing to send."""
+def make_chunk(response: Response, index: int, decision: Decision, tokenizer: Tokenizer) -> Chunk | None:
+    """Return the chunk that a round adds to a choice; None if it has neither tokens nor text."""
     tokens = tuple(_tokens(response, decision, tokenizer))
-    if response.speculation.finish_reason is not None:
-        text = response.text.take() + response.text.flush()
-        return Piece(text, tokens, close(response), response.take_rounds())
-    text = response.text.take()
-    return Piece(text, tokens, rounds=response.take_rounds()) if tokens or text else None
+    text, finish_reason = response.text.take(), response.speculation.finish_reason
+    if finish_reason is None and not tokens and not text:
+        return None
+    rounds = response.take_rounds()
+    if finish_reason is None:
+        return Chunk(choice_index=index, text=text, tokens=tokens, rounds=rounds)
+    return Chunk(
+        choice_index=index,
+        text=text + response.text.flush(),
+        tokens=tokens,
+        rounds=rounds,
+        finish_reason=finish_reason,
+        statistics=_finish(response, finish_reason),
+        warnings=(*response.request.warnings, *_warnings(response)),
+    )
 
 
-def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[ResponseToken]:
-    """Yield the tokens that a round decided, each with its text and log-probabilities."""
+def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[Token]:
+    """Yield the tokens that a round decided, each with its texts and log-probabilities."""
     first = response.speculation.decided_length - len(decision.decided)
     texts = response.text.take_token_texts()
-    for index, (decided, text) in enumerate(zip(decision.decided, texts, strict=True)):
-        choice_text = "" if decided.token == decided.choice else tokenizer.pieces((decided.choice,))[0]
-        yield ResponseToken(decided, text, choice_text, response.logprobs.take(first + index, decided))
+    for position, (decided, text) in enumerate(zip(decision.decided, texts, strict=True), start=first):
+        choice_text = "" if decided.id == decided.choice else tokenizer.pieces((decided.choice,))[0]
+        logprobs = response.logprobs.take(position, decided)
+        yield Token(*decided[:4], text, choice_text, logprobs)
 
 
-def close(response: Response) -> Ending:
-    """Return the ending of a response with its final statistics."""
-    finish_reason, statistics = response.speculation.finish_reason, response.speculation.statistics
-    assert finish_reason is not None
+def _finish(response: Response, finish_reason: FinishReason) -> Statistics:
+    """Complete the statistics of a choice that has ended."""
+    statistics = response.speculation.statistics
     drafter_connections = (response.drafter.connections,) if response.drafter else ()
     for connections in (response.target.connections, *drafter_connections):
         statistics.wire_bytes += connections.num_bytes
         statistics.replays += connections.replays
-    statistics.seed = response.request.sampling.seed
+    statistics.seed = response.request.seed
     statistics.total_s = response.clock.now() - response.started
     response.metrics.record_response(finish_reason, statistics)
     if response.span is not None:
         trace_response(response.span, response.request, finish_reason, statistics)
-    return Ending(finish_reason, statistics, (*response.request.warnings, *_warnings(response)))
+    return statistics
 
 
 def _warnings(response: Response) -> tuple[str, ...]:

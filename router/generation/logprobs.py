@@ -1,30 +1,29 @@
-"""The target's log-probabilities by position, from the verification until the token there is decided."""
+"""Log-probabilities of positions that are verified but not yet decided."""
 
 from fly.messages import Verification
-from fly.types import DecidedToken, Logprobs
-from router.generation.response import RankedToken, TokenLogprobs
+from fly.types import Logprobs, PositionLogprobs, RankedToken, Token
 from router.text.tokenizer import Tokenizer
 
 
-class LogprobBuffer:
-    """Keeps what a verification says of each position; a later one of the same position overwrites it."""
+class PendingLogprobs:
+    """Log-probabilities by position; a later verification of a position overwrites an earlier one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._by_position: dict[int, Logprobs] = {}
+        self._by_position: dict[int, PositionLogprobs] = {}
 
-    def note(self, first: int, verification: Verification) -> None:
-        """Takes what was answered for the positions from `first` on; nothing where nothing was asked for."""
+    def record(self, first: int, verification: Verification) -> None:
+        """Record the log-probabilities of the positions from `first` on, if they were requested."""
         self._by_position.update(enumerate(verification.logprobs, start=first))
 
-    def take(self, position: int, decided: DecidedToken) -> TokenLogprobs | None:
-        """What is known of the token that was decided at a position; None where nothing was asked for."""
-        noted = self._by_position.pop(position, None)
-        if noted is None:
+    def take(self, position: int, decided: Token) -> Logprobs | None:
+        """Remove and return those of the token decided at a position; None if they were not requested."""
+        found = self._by_position.pop(position, None)
+        if found is None:
             return None
-        is_choice = decided.token == decided.choice or noted.draft is None
-        own = noted.choice if is_choice else noted.draft
+        is_choice = decided.id == decided.choice or found.draft is None
+        own = found.choice if is_choice else found.draft
         assert own is not None
-        texts = self._tokenizer.pieces([token for token, _ in noted.top])
-        top = (RankedToken(token, text, value) for (token, value), text in zip(noted.top, texts, strict=True))
-        return TokenLogprobs(own, noted.choice, tuple(top))
+        texts = self._tokenizer.pieces([token for token, _ in found.top])
+        top = (RankedToken(token, text, value) for (token, value), text in zip(found.top, texts, strict=True))
+        return Logprobs(own, found.choice, tuple(top))

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 from fly.clock import Clock
 from fly.errors import FlyServeError
-from fly.statistics import Statistics
+from fly.response import Round, Statistics
 from fly.types import FinishReason
-from router.generation.response import Round
 from router.metrics import UNKNOWN, RouterMetrics
 from router.requests.request import PreparedRequest
 from router.security.callers import current_caller

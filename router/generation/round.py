@@ -1,18 +1,18 @@
 """One round: propose, verify, decide."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import attrgetter, sub
+from typing import Any
 
 from fly.clock import Clock
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, StepTimes, Verification
+from fly.response import Round
 from fly.speculation import Speculation
-from fly.statistics import Statistics
 from fly.types import Decision, Evidence, Position, Verdict
 from router.generation.drafter_session import DrafterSession
-from router.generation.logprobs import LogprobBuffer
+from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_round
-from router.generation.response import Round
 from router.generation.target_session import TargetSession
 from router.metrics import ModeMetrics
 from router.requests.deadline import Deadline
@@ -21,6 +21,8 @@ from router.text.output import ResponseText
 from services.common.telemetry.tracing import Span
 
 NO_DRAFT = Draft(step_id=0, tokens=())
+_TOTALS = attrgetter("drafted", "accepted", "draft_s", "verify_s", "wire_s")
+"""Statistics that a round adds to."""
 _OWN_CHOICES = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
 
 
@@ -41,7 +43,7 @@ class Response:
     request: PreparedRequest
     speculation: Speculation
     text: ResponseText
-    logprobs: LogprobBuffer
+    logprobs: PendingLogprobs
     target: TargetSession
     drafter: DrafterSession | None
     draft_length: DraftLength
@@ -67,7 +69,7 @@ async def run_round(response: Response) -> Decision:
         FlyServeError: The target cannot continue.
     """
     response.deadline.remaining_ms()
-    before, started = _Totals.of(response.speculation.statistics), response.clock.now()
+    before, started = _TOTALS(response.speculation.statistics), response.clock.now()
     draft = await propose(response)
     verification = await verify(response, draft)
     decision = decide(response, draft, verification)
@@ -106,7 +108,7 @@ async def verify(response: Response, draft: Draft) -> Verification:
     verification = await response.target.verify(
         speculation.sequence, draft.tokens, speculation.decided_length, distributions
     )
-    response.logprobs.note(len(speculation.sequence), verification)
+    response.logprobs.record(len(speculation.sequence), verification)
     spent_s = response.clock.now() - requested_at
     statistics, forward_s = speculation.statistics, _forward_s(verification.times)
     response.draft_length.record_verification(verification, spent_s)
@@ -172,39 +174,18 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics.wire_s += max(0.0, spent_s - forward_s)
 
 
-class _Totals(NamedTuple):
-    """Totals that a round adds to."""
-
-    rounds: int
-    drafted: int
-    accepted: int
-    draft_s: float
-    verify_s: float
-    wire_s: float
-
-    @classmethod
-    def of(cls, statistics: Statistics) -> "_Totals":
-        return cls(
-            statistics.rounds,
-            statistics.drafted,
-            statistics.accepted,
-            statistics.draft_s,
-            statistics.verify_s,
-            statistics.wire_s,
-        )
-
-
-def _round_record(response: Response, before: _Totals, started: float) -> Round:
-    """Return the record of the round that has just ended: its part of the totals."""
-    after = _Totals.of(response.speculation.statistics)
+def _round_record(response: Response, before: tuple[Any, ...], started: float) -> Round:
+    """Return the round that has just ended: the difference that it made to the totals."""
+    after, statistics = _TOTALS(response.speculation.statistics), response.speculation.statistics
+    drafted, accepted, draft_s, verify_s, wire_s = map(sub, after, before)
     return Round(
-        index=before.rounds,
-        drafted=after.drafted - before.drafted,
-        accepted=after.accepted - before.accepted,
+        index=statistics.rounds - 1,
+        drafted=drafted,
+        accepted=accepted,
         start_s=started - response.started,
-        draft_s=after.draft_s - before.draft_s,
-        verify_s=after.verify_s - before.verify_s,
-        wire_s=after.wire_s - before.wire_s,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        wire_s=wire_s,
         end_s=response.clock.now() - response.started,
     )
 

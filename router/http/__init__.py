@@ -1,1 +1,1 @@
-"""The OpenAI-compatible face of the router: completions, chat, models, health, over HTTP."""
+"""OpenAI-compatible HTTP API of the router: completions, chat, models, health."""

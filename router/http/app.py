@@ -1,4 +1,4 @@
-"""Puts the HTTP application together."""
+"""Assemble the HTTP application."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from router.config import RouterConfig
 from router.http.authentication import Authentication
 from router.http.chat import Chat
 from router.http.completions import Completions
-from router.http.endpoints import Facts, Generate
+from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.middleware import REQUEST_ID, Guard, RequestIds
+from router.http.middleware import REQUEST_ID, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.security.keys import Keys
@@ -25,13 +25,13 @@ from router.service import GenerationService
 def create_app(
     service: GenerationService, config: RouterConfig, defaults: SamplingParams, keys: Keys | None = None
 ) -> Starlette:
-    """The application.
+    """Return the application.
 
     Args:
-        service: Serves what is asked for.
-        config: Names the model, and says what a request may be.
-        defaults: What a request gets that leaves sampling open.
-        keys: Of those who may call; None lets everybody in.
+        service: Serves the requests.
+        config: Name of the model, and limits of requests.
+        defaults: Sampling parameters of a request that does not set its own.
+        keys: API keys that are accepted; None accepts every request.
     """
     completions = Generate(service, Completions(defaults, config.limits), config)
     chat = Generate(service, Chat(service, defaults), config)
@@ -43,7 +43,7 @@ def create_app(
     routes = [
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
-        *Facts(service, config).routes,
+        *InfoEndpoints(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),
         *playground_routes(config),
     ]
@@ -52,7 +52,7 @@ def create_app(
 
 
 def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
-    """From the outermost to the innermost: the guard answers for what authenticates."""
+    """Return the middleware from the outermost to the innermost; errors of authentication are caught, too."""
     origins = config.http.cors_origins
     cors = Middleware(
         CORSMiddleware,
@@ -62,7 +62,12 @@ def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
         expose_headers=[REQUEST_ID, "Retry-After"],
     )
     authentication = [] if keys is None else [Middleware(Authentication, keys=keys)]
-    return [Middleware(RequestIds), *([cors] if origins else []), Middleware(Guard), *authentication]
+    return [
+        Middleware(RequestIds),
+        *([cors] if origins else []),
+        Middleware(ErrorMiddleware),
+        *authentication,
+    ]
 
 
 async def _reject(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Lets requests in that bring a known API key."""
+"""Authentication of HTTP requests by API key."""
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -12,14 +12,14 @@ _SETTINGS = "/playground/settings.json"
 
 
 class Authentication:
-    """Asks for an API key, but for health, version, and pages that say nothing of a deployment."""
+    """Middleware that requires an API key, except for health, version, and static pages."""
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self._app = app
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or raises Unauthenticated."""
+        """Pass the request on, or raise Unauthenticated."""
         if not is_open(scope["path"]):
             said = Headers(scope=scope).getlist(AUTHORIZATION)
             # NOTE: of two, a proxy before us may have looked at the other.
@@ -28,5 +28,5 @@ class Authentication:
 
 
 def is_open(path: str) -> bool:
-    """Whether everybody may have what is at this path."""
+    """Return True if a path needs no API key."""
     return path in _OPEN or (path.startswith(_ASSETS) and path != _SETTINGS)

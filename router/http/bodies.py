@@ -1,4 +1,4 @@
-"""Reads a request's body: its type, its size, its encoding, and the JSON object in it."""
+"""Read a request's body: check type, size and encoding, and parse its JSON object."""
 
 import asyncio
 from typing import Any
@@ -11,10 +11,10 @@ from router.http.errors import Rejected
 
 
 async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
-    """The JSON object that a request carries.
+    """Return the JSON object of a request.
 
     Raises:
-        Rejected: It has another type, is too long, comes too slowly, or is no JSON object in UTF-8.
+        Rejected: The body has another type, is too long or too slow, or is not a JSON object in UTF-8.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -24,12 +24,12 @@ async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
         async with asyncio.timeout(limits.body_timeout_s):
             body = await _read(request, limits.max_body_bytes)
     except TimeoutError:
-        raise Rejected(408, f"the body did not come within {limits.body_timeout_s:g} s") from None
+        raise Rejected(408, f"the body did not arrive within {limits.body_timeout_s:g} s") from None
     return _parse(body)
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    """At most `limit` bytes: not one more is kept."""
+    """Return the body; keep at most `limit` bytes."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit:
         raise _too_long(limit)

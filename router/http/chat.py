@@ -1,15 +1,15 @@
-"""`/v1/chat/completions`: conversations, made a prompt by the model's chat template."""
+"""`/v1/chat/completions`: conversations, rendered to a prompt by the model's chat template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from fly.errors import InvalidRequest
-from fly.types import SamplingParams
-from router.generation.response import Piece
-from router.http.dialect import Order, finish_reason, text_of
+from fly.request import SamplingParams
+from fly.response import Choice, Chunk
+from router.http.api_format import finish_reason
 from router.http.fields import Count, GenerationFields, RequestModel, Whole
 from router.http.logprobs import chat_logprobs
 from router.http.objects import (
@@ -20,12 +20,12 @@ from router.http.objects import (
     ChatCompletion,
     Delta,
 )
-from router.http.ordering import make_request, stream_wishes
 from router.http.parsing import parse
+from router.http.request_builder import HttpRequest, make_http_request, make_request
 from router.service import GenerationService
 
 _TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
-_CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "rejection")
+_CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
 
 
 class TextPart(RequestModel):
@@ -36,7 +36,7 @@ class TextPart(RequestModel):
 
 
 def _joined_text(value: Any) -> str:
-    """Parts of text are lines of one text."""
+    """Join parts of text as lines of one text."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -62,7 +62,7 @@ def _known_role(value: Any) -> Any:
 
 
 class Message(RequestModel):
-    """One message of a conversation; instructions of a developer are the system's."""
+    """One message of a conversation; the role developer counts as system."""
 
     role: Annotated[
         Literal["system", "user", "assistant"],
@@ -74,12 +74,12 @@ class Message(RequestModel):
     name: str | None = None
 
     @property
-    def plain(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str]:
         return self.model_dump(exclude_none=True)
 
 
 def _without_empty_extras(value: Any) -> Any:
-    """Clients send an assistant's message back as they got it: with fields that say nothing."""
+    """Drop empty fields of an assistant's message, which clients send back as they received it."""
     if not isinstance(value, dict):
         return value
     asked = [name for name in _CARRIED if value.get(name)]
@@ -94,9 +94,9 @@ class ChatRequest(GenerationFields):
     Attributes:
         messages: The conversation, at least one message.
         max_completion_tokens: The newer name of `max_tokens`.
-        logprobs: Tell the log-probability of every token.
-        top_logprobs: And of so many most likely ones.
-        chat_template_kwargs: Further variables of the chat template.
+        logprobs: Return the log-probability of every token.
+        top_logprobs: Number of most likely tokens whose log-probabilities are returned, too.
+        chat_template_kwargs: Additional variables of the chat template.
     """
 
     messages: Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
@@ -107,7 +107,7 @@ class ChatRequest(GenerationFields):
 
 
 class Chat:
-    """The dialect of chat."""
+    """API format of chat."""
 
     id_prefix = "chatcmpl-"
     response_type = ChatCompletion
@@ -119,8 +119,8 @@ class Chat:
         self._service = service
         self._defaults = defaults
 
-    async def order(self, data: Mapping[str, Any], request_id: str) -> Order:
-        """What a body asks for.
+    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+        """Return the request of a body.
 
         Raises:
             InvalidRequest: A field is unknown, unsupported, missing or malformed, or the chat template
@@ -129,7 +129,7 @@ class Chat:
         body = parse(ChatRequest, data)
         limit_name, max_tokens = _max_tokens(body)
         logprobs = _logprobs(body)
-        messages = [message.plain for message in body.messages]
+        messages = [message.as_dict for message in body.messages]
         prompt = await self._service.render_chat(messages, body.chat_template_kwargs or {})
         request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults)
         names = {
@@ -138,31 +138,29 @@ class Chat:
             "logprobs": "top_logprobs",
             "request_id": "X-Request-Id",
         }
-        return Order(model=body.model, requests=(request,), names=names, **stream_wishes(body))
+        return make_http_request(body, (request,), names)
 
-    def choice(self, index: int, pieces: Sequence[Piece], extra: Mapping[str, Any]) -> ChatChoice:
-        tokens = [token for piece in pieces for token in piece.tokens]
-        message = AssistantMessage(role="assistant", content=text_of(pieces), rejection=None)
+    def choice(self, choice: Choice, extra: Mapping[str, Any]) -> ChatChoice:
         return ChatChoice(
-            index=index,
-            message=message,
-            logprobs=chat_logprobs(tokens),
-            finish_reason=finish_reason(pieces[-1]),
+            index=choice.index,
+            message=AssistantMessage(role="assistant", content=choice.text, refusal=None),
+            logprobs=chat_logprobs(choice.tokens),
+            finish_reason=finish_reason(choice),
             **extra,
         )
 
-    def chunk_choice(self, index: int, piece: Piece, sent: int | None) -> ChatChunkChoice:
-        delta = Delta(content=piece.text) if sent is not None else Delta(role="assistant", content=piece.text)
+    def chunk_choice(self, chunk: Chunk, sent: int | None) -> ChatChunkChoice:
+        is_first = sent is None
         return ChatChunkChoice(
-            index=index,
-            delta=delta,
-            logprobs=chat_logprobs(piece.tokens),
-            finish_reason=finish_reason(piece),
+            index=chunk.choice_index,
+            delta=Delta(role="assistant", content=chunk.text) if is_first else Delta(content=chunk.text),
+            logprobs=chat_logprobs(chunk.tokens),
+            finish_reason=finish_reason(chunk),
         )
 
 
 def _max_tokens(body: ChatRequest) -> tuple[str, int | None]:
-    """The name that the limit is given under, and the limit."""
+    """Return the name under which the limit is given, and the limit."""
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         found = f"is {old}, but max_completion_tokens is {new}: give one of them"

@@ -1,20 +1,20 @@
 """`/v1/completions`: prompts as text or token ids, one or many."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from fly.types import SamplingParams
+from fly.errors import InvalidRequest
+from fly.request import GenerateRequest, SamplingParams
+from fly.response import Choice, Chunk
 from router.config import LimitsConfig
-from router.generation.response import Piece
-from router.http.dialect import Order, finish_reason, text_of
+from router.http.api_format import finish_reason
 from router.http.fields import Count, GenerationFields
 from router.http.logprobs import completion_logprobs
 from router.http.objects import Completion, CompletionChoice
-from router.http.ordering import check_number, make_request, stream_wishes
 from router.http.parsing import parse
-from router.requests.request import GenerateRequest
+from router.http.request_builder import HttpRequest, make_http_request, make_request
 
 Prompt = str | tuple[int, ...]
 _MOST = 2**32 - 1
@@ -50,7 +50,7 @@ class CompletionRequest(GenerationFields):
 
     Attributes:
         prompt: A text, token ids, or several of either.
-        logprobs: Tell the log-probability of every token, and of so many most likely ones.
+        logprobs: Return the log-probability of every token, and of this many most likely ones.
     """
 
     prompt: Prompts
@@ -58,7 +58,7 @@ class CompletionRequest(GenerationFields):
 
 
 class Completions:
-    """The dialect of completions."""
+    """API format of completions."""
 
     id_prefix = "cmpl-"
     response_type = chunk_type = Completion
@@ -68,37 +68,40 @@ class Completions:
         self._defaults = defaults
         self._limits = limits
 
-    async def order(self, data: Mapping[str, Any], request_id: str) -> Order:
-        """What a body asks for.
+    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+        """Return the request of a body.
 
         Raises:
             InvalidRequest: A field is unknown, unsupported, missing or malformed.
         """
         body = parse(CompletionRequest, data)
-        check_number("prompt", len(body.prompt), "prompts", self._limits.prompts)
+        if len(body.prompt) > self._limits.prompts:
+            found = f"has {len(body.prompt)} prompts, at most {self._limits.prompts}"
+            raise InvalidRequest.of("prompt", found)
         several = len(body.prompt) > 1
         requests = tuple(
             self._request(body, prompt, f"{request_id}-{index}" if several else request_id)
             for index, prompt in enumerate(body.prompt)
         )
         names = {"prompt_token_ids": "prompt", "max_new_tokens": "max_tokens", "request_id": "X-Request-Id"}
-        return Order(model=body.model, requests=requests, names=names, **stream_wishes(body))
+        return make_http_request(body, requests, names)
 
     def _request(self, body: CompletionRequest, prompt: Prompt, request_id: str) -> GenerateRequest:
         return make_request(body, prompt, request_id, body.max_tokens, body.logprobs, self._defaults)
 
-    def choice(self, index: int, pieces: Sequence[Piece], extra: Mapping[str, Any]) -> CompletionChoice:
-        tokens = [token for piece in pieces for token in piece.tokens]
+    def choice(self, choice: Choice, extra: Mapping[str, Any]) -> CompletionChoice:
         return CompletionChoice(
-            index=index,
-            text=text_of(pieces),
-            logprobs=completion_logprobs(tokens, 0),
-            finish_reason=finish_reason(pieces[-1]),
+            index=choice.index,
+            text=choice.text,
+            logprobs=completion_logprobs(choice.tokens, 0),
+            finish_reason=finish_reason(choice),
             **extra,
         )
 
-    def chunk_choice(self, index: int, piece: Piece, sent: int | None) -> CompletionChoice:
-        logprobs = completion_logprobs(piece.tokens, sent or 0)
+    def chunk_choice(self, chunk: Chunk, sent: int | None) -> CompletionChoice:
         return CompletionChoice(
-            index=index, text=piece.text, logprobs=logprobs, finish_reason=finish_reason(piece)
+            index=chunk.choice_index,
+            text=chunk.text,
+            logprobs=completion_logprobs(chunk.tokens, sent or 0),
+            finish_reason=finish_reason(chunk),
         )

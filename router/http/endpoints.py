@@ -1,4 +1,4 @@
-"""The paths of the HTTP face, and what answers each."""
+"""Endpoints of the HTTP API."""
 
 import math
 import time
@@ -12,12 +12,11 @@ from starlette.types import Receive, Scope, Send
 from fly.errors import NotReady
 from fly.version import VERSION
 from router.config import RouterConfig
-from router.http.answers import Answer
+from router.http.api_format import ApiFormat
 from router.http.bodies import read_object
-from router.http.deployment import deployment_object
-from router.http.dialect import Dialect
 from router.http.errors import Rejected
 from router.http.objects import Health, ModelList, ModelObject, ResponseModel, Version
+from router.http.responder import Responder
 from router.service import GenerationService
 from services.common.telemetry.tracing import TRACEPARENT
 
@@ -25,27 +24,27 @@ TIMEOUT = "X-Request-Timeout"
 
 
 class Generate:
-    """Answers requests of one dialect."""
+    """Endpoint that generates text, in one API format."""
 
-    def __init__(self, service: GenerationService, dialect: Dialect, config: RouterConfig) -> None:
+    def __init__(self, service: GenerationService, api_format: ApiFormat, config: RouterConfig) -> None:
         self._service = service
-        self._dialect = dialect
+        self._format = api_format
         self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         body = await read_object(request, self._config.http)
         request_id: str = request.state.request_id
-        order = await self._dialect.order(body, request_id)
-        require_model(order.model, self._config)
-        order = replace(order, traceparent=request.headers.get(TRACEPARENT, ""))
+        parsed = await self._format.parse(body, request_id)
+        require_model(parsed.model, self._config)
+        parsed = replace(parsed, traceparent=request.headers.get(TRACEPARENT, ""))
         if (timeout_s := _timeout_s(request)) is not None:
-            order = replace(order, timeout_s=min(timeout_s, order.timeout_s or math.inf))
-        await Answer(self._service, self._dialect, order, request_id)(scope, receive, send)
+            parsed = replace(parsed, timeout_s=min(timeout_s, parsed.timeout_s or math.inf))
+        await Responder(self._service, self._format, parsed, request_id)(scope, receive, send)
 
 
-class Facts:
-    """What there is to know of the deployment."""
+class InfoEndpoints:
+    """Endpoints that describe the deployment."""
 
     def __init__(self, service: GenerationService, config: RouterConfig) -> None:
         self._service = service
@@ -78,9 +77,7 @@ class Facts:
             return ModelObject.model_validate(known)
         info = await self._service.describe()
         context = info.target.context_length or None
-        return ModelObject.model_validate(
-            {**known, "max_model_len": context, "flyserve": deployment_object(info)}
-        )
+        return ModelObject.model_validate({**known, "max_model_len": context, "flyserve": info})
 
     @property
     def routes(self) -> list[Route]:
@@ -93,7 +90,7 @@ class Facts:
 
 
 def require_model(name: str, config: RouterConfig) -> None:
-    """Raises Rejected where another model is asked for than the one that is served."""
+    """Raise Rejected if the request names another model than the one that is served."""
     if name != config.served_name:
         message = f"model is {name!r}, this deployment serves {config.served_name!r}"
         raise Rejected(404, message, "model", "model_not_found")

@@ -1,4 +1,4 @@
-"""Errors to HTTP: the one place where a status and OpenAI's error object are made."""
+"""Errors to HTTP: status and OpenAI's error object."""
 
 import logging
 import math
@@ -25,12 +25,12 @@ INVALID = "invalid_request_error"
 
 
 class Rejected(FlyServeError):
-    """What only HTTP can get wrong: an unknown path or model, a body that cannot be read.
+    """Error of HTTP itself: an unknown path or model, or an unreadable body.
 
     Attributes:
-        status: Of the response.
-        param: The field or header that is to blame; None where none is.
-        code: OpenAI's name of the error, where it has one.
+        status: HTTP status of the response.
+        param: Field or header that caused the error, or None.
+        code: OpenAI's name of the error, or None.
     """
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
@@ -42,7 +42,7 @@ class Rejected(FlyServeError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error as a client sees it."""
+    """Error as the client receives it."""
 
     status: int
     message: str
@@ -63,7 +63,7 @@ class ErrorReply:
 
 
 def reply_to(error: BaseException) -> ErrorReply:
-    """What a client is told; anything unknown is status 500 with an id to look up in the log."""
+    """Return the reply to an error; an unknown error is status 500 with an id to look up in the log."""
     match error:
         case Rejected():
             kind = INVALID if error.status < 500 else "server_error"
@@ -88,11 +88,11 @@ def reply_to(error: BaseException) -> ErrorReply:
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """The same error, with its fields as the HTTP request calls them.
+    """Return the error with the field names of the HTTP request.
 
     Args:
-        error: Speaks of the fields of `GenerateRequest`.
-        names: By the beginning of the field's dotted path.
+        error: Has the field names of `GenerateRequest`.
+        names: Names of the HTTP request, by the beginning of the field's dotted path.
     """
     return InvalidRequest(*(replace(v, field=_renamed(v.field, names)) for v in error.violations))
 

@@ -1,26 +1,22 @@
-"""What requests for completions and for chat have in common, as their bodies say it."""
+"""Fields that the bodies of completions and chat share, derived from the request types of `fly`."""
 
-from typing import Annotated, Any, TypeVar
+from dataclasses import fields, replace
+from enum import Enum
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from fly.presets import PRESETS
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, SamplingParams, Tail
-from router.requests.request import SpeculationParams
+from fly.request import DraftLength, SamplingParams, SpeculationParams
+from services.common.derived_model import with_fields_of
 
 _UINT32 = 2**32 - 1
 _MASK64 = 2**64 - 1
-T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=0, le=_UINT32)]
 """A whole number that is not negative."""
 Whole = Annotated[int, Field(ge=-_UINT32, le=_UINT32)]
-"""A whole number, whose range the service knows."""
-
-
-def one_of(*names: str) -> Any:
-    """For the document: the service itself rejects other names, by the same list as for gRPC."""
-    return Field(None, json_schema_extra={"anyOf": [{"enum": list(names)}, {"type": "null"}]})
+"""A whole number whose range the service checks."""
 
 
 def _listed(value: Any) -> Any:
@@ -36,40 +32,56 @@ Strings = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=s
 
 
 class RequestModel(BaseModel):
-    """Base of everything that a body may hold: types are not converted, unknown names are errors."""
+    """Base of all parts of a body: types are not converted, unknown names are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class SpeculationFields(RequestModel):
-    """How to speculate, by the names of the protos; what is absent is the deployment's default."""
+def http_type(kind: Any) -> Any:
+    """Return the type of a JSON field for the type of a dataclass's field."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return Annotated[kind, Field(strict=False)]
+    return {int: Count, tuple[int, ...]: list[Count]}.get(kind, kind)
 
-    mode: str | None = one_of(*Mode)
-    preset: str | None = one_of(*PRESETS)
-    draft_length: Count | None = None
-    draft_length_policy: str | None = one_of(*DraftLengthPolicy)
-    window: Count | None = None
-    threshold: float | None = None
-    tail: str | None = one_of(*Tail)
-    carry_after: Count | None = None
-    guard_stops: bool | None = None
-    guard_excluded: bool | None = None
-    strict_prefix_tokens: Count | None = None
-    entropy: str | None = one_of(*EntropyEstimator)
-    sub_drafter: bool | None = None
+
+@with_fields_of(DraftLength, http_type)
+class DraftLengthFields(RequestModel):
+    """Length of drafts."""
+
+
+def _draft_length(value: Any) -> Any:
+    """Accept a number as the short form of a fixed length."""
+    return {"max": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@with_fields_of(SpeculationParams, http_type)
+class SpeculationFields(RequestModel):
+    """Speculation; absent fields take the deployment's defaults."""
+
+    preset: str | None = Field(None, json_schema_extra={"anyOf": [{"enum": list(PRESETS)}, {"type": "null"}]})
+    draft_length: (
+        Annotated[
+            DraftLengthFields,
+            BeforeValidator(_draft_length, json_schema_input_type=DraftLengthFields | Count),
+        ]
+        | None
+    ) = None
 
     @property
     def params(self) -> SpeculationParams:
-        return SpeculationParams(**self.model_dump(exclude_none=True))
+        given = _given_fields(self, SpeculationParams)
+        if self.draft_length is not None:
+            given["draft_length"] = DraftLength(**_given_fields(self.draft_length, DraftLength))
+        return SpeculationParams(**given)
 
 
 class StreamOptions(RequestModel):
-    """How to stream.
+    """Options of a stream.
 
     Attributes:
-        include_usage: One more chunk at the end tells the usage.
-        include_obfuscation: Accepted; nothing is ever added to obscure a chunk's length.
-        continuous_usage_stats: Every chunk tells the usage so far.
+        include_usage: Send one more chunk at the end, with the usage.
+        include_obfuscation: Accepted without effect: nothing is ever added to obscure a chunk's length.
+        continuous_usage_stats: Send the usage so far in every chunk.
     """
 
     include_usage: bool | None = None
@@ -77,19 +89,19 @@ class StreamOptions(RequestModel):
     continuous_usage_stats: bool | None = None
 
 
+@with_fields_of(SamplingParams, http_type)
 class GenerationFields(RequestModel):
-    """What a request for completions or chat may say.
+    """Fields that completions and chat share; those of `SamplingParams` among them.
 
     Attributes:
-        model: As `/v1/models` names it.
-        temperature: And the four after it: what is absent is the model's own default.
+        model: Name of the model, as in `/v1/models`.
         top_k: 0 and -1 keep all tokens.
-        logit_bias: By token id.
-        coupling: How drafter's and target's random choices are tied together.
-        cache_salt: Cached prefixes and memories are shared only within one.
-        timeout: Seconds after which nobody wants the response any more.
-        speculation: How to speculate.
-        verdicts: Tell how every token came to be, under `flyserve`.
+        logit_bias: Added to the logits, by token id.
+        seed: A negative seed counts as the unsigned number with the same bits.
+        cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
+        timeout: Seconds after which the client no longer needs the response.
+        speculation: Speculation parameters.
+        verdicts: Return the verdict of every token, under `flyserve`.
     """
 
     model: str
@@ -98,19 +110,9 @@ class GenerationFields(RequestModel):
     max_tokens: Whole | None = None
     n: Whole | None = None
     stop: Strings | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_k: Annotated[int, Field(ge=-1, le=_UINT32)] | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
-    min_tokens: Count | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: list[Count] | None = None
-    coupling: Coupling | None = Field(None, strict=False)
     cache_salt: str | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
     speculation: SpeculationFields | None = None
@@ -124,29 +126,21 @@ class GenerationFields(RequestModel):
                 raise ValueError(f"names {token[:20]!r}, must have token ids as names")
         return bias
 
-    @property
-    def own_seed(self) -> int | None:
-        """A negative seed counts as the unsigned number of the same bits."""
-        return None if self.seed is None else self.seed & _MASK64
-
     def sampling(self, default: SamplingParams) -> SamplingParams:
-        """How tokens are drawn; what the request leaves open is the default's."""
-        bias = tuple((int(token), value) for token, value in (self.logit_bias or {}).items())
-        return SamplingParams(
-            temperature=_given(self.temperature, default.temperature),
-            top_k=max(0, _given(self.top_k, default.top_k)),
-            top_p=_given(self.top_p, default.top_p),
-            min_p=_given(self.min_p, default.min_p),
-            repetition_penalty=_given(self.repetition_penalty, default.repetition_penalty),
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            logit_bias=bias,
-            min_tokens=self.min_tokens or 0,
-            ignore_eos=bool(self.ignore_eos),
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            coupling=self.coupling or Coupling.SHARED_NOISE,
-        )
+        """Return the sampling parameters; fields that the request leaves open are those of `default`."""
+        given = _given_fields(self, SamplingParams)
+        if self.top_k is not None:
+            given["top_k"] = max(0, self.top_k)
+        if self.seed is not None:
+            given["seed"] = self.seed & _MASK64
+        if self.logit_bias is not None:
+            given["logit_bias"] = {int(token): bias for token, bias in self.logit_bias.items()}
+        if "stop_token_ids" in given:
+            given["stop_token_ids"] = tuple(given["stop_token_ids"])
+        return replace(default, **given)
 
 
-def _given(value: T | None, default: T) -> T:
-    return default if value is None else value
+def _given_fields(model: BaseModel, source: type) -> dict[str, Any]:
+    """Return the fields of a dataclass that a body sets."""
+    found = {each.name: getattr(model, each.name) for each in fields(source)}
+    return {name: value for name, value in found.items() if value is not None}

@@ -2,34 +2,34 @@
 
 from collections.abc import Sequence
 
-from router.generation.response import ResponseToken
+from fly.types import Token
 from router.http.objects import ChatLogprob, ChatLogprobs, CompletionLogprobs, RankedLogprob
 
 
-def completion_logprobs(tokens: Sequence[ResponseToken], offset: int) -> CompletionLogprobs | None:
-    """The lists of a completion; None where nothing was asked for.
+def completion_logprobs(tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None:
+    """Return the lists of a completion; None if no log-probabilities were requested.
 
     Args:
-        tokens: One after the other.
-        offset: Characters of the choice before the first of them.
+        tokens: Consecutive tokens.
+        offset: Number of characters of the choice before the first of them.
     """
-    told = [(token.text, token.logprobs) for token in tokens if token.logprobs is not None]
-    if not told:
+    found = [(token.text, token.logprobs) for token in tokens if token.logprobs is not None]
+    if not found:
         return None
     offsets = []
-    for text, _ in told:
+    for text, _ in found:
         offsets.append(offset)
         offset += len(text)
     return CompletionLogprobs(
-        tokens=[text for text, _ in told],
-        token_logprobs=[logprobs.token for _, logprobs in told],
-        top_logprobs=[{ranked.text: ranked.logprob for ranked in logprobs.top} for _, logprobs in told],
+        tokens=[text for text, _ in found],
+        token_logprobs=[logprobs.token for _, logprobs in found],
+        top_logprobs=[{ranked.text: ranked.logprob for ranked in logprobs.top} for _, logprobs in found],
         text_offset=offsets,
     )
 
 
-def chat_logprobs(tokens: Sequence[ResponseToken]) -> ChatLogprobs | None:
-    """The entries of a chat choice; None where nothing was asked for."""
+def chat_logprobs(tokens: Sequence[Token]) -> ChatLogprobs | None:
+    """Return the entries of a chat choice; None if no log-probabilities were requested."""
     content = [
         ChatLogprob(
             token=token.text,

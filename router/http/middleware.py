@@ -1,4 +1,4 @@
-"""What every request passes through: an id, and a guard that turns errors into responses."""
+"""Middleware of every HTTP request: request ids, and errors to responses."""
 
 import asyncio
 import uuid
@@ -14,7 +14,7 @@ REQUEST_ID = "X-Request-Id"
 
 
 class RequestIds:
-    """Gives every request an id, the client's own where it has one, and every response the same."""
+    """Middleware that gives every request, and its response, an id: the client's own if it has one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -31,8 +31,8 @@ class RequestIds:
         await self._app(scope, receive, send_with_id)
 
 
-class Guard:
-    """Answers with an error object whatever is raised before the response has begun."""
+class ErrorMiddleware:
+    """Middleware that sends an error object for an exception before the response has begun."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,22 +1,21 @@
-"""What responses are made of, in OpenAI's shape; a field that was never set is left out."""
+"""Objects of responses, in OpenAI's shape; a field that was never set is left out."""
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
+
+from fly.response import DeploymentInfo, Round, Statistics
 
 FinishReason = Literal["stop", "length"]
-Statistics = Annotated[
-    dict[str, int | float], Field(description="Every field of the message Statistics, by its name there.")
-]
 
 
 class ResponseModel(BaseModel):
-    """Base of everything that a response may hold."""
+    """Base of all objects of a response."""
 
     model_config = ConfigDict(frozen=True)
 
     def to_json(self) -> bytes:
-        """UTF-8, without the fields that were never set."""
+        """Return UTF-8 JSON without the fields that were never set."""
         return self.__pydantic_serializer__.to_json(self, exclude_unset=True)
 
 
@@ -43,34 +42,19 @@ class NamedToken(ResponseModel):
     text: str
 
 
-class VerdictToken(ResponseModel):
-    """How a token came to be; `choice` is the target's own where it is another one."""
+class VerdictToken(NamedToken):
+    """A token and its verdict; `choice` is the target's own choice if it differs."""
 
-    id: int
-    text: str
     verdict: Literal["exact", "rescued", "corrected", "bonus", "plain"]
     entropy: float
     choice: NamedToken | None
 
 
-class RoundObject(ResponseModel):
-    """One round; times in seconds, `start_s` and `end_s` since the request came."""
-
-    index: int
-    drafted: int
-    accepted: int
-    start_s: float
-    draft_s: float
-    verify_s: float
-    wire_s: float
-    end_s: float
-
-
 class Extension(ResponseModel):
-    """What `verdicts: true` adds; the last two are told once per choice, at its end."""
+    """Fields that `verdicts: true` adds; the last two are sent once per choice, at its end."""
 
     tokens: list[VerdictToken]
-    rounds: list[RoundObject]
+    rounds: list[Round]
     statistics: Statistics | None = None
     warnings: list[str] | None = None
 
@@ -84,35 +68,40 @@ class CompletionLogprobs(ResponseModel):
     text_offset: list[int]
 
 
-class CompletionChoice(ResponseModel):
-    """One continuation of one prompt, or a piece of it."""
+class ChoiceHead(ResponseModel):
+    """Fields that every choice and every part of one have."""
 
     index: int
-    text: str
-    logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
     flyserve: Extension | None = None
 
 
+class CompletionChoice(ChoiceHead):
+    """One continuation of one prompt, or a part of it."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
 class Envelope(ResponseModel):
-    """What every response and every chunk begins with."""
+    """First fields of every response and every chunk."""
 
     id: str
     created: int
     model: str
+    usage: Usage | None = None
 
 
 class Completion(Envelope):
-    """A response of `/v1/completions`, or a chunk of one: then the extension stands here."""
+    """A response of `/v1/completions`, or a chunk of one; a chunk has its extension here."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
-    usage: Usage | None = None
     flyserve: Extension | None = None
 
 
 class RankedLogprob(ResponseModel):
-    """One of the most likely tokens at a position; `bytes` are those of its text in UTF-8."""
+    """One of the most likely tokens at a position; `bytes` is its text in UTF-8."""
 
     token: str
     logprob: float
@@ -129,25 +118,22 @@ class ChatLogprobs(ResponseModel):
     """One entry for each token."""
 
     content: list[ChatLogprob]
-    rejection: None = None
+    refusal: None = None
 
 
 class AssistantMessage(ResponseModel):
-    """What the model answers."""
+    """Answer of the model."""
 
     role: Literal["assistant"]
     content: str
-    rejection: None = None
+    refusal: None = None
 
 
-class ChatChoice(ResponseModel):
+class ChatChoice(ChoiceHead):
     """One answer."""
 
-    index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
-    flyserve: Extension | None = None
 
 
 class ChatCompletion(Envelope):
@@ -155,18 +141,17 @@ class ChatCompletion(Envelope):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    usage: Usage | None = None
 
 
 class Delta(ResponseModel):
-    """What is new of a message; the role comes first, once."""
+    """New part of a message; the role is sent once, in the first one."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class ChatChunkChoice(ResponseModel):
-    """A piece of one answer."""
+    """Part of one answer."""
 
     index: int
     delta: Delta
@@ -179,19 +164,18 @@ class ChatChunk(Envelope):
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: Usage | None = None
     flyserve: Extension | None = None
 
 
 class ModelObject(ResponseModel):
-    """A model that is served; `flyserve` says what requests may ask of its deployment."""
+    """A model that is served; `flyserve` has the models, defaults and limits of its deployment."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int | None = None
-    flyserve: dict[str, Any] | None = None
+    flyserve: DeploymentInfo | None = None
 
 
 class ModelList(ResponseModel):
@@ -202,19 +186,19 @@ class ModelList(ResponseModel):
 
 
 class Health(ResponseModel):
-    """Whether requests can be served at once."""
+    """Readiness: requests can be served at once."""
 
     status: Literal["ready"]
 
 
 class Version(ResponseModel):
-    """FlyServe's."""
+    """Version of FlyServe."""
 
     version: str
 
 
 class ErrorObject(ResponseModel):
-    """What went wrong; `param` is the field or header that is to blame."""
+    """Description of an error; `param` is the field or header that caused it."""
 
     message: str
     type: str

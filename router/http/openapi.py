@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP face, made of the models that requests and responses are checked by."""
+"""OpenAPI document of the HTTP API, derived from the models of requests and responses."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _ERRORS = {
     "408": "The body came too slowly.",
     "413": "The body is too long.",
     "415": "The body is not application/json.",
-    "429": "Every place is taken; Retry-After says when to come back.",
+    "429": "All places are taken; Retry-After is the delay before a retry.",
     "500": "A fault of the server's; its id is in the log.",
     "503": "No replica can serve this at present.",
     "504": "The request's timeout has passed.",
@@ -49,10 +49,10 @@ _ERRORS = {
 
 
 def openapi_document(model: str) -> bytes:
-    """The document, as JSON.
+    """Return the document as JSON.
 
     Args:
-        model: Name of the model that is served: the only one that requests may name.
+        model: Name of the served model, the only one that requests may name.
     """
     schemas = _schemas()
     for request in _REQUESTS:
@@ -80,33 +80,33 @@ def _paths(model: str) -> dict[str, Any]:
     return {
         "/v1/completions": {"post": _generate("Continue prompts", CompletionRequest, Completion, Completion)},
         "/v1/chat/completions": {"post": _generate("Answer", ChatRequest, ChatCompletion, ChatChunk)},
-        "/v1/models": {"get": _tell("The models that are served", ModelList)},
+        "/v1/models": {"get": _get("The models that are served", ModelList)},
         "/v1/models/{model}": {
             "parameters": [name],
-            "get": _tell("One of them", ModelObject, "404"),
+            "get": _get("One of them", ModelObject, "404"),
         },
-        "/health": {"get": _tell("Whether requests can be served", Health, "503")},
-        "/version": {"get": _tell("FlyServe's version", Version)},
+        "/health": {"get": _get("Readiness", Health, "503")},
+        "/version": {"get": _get("FlyServe's version", Version)},
     }
 
 
 def _generate(
     summary: str, request: type[BaseModel], response: type[BaseModel], chunk: type[BaseModel]
 ) -> dict[str, Any]:
-    told = {
+    success = {
         "description": f"The whole response or, with `stream`, {_STREAM} Each is a {chunk.__name__}.",
         "content": {**_json(response), "text/event-stream": {}},
     }
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": _json(request)},
-        "responses": {"200": told, **_errors(*_ERRORS)},
+        "responses": {"200": success, **_errors(*_ERRORS)},
     }
 
 
-def _tell(summary: str, response: type[BaseModel], *errors: str) -> dict[str, Any]:
-    told = {"200": {"description": "What is asked for", "content": _json(response)}}
-    return {"summary": summary, "responses": {**told, **_errors(*errors)}}
+def _get(summary: str, response: type[BaseModel], *errors: str) -> dict[str, Any]:
+    success = {"200": {"description": "The requested object", "content": _json(response)}}
+    return {"summary": summary, "responses": {**success, **_errors(*errors)}}
 
 
 def _errors(*statuses: str) -> Mapping[str, Any]:

@@ -1,26 +1,26 @@
-"""Runs the requests of one order side by side, for as long as its client is there."""
+"""Run the requests of one HTTP request in parallel, until its client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from fly.errors import DeadlineExceeded, InvalidRequest
-from router.generation.choices import EmitOfChoice
-from router.generation.response import Header, Piece
-from router.http.dialect import Order
+from fly.request import GenerateRequest
+from fly.response import Chunk
+from router.generation.generation import Emit
 from router.http.errors import renamed
 from router.http.objects import Usage
-from router.requests.request import GenerateRequest
+from router.http.request_builder import HttpRequest
 from router.service import GenerationService
 
 
 @dataclass(slots=True)
-class Tally:
-    """Tokens of one order so far."""
+class UsageCounter:
+    """Number of tokens of one HTTP request so far."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -30,55 +30,55 @@ class Tally:
         return Usage.of(self.prompt_tokens, self.completion_tokens)
 
 
-async def run_order(service: GenerationService, order: Order, tally: Tally, emit: EmitOfChoice) -> None:
-    """Makes every choice of every prompt; when one fails, none goes on.
+async def run_requests(
+    service: GenerationService, http_request: HttpRequest, counter: UsageCounter, emit: Emit
+) -> None:
+    """Generate every choice of every prompt; if one fails, cancel the others.
 
     Args:
         service: Serves the requests.
-        order: What to make.
-        tally: Counts its tokens.
-        emit: Takes each piece, with the choice's index among all of the order; one piece at a time.
+        http_request: Requests to serve.
+        counter: Counts their tokens.
+        emit: Takes each chunk, with the choice's index among all of the HTTP request; one chunk at a time.
 
     Raises:
-        InvalidRequest: With the fields named as the order's body names them.
-        DeadlineExceeded: The order's time is over.
-        FlyServeError: What the first request that failed says.
+        InvalidRequest: With the fields named as in the body.
+        DeadlineExceeded: The request's timeout has passed.
+        FlyServeError: Error of the first request that failed.
     """
-    turn = asyncio.Lock()
+    turn, timeout_s = asyncio.Lock(), http_request.timeout_s
 
     async def serve(request: GenerateRequest, first: int) -> None:
-        async def emit_in_turn(index: int, piece: Piece) -> None:
+        async def emit_in_turn(chunk: Chunk) -> None:
             async with turn:
-                tally.completion_tokens += len(piece.tokens)
-                await emit(first + index, piece)
+                counter.prompt_tokens += chunk.prompt_tokens
+                counter.completion_tokens += len(chunk.tokens)
+                await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
 
-        def make_emit(header: Header) -> EmitOfChoice:
-            tally.prompt_tokens += header.prompt_tokens
-            return emit_in_turn
-
-        await service.serve(request, order.timeout_s, make_emit, order.traceparent)
+        await service.serve(request, timeout_s, emit_in_turn, http_request.traceparent)
 
     try:
-        async with asyncio.timeout(order.timeout_s) as limit:
-            await _all(serve(request, index * request.n) for index, request in enumerate(order.requests))
+        async with asyncio.timeout(timeout_s) as limit:
+            requests = enumerate(http_request.requests)
+            await _all(serve(request, index * request.n) for index, request in requests)
     except InvalidRequest as error:
-        raise renamed(error, order.names) from None
+        raise renamed(error, http_request.names) from None
     except TimeoutError:
         if not limit.expired():
             raise
-        raise DeadlineExceeded(f"the request's timeout of {order.timeout_s:g} s has passed") from None
+        raise DeadlineExceeded(f"the request's timeout of {timeout_s:g} s has passed") from None
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Does the work; when the client leaves before it is done, the work is cancelled.
+    """Do the work; cancel it if the client disconnects before it is done.
 
     Args:
-        receive: Tells when the client leaves; the request's body has been read from it.
-        work: Has ended when this returns or raises, however that comes.
+        receive: Reports when the client disconnects; the request's body has been read from it.
+        work: Has always ended when this returns or raises.
 
     Raises:
-        ClientDisconnect: The client has left.
-        Exception: What the work raises.
+        ClientDisconnect: The client has disconnected.
+        Exception: Any error of the work.
     """
     working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
     try:
@@ -96,7 +96,7 @@ async def _left(receive: Receive) -> None:
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Does all at once; when one fails, or the call is cancelled, none goes on."""
+    """Do all in parallel; if one fails or the call is cancelled, cancel the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""The HTTP server: in the event loop of the gRPC host, started and drained with it."""
+"""HTTP server in the event loop of the gRPC host, started and drained with it."""
 
 import asyncio
 import contextlib
@@ -12,15 +12,15 @@ from starlette.types import ASGIApp
 from fly.errors import ConfigError
 
 _KEEP_ALIVE_S = 60
-_FAREWELL_S = 1.0
-"""For the answers to requests that a stop cuts off."""
+_LAST_RESPONSES_S = 1.0
+"""Time for the responses to requests that a stop cancels."""
 
 
 class HttpServer:
     """Serves an application; a sidecar of the host."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Prepares the server; port 0 takes a free one, and without `tls` it speaks plaintext."""
+        """Prepare the server; port 0 takes a free one, and without `tls` it serves plaintext."""
         config = uvicorn.Config(
             app,
             host=host,
@@ -43,11 +43,11 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it listens; the port is known after `start`."""
+        """Its URL; the port is known after `start`."""
         return f"http{'s' if self._server.config.is_ssl else ''}://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Binds and serves.
+        """Bind and serve.
 
         Raises:
             ConfigError: The port is in use, or the address cannot be bound.
@@ -58,7 +58,7 @@ class HttpServer:
         await self._server.listens.wait()
 
     async def drain(self, grace_s: float) -> None:
-        """Takes no more requests; those that run may finish within `grace_s`, then they are cut off."""
+        """Accept no more requests; cancel those that do not finish within `grace_s`."""
         if self._serving is None:
             return
         self._server.leave()
@@ -69,10 +69,10 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the host.
+    """uvicorn's server without signal handlers: the host handles signals.
 
     Attributes:
-        listens: Set once it takes connections.
+        listens: Set once it accepts connections.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -88,18 +88,18 @@ class _Server(uvicorn.Server):
         self.listens.set()
 
     def leave(self) -> None:
-        """Takes no more connections."""
+        """Accept no more connections."""
         for server in self.servers:
             server.close()
         self.should_exit = True
 
     async def cut_off(self) -> None:
-        """Cancels what runs, lets it say so, and closes every connection."""
+        """Cancel running requests, let them send their errors, and close every connection."""
         tasks = tuple(self.server_state.tasks)
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_FAREWELL_S)
+            await asyncio.wait(tasks, timeout=_LAST_RESPONSES_S)
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
         self.force_exit = True
@@ -112,7 +112,7 @@ def _bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
     except OSError:
         raise _unbindable(host, port) from None
-    # What is left of an earlier process's connections does not hold the port; one that listens does.
+    # Old connections of an earlier process do not block the port; a listening process does.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)

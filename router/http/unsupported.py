@@ -1,4 +1,4 @@
-"""Fields of OpenAI's and vLLM's requests that FlyServe lacks: rejected by name, unless they ask nothing."""
+"""Fields of OpenAI and vLLM that FlyServe does not support: rejected by name, unless they request nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ IGNORED = frozenset(
         "user",
     }
 )
-"""They change nothing of the response: accepted with any value."""
+"""Fields without effect on the response: accepted with any value."""
 
 _NONE: tuple[Any, ...] = ()
 _EMPTY: tuple[Any, ...] = ([], {})
@@ -70,14 +70,14 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "thinking": _NONE,
     "priority": (0,),
 }
-"""By name: the values that ask for nothing, beside null."""
+"""Accepted values by field name, in addition to null: they request nothing."""
 
 
 def drop_unsupported(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are left when those that ask for nothing are taken away.
+    """Return the fields without those that request nothing.
 
     Raises:
-        InvalidRequest: A field asks for something that there is not.
+        InvalidRequest: A field requests an unsupported feature.
     """
     asked = [name for name in data if name in UNSUPPORTED and not _asks_nothing(name, data[name])]
     if asked:
@@ -86,7 +86,7 @@ def drop_unsupported(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asks_nothing(name: str, value: Any) -> bool:
-    """A truth value is no number here, whatever Python says of their being equal."""
+    """Compare with the accepted values; a truth value does not equal a number here."""
     idle_values = [idle for idle in UNSUPPORTED[name] if isinstance(idle, bool) == isinstance(value, bool)]
     return value is None or value in idle_values
 

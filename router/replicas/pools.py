@@ -12,11 +12,11 @@ from fly.messages import Endpoint, Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from protos.wire.status import from_rpc_error
+from protos.wire.streams import info_from_wire
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker, BreakerState
-from services.common.codec.shared import info_from_wire
-from services.common.status import from_rpc_error
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2

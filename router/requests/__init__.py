@@ -1,1 +1,1 @@
-"""From what a client asks for to a request that is checked and complete."""
+"""Requests: validation, defaults, speculation plan, warnings."""

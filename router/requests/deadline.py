@@ -1,4 +1,4 @@
-"""When a request's client no longer wants the answer."""
+"""Deadline of a request."""
 
 from fly.clock import Clock
 from fly.errors import DeadlineExceeded
@@ -8,12 +8,12 @@ class Deadline:
     """A point on a clock, or never."""
 
     def __init__(self, clock: Clock, timeout_s: float | None) -> None:
-        """Lies `timeout_s` from now; None is never."""
+        """Set the deadline `timeout_s` from now; None is never."""
         self._clock = clock
         self._at = None if timeout_s is None else clock.now() + timeout_s
 
     def remaining_s(self) -> float | None:
-        """Above 0; None where there is no deadline.
+        """Return the seconds left, above 0; None if there is no deadline.
 
         Raises:
             DeadlineExceeded: It has passed.
@@ -26,7 +26,7 @@ class Deadline:
         return remaining_s
 
     def remaining_ms(self) -> int:
-        """At least 1; 0 where there is no deadline.
+        """Return the milliseconds left, at least 1; 0 if there is no deadline.
 
         Raises:
             DeadlineExceeded: It has passed.

@@ -1,82 +1,85 @@
-"""What a client may ask of speculation, and the rule and draft length that come of it."""
+"""Speculation of one request: check its parameters, and complete them with the deployment's defaults."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fly.errors import FieldViolation
 from fly.presets import EXACT, PRESETS, tuned
-from fly.types import DraftLengthPolicy, EntropyEstimator, FlyRule, Mode, Tail
-from router.config import LimitsConfig, SpeculationConfig
-from router.requests.request import SpeculationParams, SpeculationPlan
+from fly.request import SpeculationParams
+from fly.types import DraftLengthPolicy, FlyRule, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationPlan:
+    """Speculation of one response, with nothing left open.
+
+    Attributes:
+        mode: Decoding mode.
+        fly_rule: Rule of mode fly.
+        draft_length: Draft tokens per round, at most; 0 drafts nothing.
+        sub_drafter: True if the drafter may use its sub-drafter.
+        draft_length_policy: Policy that sets the length of each draft.
+    """
+
+    mode: Mode
+    fly_rule: FlyRule
+    draft_length: int
+    sub_drafter: bool
+    draft_length_policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
+
+    @property
+    def rule(self) -> FlyRule:
+        """Rule of the mode."""
+        return self.fly_rule if self.mode is Mode.FLY else EXACT
+
+    @property
+    def drafts(self) -> bool:
+        """True if a drafter takes part."""
+        return self.mode is not Mode.PLAIN and self.draft_length > 0
+
+    @property
+    def end_at_stop(self) -> bool:
+        """True if a draft may end after a stop token: no window reaches beyond it."""
+        return self.rule.guard_stops
 
 
 def check_speculation(
-    asked: SpeculationParams, default: SpeculationConfig, limits: LimitsConfig
+    given: SpeculationParams, default: SpeculationPlan, draft_length_limit: int, max_new_tokens_limit: int
 ) -> Iterator[FieldViolation]:
-    """A violation for every parameter that is unknown, out of its range, or at odds with another."""
-    named = list(_check_names(asked))
-    yield from named
-    yield from _check_lengths(asked, limits)
-    if asked.threshold is not None and not (math.isfinite(asked.threshold) and asked.threshold >= 0):
-        yield FieldViolation("speculation.threshold", f"is {asked.threshold}, must be finite and at least 0")
-    if not named and asked.carry_after is not None:
-        window = fly_rule(asked, default).window
-        if asked.carry_after > window:
-            found = f"is {asked.carry_after}, must be at most the window of {window}"
-            yield FieldViolation("speculation.carry_after", found)
+    """Yield a violation for every parameter that is unknown, out of range, or in conflict with another."""
+    ranges = {
+        "draft_length.max": (given.draft_length.max, 0, draft_length_limit),
+        "window": (given.window, 1, draft_length_limit),
+        "strict_prefix_tokens": (given.strict_prefix_tokens, 0, max_new_tokens_limit),
+    }
+    for field, (found, least, most) in ranges.items():
+        if found is not None and not least <= found <= most:
+            yield FieldViolation(f"speculation.{field}", f"is {found}, must be {least} to {most}")
+    threshold = given.threshold
+    if threshold is not None and not (math.isfinite(threshold) and threshold >= 0):
+        yield FieldViolation("speculation.threshold", f"is {threshold}, must be finite and at least 0")
+    if given.preset and given.preset not in PRESETS:
+        allowed = f"must be one of {', '.join(sorted(PRESETS))}"
+        yield FieldViolation("speculation.preset", f"is {given.preset!r}, {allowed}")
+    elif given.carry_after is not None and given.carry_after > (window := fly_rule(given, default).window):
+        found_and_allowed = f"is {given.carry_after}, must be at most the window of {window}"
+        yield FieldViolation("speculation.carry_after", found_and_allowed)
 
 
-def plan_speculation(asked: SpeculationParams, default: SpeculationConfig) -> SpeculationPlan:
-    """Completes checked parameters with the server's defaults."""
-    mode = Mode(asked.mode) if asked.mode else default.mode
+def plan_speculation(given: SpeculationParams, default: SpeculationPlan) -> SpeculationPlan:
+    """Complete checked parameters with the deployment's defaults."""
+    length = given.draft_length
+    policy = default.draft_length_policy if length.max is None else DraftLengthPolicy.FIXED
     return SpeculationPlan(
-        mode=mode,
-        rule=fly_rule(asked, default) if mode is Mode.FLY else EXACT,
-        draft_length=default.draft_length.max if asked.draft_length is None else asked.draft_length,
-        sub_drafter=default.sub_drafter if asked.sub_drafter is None else asked.sub_drafter,
-        draft_length_policy=_policy(asked, default),
+        mode=given.mode or default.mode,
+        fly_rule=fly_rule(given, default),
+        draft_length=default.draft_length if length.max is None else length.max,
+        sub_drafter=default.sub_drafter if given.sub_drafter is None else given.sub_drafter,
+        draft_length_policy=length.policy or policy,
     )
 
 
-def _policy(asked: SpeculationParams, default: SpeculationConfig) -> DraftLengthPolicy:
-    """A request that gives a length means just that, unless it says otherwise."""
-    if asked.draft_length_policy:
-        return DraftLengthPolicy(asked.draft_length_policy)
-    return default.draft_length.policy if asked.draft_length is None else DraftLengthPolicy.FIXED
-
-
-def fly_rule(asked: SpeculationParams, default: SpeculationConfig) -> FlyRule:
-    """The rule of mode `fly`: the request's preset or the server's own rule, with the request's changes."""
-    changes = asked.changes
-    if "tail" in changes:
-        changes["tail"] = Tail(changes["tail"])
-    if "entropy" in changes:
-        changes["entropy"] = EntropyEstimator(changes["entropy"])
-    return tuned(PRESETS[asked.preset] if asked.preset else default.rule, changes)
-
-
-def _check_names(asked: SpeculationParams) -> Iterator[FieldViolation]:
-    known: dict[str, Iterable[str]] = {
-        "mode": (mode.value for mode in Mode),
-        "preset": sorted(PRESETS),
-        "tail": (tail.value for tail in Tail),
-        "entropy": (estimator.value for estimator in EntropyEstimator),
-        "draft_length_policy": (policy.value for policy in DraftLengthPolicy),
-    }
-    for field, names in known.items():
-        found, allowed = getattr(asked, field), list(names)
-        if found and found not in allowed:
-            listed = ", ".join(allowed)
-            yield FieldViolation(f"speculation.{field}", f"is {found!r}, must be one of {listed}")
-
-
-def _check_lengths(asked: SpeculationParams, limits: LimitsConfig) -> Iterator[FieldViolation]:
-    ranges = {
-        "draft_length": (0, limits.draft_length),
-        "window": (1, limits.draft_length),
-        "strict_prefix_tokens": (0, limits.max_new_tokens),
-    }
-    for field, (least, most) in ranges.items():
-        found = getattr(asked, field)
-        if found is not None and not least <= found <= most:
-            yield FieldViolation(f"speculation.{field}", f"is {found}, must be {least} to {most}")
+def fly_rule(given: SpeculationParams, default: SpeculationPlan) -> FlyRule:
+    """Return the rule of mode fly: the given preset or the deployment's rule, with the given changes."""
+    return tuned(PRESETS[given.preset] if given.preset else default.fly_rule, given.changes)

@@ -1,24 +1,24 @@
-"""What a client may say that it has of a response whose stream broke."""
+"""Check the received part of a response that a client wants to resume."""
 
 from collections.abc import Iterator
 
 from fly.errors import FieldViolation
 from fly.messages import ModelInfo
+from fly.request import GenerateRequest, ReceivedChoice
 from router.config import LimitsConfig
-from router.requests.request import GenerateRequest, ReceivedChoice
 
 
 def check_resumption(
     request: GenerateRequest, prompt_length: int, target: ModelInfo, limits: LimitsConfig
 ) -> Iterator[FieldViolation]:
-    """A violation for every choice that is none of the request's, or that cannot go on."""
+    """Yield a violation for every choice that is not one of the request's, or that cannot continue."""
     seen = set[int]()
     for place, choice in enumerate(request.resume.choices if request.resume else ()):
         field = f"resume.choices[{place}]"
         if choice.index >= request.n:
             yield FieldViolation(f"{field}.index", f"is {choice.index}, must be 0 to {request.n - 1}")
         if choice.index in seen:
-            yield FieldViolation(f"{field}.index", f"is {choice.index} once more, each may come once")
+            yield FieldViolation(f"{field}.index", f"is {choice.index} again, each index may occur once")
         seen.add(choice.index)
         yield from _check_tokens(f"{field}.token_ids", choice, prompt_length, target, request, limits)
 

@@ -1,4 +1,4 @@
-"""Checks a request against every limit and completes it; all faults are told at once."""
+"""Check a request against all limits and complete it; all faults are reported at once."""
 
 import math
 import uuid
@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from fly.errors import FieldViolation, InvalidRequest
+from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_sampling
 from fly.messages import ModelInfo
-from fly.types import SamplingParams
+from fly.request import GenerateRequest, SamplingParams
 from router.config import LimitsConfig, RouterConfig
 from router.policies.request_key import request_key
 from router.requests.planning import check_speculation, plan_speculation
-from router.requests.request import GenerateRequest, PreparedRequest
+from router.requests.request import PreparedRequest, draw_seed
 from router.requests.resumption import check_resumption
-from router.requests.sampling_limits import check_sampling
-from router.requests.seeds import draw_seed
-from router.requests.warnings import advise
+from router.requests.warnings import request_warnings
 
 
 def prepare(
@@ -25,29 +24,41 @@ def prepare(
     target: ModelInfo,
     config: RouterConfig,
 ) -> PreparedRequest:
-    """A request that can be served.
+    """Return a request that can be served.
 
     Args:
-        request: As the client says it.
-        encode: Turns the prompt into token ids.
+        request: Request as the client sent it.
+        encode: Returns the token ids of a text.
         eos_ids: The model's own end-of-sequence ids.
-        target: What serves it.
+        target: Model of the target that serves it.
         config: Limits and defaults.
 
     Raises:
         InvalidRequest: With a violation for every field that breaks a limit.
     """
-    violations = [*_check_texts(request, config.limits), *_check_length(request, config.limits)]
-    violations += check_sampling(request.sampling, target.vocab_size, config.limits)
-    violations += check_speculation(request.speculation, config.speculation, config.limits)
+    limits, default_plan = config.limits, config.speculation.plan
+    violations = [*_check_texts(request, limits), *_check_length(request, limits)]
+    violations += check_sampling(request.sampling, target.vocab_size, _sampling_limits(target, limits))
+    violations += check_speculation(
+        request.speculation, default_plan, limits.draft_length, limits.max_new_tokens
+    )
     prompt_ids: tuple[int, ...] = ()
     if not any(violation.field == request.prompt_field for violation in violations):
         prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
         violations += _check_prompt(request.prompt_field, prompt_ids, target)
-        violations += check_resumption(request, len(prompt_ids), target, config.limits)
+        violations += check_resumption(request, len(prompt_ids), target, limits)
     if violations:
         raise InvalidRequest(*violations)
     return _complete(request, prompt_ids, eos_ids, target, config)
+
+
+def _sampling_limits(target: ModelInfo, limits: LimitsConfig) -> SamplingLimits:
+    return SamplingLimits(
+        top_k=target.vocab_size,
+        penalty=PUBLIC_PENALTY,
+        logit_bias=PUBLIC_LOGIT_BIAS,
+        listed_tokens=limits.listed_tokens,
+    )
 
 
 def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
@@ -102,14 +113,14 @@ def _complete(
     target: ModelInfo,
     config: RouterConfig,
 ) -> PreparedRequest:
-    """Fills in what the client left open, and cuts the response to the target's context."""
+    """Add defaults to what the client left open, and cut the response to the target's context."""
     asked = request.max_new_tokens or config.limits.default_new_tokens
     room = target.context_length - len(prompt_ids) if target.context_length else math.inf
     length, warnings = int(min(asked, room)), list[str]()
     if length < asked and request.max_new_tokens is not None:
         context = f"the target's context holds {target.context_length} tokens"
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
-    plan = plan_speculation(request.speculation, config.speculation)
+    plan = plan_speculation(request.speculation, config.speculation.plan)
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
         prompt_ids=prompt_ids,
@@ -119,7 +130,7 @@ def _complete(
         plan=plan,
         priority=request.priority,
         cache_salt=request.cache_salt,
-        warnings=(*warnings, *advise(request, plan)),
+        warnings=(*warnings, *request_warnings(request, plan)),
         n=request.n,
         logprobs=request.logprobs,
         weight_fingerprint=target.weight_fingerprint,
@@ -129,9 +140,9 @@ def _complete(
 
 
 def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int]) -> SamplingParams:
-    """`ignore_eos` takes away the model's end-of-sequence ids only: the client's stop tokens hold."""
+    """Add a seed and, unless `ignore_eos` is set, the model's end-of-sequence ids to the client's."""
     sampling = request.sampling
     own = () if sampling.ignore_eos else tuple(eos_ids)
-    seed = draw_seed() if request.seed is None else request.seed
+    seed = draw_seed() if sampling.seed is None else sampling.seed
     stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *own)))
     return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed)

@@ -1,14 +1,15 @@
-"""What a client should know of a request that is served, but not as it may think."""
+"""Warnings about a request that is served, but not as its client may expect."""
 
 from collections.abc import Iterator
 
 from fly.presets import can_rescue
-from fly.types import Coupling, Mode, SamplingParams, Tail
-from router.requests.request import GenerateRequest, SpeculationPlan
+from fly.request import GenerateRequest, SamplingParams
+from fly.types import Coupling, Mode, TailPolicy
+from router.requests.planning import SpeculationPlan
 
 
-def advise(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
-    """A warning for every parameter that has no effect beside the others."""
+def request_warnings(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
+    """Yield a warning for every parameter that has no effect in combination with the others."""
     yield from _on_mode(request, plan)
     if plan.mode is Mode.FLY and plan.drafts:
         yield from _on_windows(request, plan)
@@ -16,14 +17,14 @@ def advise(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
 
 
 def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
-    asked, idle = request.speculation, list[str]()
+    given, idle = request.speculation, list[str]()
     if plan.mode is not Mode.FLY:
-        idle += ["preset"] if asked.preset else []
-        idle += asked.changes
-    if plan.mode is Mode.PLAIN and asked.draft_length:
-        idle.append("draft_length")
-    if not plan.drafts and asked.draft_length_policy:
-        idle.append("draft_length_policy")
+        idle += ["preset"] if given.preset else []
+        idle += given.changes
+    if plan.mode is Mode.PLAIN and given.draft_length.max:
+        idle.append("draft_length.max")
+    if not plan.drafts and given.draft_length.policy:
+        idle.append("draft_length.policy")
     if idle:
         yield _without_effect("speculation", idle, f"in mode {plan.mode.value}")
 
@@ -32,10 +33,10 @@ def _on_windows(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str
     rule = plan.rule
     if not can_rescue(rule, plan.draft_length):
         needed = f"a window of {rule.window} does not fit into drafts of {plan.draft_length}"
-        yield f"no mismatch can be kept: {needed} tokens"
-    elif rule.tail is Tail.CARRY and rule.carry_after >= rule.window:
+        yield f"no mismatch can be accepted: {needed} tokens"
+    elif rule.tail is TailPolicy.CARRY and rule.carry_after >= rule.window:
         yield f"no window is carried: {rule.carry_after} matches already fill a window of {rule.window}"
-    if rule.tail is Tail.REJECT and request.speculation.carry_after is not None:
+    if rule.tail is TailPolicy.REJECT and request.speculation.carry_after is not None:
         yield _without_effect("speculation", ["carry_after"], "with tail reject")
 
 
@@ -51,7 +52,7 @@ def _on_sampling(sampling: SamplingParams, choices: int) -> Iterator[str]:
     if idle := [name for name, is_given in given.items() if is_given]:
         yield _without_effect("sampling", idle, "at temperature 0")
     if choices > 1:
-        yield f"n is {choices}, but at temperature 0 all choices are alike"
+        yield f"n is {choices}, but at temperature 0 all choices are equal"
 
 
 def _without_effect(group: str, names: list[str], where: str) -> str:

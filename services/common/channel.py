@@ -1,29 +1,24 @@
-"""Client channels to services: credentials, keepalive, reconnect behaviour."""
-
-from collections.abc import Sequence
-from typing import Any
+"""Channels from one service to another."""
 
 import grpc
 
+from protos.wire.channel import CHANNEL_OPTIONS
 from services.common.security.identity import PeerTls
 
-OPTIONS: Sequence[tuple[str, Any]] = (
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A channel of our own per endpoint: closing one must not disturb another's connection.
+_OPTIONS = (
+    *CHANNEL_OPTIONS,
+    # A connection of its own per channel: closing one must not disturb another's connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`; plaintext without `tls`. The caller closes it.
+    """Return a channel to `host:port`; plaintext without `tls`. The caller closes it.
 
-    NOTE: a channel keeps the certificate that it was opened with: whoever holds one for long opens another
-    when the files have changed.
+    NOTE: a channel keeps the certificate that it was opened with. A caller that keeps a channel for long
+    must open another one when the files have changed.
     """
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=OPTIONS)
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
     named = ("grpc.ssl_target_name_override", tls.name)
-    return grpc.aio.secure_channel(address, tls.credentials, options=(*OPTIONS, named))
+    return grpc.aio.secure_channel(address, tls.credentials, options=(*_OPTIONS, named))

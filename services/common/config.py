@@ -1,6 +1,5 @@
 """Configuration: frozen sections read from files and flags; an unknown key is an error."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -11,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from fly.errors import ConfigError
+from services.common.model_faults import MESSAGE_PREFIX, nearest
 
 
 class Config(BaseModel):
@@ -119,7 +119,7 @@ def read_yaml(path: Path, keeps_secrets: bool = False) -> Any:
 
 def _describe(model: type[BaseModel], fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix(MESSAGE_PREFIX)
     if not key:
         return message
     if fault["type"] == "extra_forbidden":
@@ -146,5 +146,5 @@ def _explain_unknown(model: type[BaseModel], location: tuple[Any, ...]) -> str:
     reserved = section.reserved if section is not None and issubclass(section, Config) else {}
     if name in reserved:
         return f"cannot be set here: {reserved[name]}"
-    near = difflib.get_close_matches(name, keys, n=1)
-    return "unknown key" + (f", did you mean {near[0]!r}?" if near else f", one of {', '.join(sorted(keys))}")
+    near = nearest(name, keys)
+    return "unknown key" + (f", did you mean {near!r}?" if near else f", one of {', '.join(sorted(keys))}")

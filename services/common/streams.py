@@ -13,9 +13,13 @@ from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from fly.types import SparseDistribution
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from services.common.codec.drafter import draft_request_to_wire, draft_response_from_wire
-from services.common.codec.target import verify_request_to_wire, verify_response_from_wire
-from services.common.status import from_rpc_error
+from protos.wire.status import from_peer_error
+from protos.wire.streams import (
+    draft_request_to_wire,
+    draft_response_from_wire,
+    verify_request_to_wire,
+    verify_response_from_wire,
+)
 from services.common.telemetry.tracing import outgoing_metadata
 
 Step = TypeVar("Step")
@@ -101,7 +105,7 @@ class SequenceStream(Generic[Step, Answer]):
             await self._write(step)
             response = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
+            raise from_peer_error(error) from error
         except asyncio.InvalidStateError:
             raise await self._ended() from None
         except asyncio.CancelledError:

@@ -10,8 +10,7 @@ import grpc
 from fly.clock import SystemClock
 from fly.messages import Draft, Open, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
-from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
-from services.common.codec.shared import info_to_wire
+from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from fly.messages import ModelInfo
-from fly.types import EntropyEstimator, Logprobs, SamplingParams, SparseDistribution
+from fly.request import SamplingParams
+from fly.types import EntropyEstimator, PositionLogprobs, SparseDistribution
 
 KvSlot = int
 """A sequence's number in KV memory; unlike vLLM's slots it stands for a whole sequence, not for one token."""
@@ -77,7 +78,7 @@ class Scores:
     choices: tuple[int, ...]
     entropies: tuple[float, ...]
     excluded: tuple[bool, ...]
-    logprobs: tuple[Logprobs, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()
     distributions: tuple[SparseDistribution, ...] = ()
 
 

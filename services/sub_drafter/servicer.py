@@ -10,8 +10,7 @@ import grpc
 from fly.messages import Load, ModelInfo, Open, Role
 from fly.version import VERSION
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
-from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
-from services.common.codec.shared import info_to_wire
+from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import Identity, certificate_name

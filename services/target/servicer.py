@@ -9,8 +9,7 @@ import grpc
 
 from fly.messages import Open, Role, Verification
 from protos.flyserve.v1 import common_pb2, target_pb2_grpc
-from services.common.codec.shared import info_to_wire
-from services.common.codec.target import verify_request_from_wire, verify_response_to_wire
+from protos.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity

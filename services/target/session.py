@@ -1,12 +1,12 @@
 """One sequence at a target: applies updates and returns verifications."""
 
 from fly.errors import InvalidRequest
+from fly.limits import check_distributions
 from fly.messages import Verification, VerifyStep
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, SparseDistribution
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
-from services.target.distributions import check_distributions
 
 
 class VerifySession:
@@ -50,5 +50,6 @@ class VerifySession:
         if sampling.coupling is not Coupling.REJECTION or sampling.temperature == 0:
             return ()
         drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
-        check_distributions(step.distributions, drafts, self._engine.info.vocab_size)
+        if faults := [*check_distributions(step.distributions, drafts, self._engine.info.vocab_size)]:
+            raise InvalidRequest(*faults)
         return step.distributions

@@ -12,12 +12,16 @@ import grpc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role, StepTimes, Verification, VerifyStep
+from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence, SequenceUpdate
-from fly.types import SamplingParams
 from protos.flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
-from services.common.codec.drafter import draft_request_from_wire, draft_response_to_wire
-from services.common.codec.shared import info_to_wire
-from services.common.codec.target import verify_request_from_wire, verify_response_to_wire
+from protos.wire.streams import (
+    draft_request_from_wire,
+    draft_response_to_wire,
+    info_to_wire,
+    verify_request_from_wire,
+    verify_response_to_wire,
+)
 from services.common.host import Host, Service
 from services.common.stream_server import serve_stream
 

@@ -14,7 +14,7 @@ from router.server import create_host
 from tests.contract.fakes import FakeDrafter, FakeTarget
 from tests.support.serving import connected, serving
 
-PLAIN, EXACT, FLY = pb.SPECULATION_MODE_PLAIN, pb.SPECULATION_MODE_EXACT, pb.SPECULATION_MODE_FLY
+PLAIN, EXACT, FLY = pb.MODE_PLAIN, pb.MODE_EXACT, pb.MODE_FLY
 PROMPT = [40, 41, 42, 43]
 
 

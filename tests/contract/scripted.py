@@ -6,8 +6,9 @@ from itertools import zip_longest
 from typing import Any
 
 from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
+from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence
-from fly.types import Coupling, Logprobs, SamplingParams, SparseDistribution
+from fly.types import Coupling, PositionLogprobs, SparseDistribution
 from tests.contract.fakes import EOS, VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel
 
 PROMPT_LENGTH = 4
@@ -77,13 +78,15 @@ class LoggingTarget(FakeTarget):
         return replace(verification, logprobs=tuple(logprobs_of(verification, known, opening.num_logprobs)))
 
 
-def logprobs_of(verification: Verification, known: ReplicatedSequence, count: int) -> Iterator[Logprobs]:
+def logprobs_of(
+    verification: Verification, known: ReplicatedSequence, count: int
+) -> Iterator[PositionLogprobs]:
     """Return artificial values that identify their token: -(id + 1) / 1000."""
     num_drafts = len(verification.choices) - 1
     drafts = known.tokens.ids[len(known) - num_drafts :]
     for draft, choice in zip_longest(drafts, verification.choices):
         top = tuple((token, logprob(token)) for token in range(choice, choice + count))
-        yield Logprobs(None if draft is None else logprob(draft), logprob(choice), top)
+        yield PositionLogprobs(None if draft is None else logprob(draft), logprob(choice), top)
 
 
 def logprob(token: int) -> float:

@@ -12,7 +12,17 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.messages import Role
-from flyserve import AsyncClient, Client, Coupling, Mode, Response, Sampling, Speculation, StreamBroken
+from flyserve import (
+    AsyncClient,
+    Client,
+    Coupling,
+    DraftLength,
+    Mode,
+    Response,
+    SamplingParams,
+    SpeculationParams,
+    StreamBroken,
+)
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import (
     GenerationServicer,
@@ -37,8 +47,11 @@ LANGUAGE = SimulatedConfig(
 )
 PROMPT = "the quick brown fox"
 LENGTH = 24
-PLAIN, EXACT, FLY = (Speculation(mode=mode, draft_length=4) for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY))
-SAMPLED = Sampling(temperature=1.0, top_p=0.95)
+PLAIN, EXACT, FLY = (
+    SpeculationParams(mode=mode, draft_length=DraftLength(max=4))
+    for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY)
+)
+SAMPLED = SamplingParams(temperature=1.0, top_p=0.95)
 
 
 class Cutter(GenerationServicer):
@@ -74,8 +87,8 @@ class Rig:
     async def streamed(
         self,
         addresses: tuple[str, ...],
-        speculation: Speculation,
-        sampling: Sampling | None = None,
+        speculation: SpeculationParams,
+        sampling: SamplingParams | None = None,
         **options: Any,
     ) -> Response:
         async with AsyncClient(addresses) as client:
@@ -127,8 +140,8 @@ def outcome(response: Response) -> Any:
 
 
 CASES = [
-    (PLAIN, Sampling(), {}),
-    (EXACT, Sampling(), {"logprobs": 2}),
+    (PLAIN, SamplingParams(), {}),
+    (EXACT, SamplingParams(), {"logprobs": 2}),
     (EXACT, replace(SAMPLED, seed=5, min_tokens=22), {}),
     (PLAIN, replace(SAMPLED, seed=6, coupling=Coupling.REJECTION), {}),
     (EXACT, replace(SAMPLED, seed=7), {"n": 3}),
@@ -137,7 +150,7 @@ CASES = [
 
 @pytest.mark.parametrize(("speculation", "sampling", "options"), CASES)
 async def test_a_stream_cut_anywhere_gives_the_undisturbed_response(
-    rig: Rig, speculation: Speculation, sampling: Sampling, options: dict[str, Any]
+    rig: Rig, speculation: SpeculationParams, sampling: SamplingParams, options: dict[str, Any]
 ) -> None:
     expected = await rig.undisturbed(speculation, sampling, **options)
     assert expected.resumed == 0
@@ -168,13 +181,13 @@ async def test_a_drawn_seed_is_kept(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("speculation", "sampling", "why"),
     [
-        (FLY, Sampling(), "mode fly"),
-        (Speculation(), Sampling(), "mode fly"),
+        (FLY, SamplingParams(), "mode fly"),
+        (SpeculationParams(), SamplingParams(), "mode fly"),
         (EXACT, replace(SAMPLED, coupling=Coupling.REJECTION), "coupling rejection"),
     ],
 )
 async def test_what_cannot_be_had_again_says_why_and_keeps_what_came(
-    rig: Rig, speculation: Speculation, sampling: Sampling, why: str
+    rig: Rig, speculation: SpeculationParams, sampling: SamplingParams, why: str
 ) -> None:
     rig.cutter.cut_after = 2
     with pytest.raises(StreamBroken, match=f"broke after .* tokens: cut; it cannot be resumed: .*{why}") as e:
@@ -185,7 +198,7 @@ async def test_what_cannot_be_had_again_says_why_and_keeps_what_came(
 
 async def test_a_server_that_cannot_say_what_a_response_comes_of_is_not_resumed(rig: Rig) -> None:
     rig.cutter.cut_after, rig.cutter.strip_origin = 2, True
-    with pytest.raises(StreamBroken, match="does not say what the response comes of"):
+    with pytest.raises(StreamBroken, match="did not send the origin of the response"):
         await rig.streamed((rig.cut, rig.router), EXACT)
 
 
@@ -193,7 +206,7 @@ async def test_a_stream_that_nobody_goes_on_with_is_broken(rig: Rig) -> None:
     rig.cutter.cut_after = 2
     async with AsyncClient(rig.cut, retries=0) as client:
         stream = client.stream(PROMPT, LENGTH, speculation=EXACT)
-        with pytest.raises(StreamBroken, match="nobody goes on with it"):
+        with pytest.raises(StreamBroken, match="no server resumed it"):
             [chunk async for chunk in stream]
 
 

@@ -59,9 +59,10 @@ def test_a_conversation_goes_through_the_chat_template(router: ServiceProcess) -
 def test_status_tells_models_defaults_and_limits(router: ServiceProcess) -> None:
     printed = json.loads(flyserve("info", "--json", address=router.address).stdout)["deployment"]
     assert (printed["target"]["architecture"], printed["drafter"]) == ("simulated", None)
-    assert (printed["default"]["mode"], printed["default"]["preset"]) == ("fly", "flyserve")
-    assert printed["default"]["tail"] == "carry" and printed["default"]["draft_length"] == 15
-    assert printed["limits"]["choices"] > 0 and printed["limits"]["max_new_tokens"] > 0
+    default = printed["default_speculation"]
+    assert (default["mode"], default["preset"], default["tail"]) == ("fly", "flyserve", "carry")
+    assert default["draft_length"] == {"policy": "fixed", "max": 15}
+    assert printed["choices_limit"] > 0 and printed["max_new_tokens_limit"] > 0
 
 
 def test_a_rejection_is_one_line_with_its_status(router: ServiceProcess) -> None:

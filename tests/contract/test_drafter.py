@@ -8,8 +8,8 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import TokenSequence
-from fly.types import SamplingParams
 from services.common.endpoint_sources import StaticEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine

@@ -20,14 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fly.messages import Close, DraftStep, Endpoint, Open, Role, VerifyStep
+from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
-from fly.types import SamplingParams
 from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2, drafter_pb2, generation_pb2, registry_pb2, target_pb2
+from protos.wire.streams import draft_request_to_wire, verify_request_to_wire
 from router.config import RouterConfig
 from router.server import create_host as create_router
-from services.common.codec.drafter import draft_request_to_wire
-from services.common.codec.target import verify_request_to_wire
 from services.common.config import parse
 from services.common.host import Host
 from services.drafter.config import DrafterConfig
@@ -266,7 +265,7 @@ def drafted() -> list[bytes]:
 
 
 def asked() -> list[bytes]:
-    speculation = {"preset": "flyserve", "draft_length": 4}
+    speculation = {"preset": "flyserve", "draft_length": {"max": 4}}
     request = make_request(FLY, 8, speculation=speculation, stop=["zz"], n=2, logprobs=1)
     request.sampling.temperature = 0.7
     return [request.SerializeToString()]

@@ -152,7 +152,7 @@ async def test_verdicts_are_told_where_they_are_asked_for(rig: HttpRig) -> None:
 async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
     plain = await rig.complete(verdicts=True, temperature=0, speculation={"mode": "plain"})
     assert {token["verdict"] for token in plain["choices"][0]["flyserve"]["tokens"]} == {"plain"}
-    changed = {"mode": "fly", "preset": "official", "draft_length": 4, "draft_length_policy": "fixed"}
+    changed = {"mode": "fly", "preset": "official", "draft_length": {"policy": "fixed", "max": 4}}
     rule = {"window": 2, "threshold": 0.1, "tail": "carry", "carry_after": 1, "entropy": "top_k"}
     guards = {"guard_stops": True, "guard_excluded": False, "strict_prefix_tokens": 3, "sub_drafter": False}
     told = await rig.complete(verdicts=True, max_tokens=40, speculation={**changed, **rule, **guards})
@@ -170,7 +170,7 @@ async def test_every_sampling_field_reaches_the_target(rig: HttpRig) -> None:
     asked = opening.sampling
     assert (asked.temperature, asked.top_p, asked.top_k, asked.min_p) == (0.7, 0.9, 40, 0.05)
     assert (asked.repetition_penalty, asked.presence_penalty, asked.frequency_penalty) == (1.1, 0.2, 0.3)
-    assert (asked.logit_bias, asked.min_tokens, asked.seed) == (((9, -2.0),), 3, 7)
+    assert (asked.logit_bias, asked.min_tokens, asked.seed) == ({9: -2.0}, 3, 7)
     assert (asked.stop_token_ids, asked.coupling.value, opening.cache_salt) == ((303,), "rejection", "tenant")
     await rig.complete(max_tokens=5, top_k=-1)
     assert (rig.target.openings[-1].sampling.temperature, rig.target.openings[-1].sampling.top_k) == (1.0, 0)

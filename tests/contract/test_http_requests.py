@@ -22,6 +22,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
 
 UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 INVALID, TYPE, MISSING = "invalid_value", "invalid_type", "missing_required_parameter"
+BAD_POLICY = {"policy": "best"}
 BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("max_tokens", INVALID, {"max_tokens": 0}, "is 0, must be 1 to 4096"),
     ("max_tokens", TYPE, {"max_tokens": "5"}, "is '5', must be a valid integer"),
@@ -65,9 +66,17 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("stream_options.usage", UNKNOWN, {"stream": True, "stream_options": {"usage": 1}}, "is unknown"),
     ("speculation", TYPE, {"speculation": "fly"}, "is 'fly'"),
     ("speculation.windw", UNKNOWN, {"speculation": {"windw": 3}}, "did you mean window?"),
-    ("speculation.mode", INVALID, {"speculation": {"mode": "fast"}}, "must be one of plain, exact, fly"),
+    ("speculation.mode", INVALID, {"speculation": {"mode": "fast"}}, "must be 'plain', 'exact' or 'fly'"),
     ("speculation.preset", INVALID, {"speculation": {"preset": "vlm"}}, "vllm"),
     ("speculation.window", INVALID, {"speculation": {"window": 0}}, "must be 1 to 64"),
+    ("speculation.draft_length.max", INVALID, {"speculation": {"draft_length": 65}}, "must be 0 to 64"),
+    ("speculation.draft_length.max", INVALID, {"speculation": {"draft_length": {"max": -1}}}, "is -1"),
+    (
+        "speculation.draft_length.policy",
+        INVALID,
+        {"speculation": {"draft_length": {"policy": "x"}}},
+        "'fixed'",
+    ),
     ("speculation.carry_after", INVALID, {"speculation": {"carry_after": -1}}, "is -1"),
     ("echo", UNSUPPORTED, {"echo": True}, "echo is not supported, only false is"),
     ("best_of", UNSUPPORTED, {"best_of": 3}, "best_of is not supported, only 1 is"),
@@ -143,7 +152,7 @@ async def test_fields_that_ask_for_nothing_are_taken(rig: HttpRig) -> None:
     parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "fox"}]
     said = [
         {"role": "developer", "content": "be brief"},
-        {"role": "assistant", "content": "yes", "rejection": None, "tool_calls": None},
+        {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None},
         {"role": "user", "content": parts, "name": "someone"},
     ]
     response = await rig.post(CHAT, {"model": MODEL, "messages": said, **idle})

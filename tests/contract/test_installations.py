@@ -23,9 +23,9 @@ SIMULATED = '{"vocab_size": 304, "response_tokens": [12, 12], "base_s": 0.0}'
 PIP = (sys.executable, "-m", "pip", "--quiet")
 CALLS = """
 import asyncio, sys
-from flyserve import AsyncClient, Client, InvalidRequest, Mode, Speculation
+from flyserve import AsyncClient, Client, InvalidRequest, Mode, SpeculationParams
 
-PLAIN = Speculation(mode=Mode.PLAIN)
+PLAIN = SpeculationParams(mode=Mode.PLAIN)
 
 async def generate(address):
     async with AsyncClient(address) as client:

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.common.status import from_rpc_error
+from protos.wire.status import from_rpc_error
 from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import PLAIN, Rig, make_request, running
 

@@ -18,7 +18,7 @@ from tests.contract.router_rig import FLY, PLAIN, PROMPT, Answer, Rig, ids, make
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LENGTH = 40
-CARRY = {"preset": "flyserve", "draft_length": 6}
+CARRY = {"preset": "flyserve", "draft_length": {"max": 6}}
 """Drafts at response positions 0 to 5: a mismatch at 3 is followed by two matches and carried."""
 
 

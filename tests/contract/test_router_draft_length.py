@@ -75,7 +75,7 @@ async def test_exact_output_does_not_depend_on_the_policy(tmp_path: Path, drafts
     async with deployed(tmp_path, drafts) as rig:
         plain = await rig.generate(PLAIN, LENGTH)
         answers = await several(rig, EXACT, 6)
-        fixed = await rig.generate(EXACT, LENGTH, speculation={"draft_length": 4})
+        fixed = await rig.generate(EXACT, LENGTH, speculation={"draft_length": {"max": 4}})
     assert [ids(answer) for answer in (*answers, fixed)] == [ids(plain)] * 7
     assert fixed.statistics.drafted / fixed.statistics.rounds > 3.5, "a request's own length is fixed"
 
@@ -100,10 +100,10 @@ async def test_windows_are_carried_at_any_draft_length(tmp_path: Path) -> None:
 async def test_a_request_may_select_either_policy_and_info_reports_the_default(tmp_path: Path) -> None:
     async with deployed(tmp_path, EXPENSIVE) as rig:
         info = await rig.stub.Info(common_pb2.InfoRequest())
-        fixed = {"draft_length_policy": pb.DRAFT_LENGTH_POLICY_FIXED}
+        fixed = {"draft_length": pb.DraftLength(policy=pb.DRAFT_LENGTH_POLICY_FIXED)}
         long = await rig.generate(EXACT, 30, speculation=fixed)
-        at_most = {"draft_length_policy": pb.DRAFT_LENGTH_POLICY_GOODPUT, "draft_length": 3}
+        at_most = {"draft_length": pb.DraftLength(policy=pb.DRAFT_LENGTH_POLICY_GOODPUT, max=3)}
         short = await several(rig, EXACT, 2, speculation=at_most)
-    default = info.default_speculation
-    assert (default.draft_length, default.draft_length_policy) == (15, pb.DRAFT_LENGTH_POLICY_GOODPUT)
+    default = info.default_speculation.draft_length
+    assert (default.max, default.policy) == (15, pb.DRAFT_LENGTH_POLICY_GOODPUT)
     assert mean_length([long]) > 6 and mean_length(short) < 3

@@ -13,11 +13,11 @@ from fly.clock import SystemClock
 from fly.errors import ConfigError, NotReady
 from fly.messages import Endpoint, Role, Snapshot
 from protos.flyserve.v1 import registry_pb2, registry_pb2_grpc
+from protos.wire.streams import snapshot_to_wire
 from router.config import RouterConfig
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import any_replica
 from router.server import create_host
-from services.common.codec.registry import snapshot_to_wire
 from services.common.endpoint_sources import RegistryEndpointSource, StaticEndpointSource
 from services.common.host import Host, Service
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer

@@ -37,7 +37,7 @@ async def test_exact_equals_plain_token_for_token(rig: Rig) -> None:
 
 @pytest.mark.parametrize("draft_length", [0, 1, 4, 15, 64])
 async def test_exact_does_not_depend_on_the_draft_length(rig: Rig, draft_length: int) -> None:
-    exact = await rig.generate(EXACT, 50, speculation={"draft_length": draft_length})
+    exact = await rig.generate(EXACT, 50, speculation={"draft_length": {"max": draft_length}})
     assert ids(exact) == ids(await rig.generate(PLAIN, 50))
 
 
@@ -157,12 +157,13 @@ async def test_beyond_the_drafters_context_it_decodes_without_drafts(model: Path
 
 async def test_text_is_tokenized_and_info_names_both_models(rig: Rig, model: Path) -> None:
     text = "the fox says 😀"
-    tokens = await rig.stub.Tokenize(pb.TokenizeRequest(text=text))
-    assert tuple(tokens.ids) == Tokenizer.load(model).encode(text) and tokens.pieces[0] == "the"
+    tokens = (await rig.stub.Tokenize(pb.TokenizeRequest(text=text))).tokens
+    assert tuple(token.id for token in tokens) == Tokenizer.load(model).encode(text)
+    assert tokens[0].text == "the"
     response = await rig.stub.Generate(pb.GenerateRequest(prompt=text, max_new_tokens=3))
-    assert response.prompt_tokens == len(tokens.ids) and len(response.choices[0].tokens) == 3
+    assert response.prompt_tokens == len(tokens) and len(response.choices[0].tokens) == 3
     info = await rig.stub.Info(common_pb2.InfoRequest())
-    assert (info.target.role, info.drafter.role) == ("target", "drafter")
+    assert (info.target.role, info.drafter.role) == (common_pb2.ROLE_TARGET, common_pb2.ROLE_DRAFTER)
     default = info.default_speculation
     assert default.preset == DEFAULT_PRESET and info.draft_length_limit == 64
     assert (default.window, default.HasField("carry_after")) == (PRESETS[DEFAULT_PRESET].window, True)

@@ -11,8 +11,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from fly.errors import InvalidRequest
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
+from protos.wire.status import from_rpc_error
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, PROMPT, Rig, ids, running
 
@@ -66,7 +68,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("sampling.min_tokens", {"max_new_tokens": 4, "sampling": SAMPLING(min_tokens=5)}),
     ("speculation.mode", {"speculation": SPECULATION(mode=9)}),  # type: ignore[arg-type]
     ("speculation.preset", {"speculation": SPECULATION(preset="vlm")}),
-    ("speculation.draft_length", {"speculation": SPECULATION(draft_length=65)}),
+    ("speculation.draft_length.max", {"speculation": SPECULATION(draft_length=pb.DraftLength(max=65))}),
     ("speculation.window", {"speculation": SPECULATION(window=0)}),
     ("speculation.threshold", {"speculation": SPECULATION(threshold=NAN)}),
     ("speculation.threshold", {"speculation": SPECULATION(threshold=-0.1)}),
@@ -100,6 +102,16 @@ async def test_a_stream_is_rejected_in_the_same_way(rig: Rig) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await rig.stub.GenerateStream(pb.GenerateRequest()).read()
     assert violations(caught.value) == {"prompt": "is empty, must have at least one token"}
+
+
+async def test_the_reason_of_a_fault_reaches_a_client(rig: Rig) -> None:
+    error = await rig.rejection(prompt_token_ids=pb.TokenIds(ids=[5] * 512), max_new_tokens=4097)
+    found = from_rpc_error(error)
+    assert isinstance(found, InvalidRequest)
+    assert [(violation.field, violation.reason) for violation in found.violations] == [
+        ("max_new_tokens", "invalid_value"),
+        ("prompt_token_ids", "context_length_exceeded"),
+    ]
 
 
 async def test_a_text_that_is_too_long_is_not_tokenized(rig: Rig) -> None:

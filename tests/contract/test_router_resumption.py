@@ -102,7 +102,7 @@ async def test_other_weights_do_not_go_on_with_it(rig: Rig) -> None:
     ("choices", "part"),
     [
         ([{"index": 1}], r"resume.choices\[0\].index is 1, must be 0 to 0"),
-        ([{}, {}], r"resume.choices\[1\].index is 0 once more"),
+        ([{}, {}], r"resume.choices\[1\].index is 0 again"),
         ([{"token_ids": [304]}], r"resume.choices\[0\].token_ids holds 304, must be 0 to 303"),
         ([{"token_ids": [5] * 30}], r"has 30 tokens, at most 29 leave room"),
     ],

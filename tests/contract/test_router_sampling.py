@@ -13,7 +13,7 @@ from fly.messages import Draft
 from fly.types import Coupling, SparseDistribution
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.requests.seeds import choice_seed
+from router.requests.request import choice_seed
 from router.text.tokenizer import Tokenizer
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
@@ -65,7 +65,7 @@ async def test_every_parameter_reaches_both_services(stage: Stage) -> None:
         assert (asked.temperature, asked.seed, asked.coupling) == (0.8, 7, Coupling.REJECTION)
         assert (asked.top_k, asked.top_p, asked.min_p, asked.min_tokens) == (40, 0.9, 0.05, 3)
         assert (asked.presence_penalty, asked.frequency_penalty) == (0.2, 0.3)
-        assert (asked.repetition_penalty, asked.logit_bias) == (1.1, ((9, -2.0),))
+        assert (asked.repetition_penalty, asked.logit_bias) == (1.1, {9: -2.0})
         assert asked.stop_token_ids == (303, 0, 1)
     assert response.statistics.seed == 7 and not response.warnings
 
@@ -189,7 +189,7 @@ async def test_log_probabilities_belong_to_their_tokens(tmp_path: Path) -> None:
     target, tokenizer = LoggingTarget(ScriptedModel()), Tokenizer.load(folder)
     drafter = LoggingDrafter(ScriptedModel(deviates=frozenset({3, 12, 15})))
     async with running(folder, [target], [drafter]) as rig:
-        carry = {"preset": "flyserve", "draft_length": 6}
+        carry = {"preset": "flyserve", "draft_length": {"max": 6}}
         response = await rig.generate(FLY, 40, speculation=carry, logprobs=2)
         silent = await rig.generate(FLY, 40, speculation=carry)
     assert {token.verdict for token in response.tokens} >= {pb.VERDICT_RESCUED, pb.VERDICT_BONUS}
@@ -230,12 +230,15 @@ WARNED: list[tuple[dict[str, Any], str]] = [
         "speculation.preset, speculation.window",
     ),
     (
-        {"speculation": {"mode": PLAIN, "draft_length": 4}},
-        "speculation.draft_length has no effect in mode plain",
+        {"speculation": {"mode": PLAIN, "draft_length": {"max": 4}}},
+        "speculation.draft_length.max has no effect in mode plain",
     ),
-    ({"speculation": {"mode": FLY, "preset": "official", "draft_length": 6}}, "window of 5 does not fit"),
+    (
+        {"speculation": {"mode": FLY, "preset": "official", "draft_length": {"max": 6}}},
+        "window of 5 does not fit",
+    ),
     ({"sampling": SAMPLING(top_k=5)}, "sampling.top_k has no effect at temperature 0"),
-    ({"n": 2}, "n is 2, but at temperature 0 all choices are alike"),
+    ({"n": 2}, "n is 2, but at temperature 0 all choices are equal"),
 ]
 
 

@@ -11,9 +11,10 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Draft, Open, Role
+from fly.request import SamplingParams
 from fly.rule import count_matches
 from fly.sequence import TokenSequence
-from fly.types import Coupling, SamplingParams, SparseDistribution
+from fly.types import Coupling, SparseDistribution
 from services.common.streams import DrafterStream, TargetStream
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.sub_drafters import SubDrafters

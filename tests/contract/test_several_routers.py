@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fly.messages import Endpoint, Load, Role
-from flyserve import AsyncClient, Mode, Speculation
+from flyserve import AsyncClient, Mode, SpeculationParams
 from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
+from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
-from services.common.codec.shared import info_from_wire
 from services.common.host import Host
 from services.common.host_thread import HostThread
 from tests.contract.fakes import VOCAB_SIZE, save_tokenizer
@@ -29,7 +29,7 @@ NUM_ROUTERS, NEW_TOKENS, TIMEOUT_S = 3, 60, 120
 LANGUAGE = f"vocab_size: {VOCAB_SIZE}, response_tokens: [400, 400]"
 TARGET = ("services.target", "--simulated", f"{{{LANGUAGE}, base_s: 0.05}}", "--max-sequences", "8")
 DRAFTER = ("services.drafter", "--simulated", f"{{{LANGUAGE}, base_s: 0.002, agreement: 0.8}}")
-PLAIN = Speculation(mode=Mode.PLAIN)
+PLAIN = SpeculationParams(mode=Mode.PLAIN)
 
 
 class System:

@@ -25,7 +25,7 @@ from tests.support.serving import becomes_true, connected, serving
 PROMPT = [20, 21, 22, 23]
 TIMEOUT_S = 10.0
 OPENING = Open("test", prompt_length=len(PROMPT))
-OPEN = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4)))
+OPEN = target_pb2.VerifyRequest(open=common_pb2.Open(prompt_length=4))
 CLOSE = target_pb2.VerifyRequest(close=common_pb2.Close())
 
 
@@ -103,7 +103,7 @@ async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_e
     async with serving(target.host) as address, grpc.aio.insecure_channel(address, options) as channel:
         call = TargetStub(channel).Verify()
         opening = common_pb2.Open(prompt_length=4, deadline_ms=300)
-        await call.write(target_pb2.VerifyRequest(open=target_pb2.VerifyOpen(open=opening)))
+        await call.write(target_pb2.VerifyRequest(open=opening))
         await call.write(step(1))
         assert await becomes_true(lambda: target.num_opened == 1 and not target.num_open, TIMEOUT_S)
         async with asyncio.timeout(TIMEOUT_S):

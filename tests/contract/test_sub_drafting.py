@@ -13,8 +13,8 @@ from fly.messages import Draft, Load, Open, Role
 from fly.sequence import TokenSequence
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
+from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
-from services.common.codec.shared import info_from_wire
 from services.common.endpoint_sources import StaticEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.config import DrafterConfig

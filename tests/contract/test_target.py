@@ -9,11 +9,11 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import TokenSequence
-from fly.types import SamplingParams
 from protos.flyserve.v1 import common_pb2, target_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from services.common.codec.shared import info_from_wire
+from protos.wire.streams import info_from_wire
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -95,7 +95,7 @@ async def test_a_verification_reports_the_tokens_that_were_reused(
 async def test_a_lost_sequence_is_replayed_on_the_same_stream(channel: grpc.aio.Channel) -> None:
     expected = await greedy(channel, 3)
     call = TargetStub(channel).Verify()
-    opening = target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4))
+    opening = common_pb2.Open(prompt_length=4)
     await call.write(target_pb2.VerifyRequest(open=opening))
     update = common_pb2.SequenceUpdate(step_id=7, keep=4, tokens=[expected[0]], decided=4)
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
@@ -116,7 +116,7 @@ async def test_the_state_of_a_stream_is_freed_however_it_ends(
     channel: grpc.aio.Channel, engine: ClockEngine, ending: str
 ) -> None:
     call = TargetStub(channel).Verify()
-    opening = target_pb2.VerifyOpen(open=common_pb2.Open(prompt_length=4))
+    opening = common_pb2.Open(prompt_length=4)
     await call.write(target_pb2.VerifyRequest(open=opening))
     update = common_pb2.SequenceUpdate(step_id=1, tokens=PROMPT, decided=4)
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
@@ -144,7 +144,7 @@ async def _error_of(channel: grpc.aio.Channel, *requests: target_pb2.VerifyReque
 
 async def test_messages_out_of_order_are_rejected_by_name(channel: grpc.aio.Channel) -> None:
     step = target_pb2.VerifyRequest(step=target_pb2.VerifyStep())
-    opening = target_pb2.VerifyRequest(open=target_pb2.VerifyOpen())
+    opening = target_pb2.VerifyRequest(open=common_pb2.Open())
     for requests in [(step,), (opening, opening), (target_pb2.VerifyRequest(),)]:
         error = await _error_of(channel, *requests)
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT

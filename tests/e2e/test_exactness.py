@@ -6,7 +6,7 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
 from fly.types import Mode
-from flyserve import Speculation
+from flyserve import DraftLength, SpeculationParams
 from tests.support.comparison import (
     MAX_NEW_TOKENS,
     assert_only_a_tie,
@@ -25,8 +25,8 @@ def test_exact_speculation_equals_plain_decoding(
     deployment: Deployment, problems: list[Task], target: LlamaForCausalLM
 ) -> None:
     router = deployment.router.address
-    plain = responses(router, problems, Speculation(mode=Mode.PLAIN))
-    exact = responses(router, problems, Speculation(mode=Mode.EXACT))
+    plain = responses(router, problems, SpeculationParams(mode=Mode.PLAIN))
+    exact = responses(router, problems, SpeculationParams(mode=Mode.EXACT))
     prompts = prompt_ids(router, problems)
     assert_only_a_tie(
         differences(plain, exact, lambda p, position: gap_after(target, prompts[p] + plain[p][:position]))
@@ -38,7 +38,7 @@ def test_official_equals_the_published_loop(
     deployment: Deployment, problems: list[Task], target: LlamaForCausalLM
 ) -> None:
     drafter = LlamaForCausalLM.from_pretrained(DRAFTER_MODEL, dtype=torch.float32).eval()
-    official = Speculation(mode=Mode.FLY, preset="official", draft_length=15)
+    official = SpeculationParams(mode=Mode.FLY, preset="official", draft_length=DraftLength(max=15))
     served = responses(deployment.router.address, problems, official)
     end = target.generation_config.eos_token_id
     end = end[0] if isinstance(end, list) else end

@@ -11,7 +11,7 @@ import pytest
 from demo.tasks import Task
 from demo.tokenizer import render
 from fly.types import Mode
-from flyserve import Client, Speculation
+from flyserve import Client, DraftLength, SpeculationParams
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
@@ -19,12 +19,12 @@ from tests.support.processes import ROOT, Deployment, demo_deployment
 
 pytestmark = pytest.mark.slow
 
-EXACT = Speculation(mode=Mode.EXACT, draft_length=4)
+EXACT = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=4))
 
 ENDLESS_CLIENT = """
 import sys
-from flyserve import Client, Sampling
-for chunk in Client(sys.argv[1]).stream(sys.argv[2], 900, sampling=Sampling(ignore_eos=True)):
+from flyserve import Client, SamplingParams
+for chunk in Client(sys.argv[1]).stream(sys.argv[2], 900, sampling=SamplingParams(ignore_eos=True)):
     print(len(chunk.tokens), flush=True)
 """
 

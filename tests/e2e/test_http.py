@@ -8,7 +8,7 @@ from openai import BadRequestError, OpenAI
 
 from demo.tasks import Task
 from fly.types import Mode
-from flyserve import Client, Speculation
+from flyserve import Client, SpeculationParams
 from tests.support.processes import Deployment
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_problems_are_solved_in_a_chat(client: OpenAI, deployment: Deployment, p
         for task in problems[:NUM_PROBLEMS]:
             chat = client.chat.completions.create(**asking(task), extra_body=EXACT)
             text = chat.choices[0].message.content or ""
-            same = grpc.generate(f"{task.prompt}\n", speculation=Speculation(mode=Mode.EXACT))
+            same = grpc.generate(f"{task.prompt}\n", speculation=SpeculationParams(mode=Mode.EXACT))
             assert text == same.text and chat.choices[0].finish_reason == "stop"
             assert chat.usage is not None and chat.usage.completion_tokens == len(same.tokens)
             solved.append(task.is_solved_by(text))

@@ -12,7 +12,7 @@ from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 from demo.tasks import Task
 from demo.tokenizer import render
 from fly.types import Mode
-from flyserve import Client, Sampling, Speculation
+from flyserve import Client, DraftLength, SamplingParams, SpeculationParams
 from tests.support.comparison import (
     MAX_NEW_TOKENS,
     assert_only_a_tie,
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.slow
 
 NUM_PROBLEMS = 12
 TEMPERATURES = (0.0, 0.8)
-PLAIN = Speculation(mode=Mode.PLAIN)
-EXACT = Speculation(mode=Mode.EXACT)
+PLAIN = SpeculationParams(mode=Mode.PLAIN)
+EXACT = SpeculationParams(mode=Mode.EXACT)
 
 
 class Expected:
@@ -37,7 +37,7 @@ class Expected:
 
     def __init__(self, router: str, problems: list[Task], temperature: float, target: LlamaForCausalLM):
         self.problems = problems
-        self.sampling = Sampling(temperature=temperature)
+        self.sampling = SamplingParams(temperature=temperature)
         self._target = target
         self._prompts = prompt_ids(router, problems)
         self._plain = responses(router, problems, PLAIN, self.sampling, concurrency=1)
@@ -104,13 +104,13 @@ def test_in_a_batch_of_8(deployment: Deployment, expected: Expected) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4, 25])
 def test_with_other_draft_lengths(deployment: Deployment, expected: Expected, length: int) -> None:
-    speculation = Speculation(mode=Mode.EXACT, draft_length=length)
+    speculation = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=length))
     found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
     expected.assert_equals(found)
 
 
 def test_without_the_sub_drafter(deployment: Deployment, expected: Expected) -> None:
-    speculation = Speculation(mode=Mode.EXACT, sub_drafter=False)
+    speculation = SpeculationParams(mode=Mode.EXACT, sub_drafter=False)
     found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
     expected.assert_equals(found)
 
@@ -130,7 +130,7 @@ def test_with_a_target_killed_half_way(expected: Expected) -> None:
                 render(task.prompt),
                 MAX_NEW_TOKENS,
                 replace(expected.sampling, seed=seed_of(number)),
-                Speculation(mode=Mode.EXACT, draft_length=1),
+                SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=1)),
             )
             for number, task in enumerate(expected.problems)
         ]

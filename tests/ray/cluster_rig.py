@@ -14,7 +14,7 @@ import pytest
 
 from fly.messages import Role
 from fly.types import Mode
-from flyserve import Client, Speculation
+from flyserve import Client, SpeculationParams
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
 from orchestration.deployment.file import ControllerConfig, Deployment
 from orchestration.deployment.plan import ACTORS
@@ -176,7 +176,7 @@ class Load:
         self.num_replays = 0
 
     def generate(self, prompt: str) -> tuple[int, ...]:
-        exact = Speculation(mode=Mode.EXACT)
+        exact = SpeculationParams(mode=Mode.EXACT)
         response = self._client.generate(prompt, NEW_TOKENS, speculation=exact)
         self.num_replays += response.statistics.replays
         return tuple(token.id for token in response.tokens)

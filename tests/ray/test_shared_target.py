@@ -19,7 +19,7 @@ from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
 from fly.messages import Role
 from fly.types import Mode
-from flyserve import Client, Speculation
+from flyserve import Client, SpeculationParams
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS, ReplicaSpec
@@ -60,7 +60,7 @@ def responses(address: str, problems: Sequence[Task]) -> list[list[int]]:
     with Client(address) as client, ThreadPoolExecutor(CONCURRENCY) as pool:
 
         def respond(task: Task) -> list[int]:
-            exact = Speculation(mode=Mode.EXACT)
+            exact = SpeculationParams(mode=Mode.EXACT)
             response = client.generate(render(task.prompt), MAX_NEW_TOKENS, speculation=exact)
             return [token.id for token in response.tokens]
 

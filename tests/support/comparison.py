@@ -11,14 +11,14 @@ from transformers import PreTrainedModel
 from demo.tasks import Task
 from demo.tokenizer import render
 from fly.noise import Domain, noise_keys, token_noise
-from flyserve import Client, Sampling, Speculation
+from flyserve import Client, SamplingParams, SpeculationParams
 
 TIE = 1e-4
 """Two logits closer than this may change order with the shape of a forward."""
 
 MAX_NEW_TOKENS = 256
 CONCURRENCY = 8
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Difference:
 def responses(
     address: str,
     problems: Sequence[Task],
-    speculation: Speculation,
-    sampling: Sampling = GREEDY,
+    speculation: SpeculationParams,
+    sampling: SamplingParams = GREEDY,
     concurrency: int = CONCURRENCY,
 ) -> list[list[int]]:
     """Return the token ids of every response of the router at `address`; requests run concurrently.

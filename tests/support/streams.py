@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from fly.errors import FlyServeError
-from flyserve import AsyncClient, Mode, Speculation
+from fly.response import Response
+from flyserve import AsyncClient, Mode, SpeculationParams
 from flyserve.options import Prompt
-from flyserve.types import Response
 
-EXACT = Speculation(mode=Mode.EXACT)
+EXACT = SpeculationParams(mode=Mode.EXACT)
 
 
 class Streams:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from benchmarks.harness.client import generate
 from benchmarks.harness.prompts import Prompts
+from fly.request import SpeculationParams
+from fly.response import Statistics
 from flyserve.bench.comparison import rotated
 from flyserve.bench.progress import Advance
 from flyserve.client import Client
-from flyserve.types import Speculation, Statistics
 
 _WARM_UPS = 2
 FIRST, SECOND = "first pass", "second pass"
@@ -46,7 +47,7 @@ class Sender:
     """A request without its prompt; call it to send it, with greedy decoding."""
 
     client: Client
-    speculation: Speculation
+    speculation: SpeculationParams
     max_new_tokens: int
     ignore_eos: bool = False
 

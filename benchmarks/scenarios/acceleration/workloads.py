@@ -23,10 +23,10 @@ from benchmarks.harness.system import (
     simulated_flags,
     sub_drafter_command,
 )
+from fly.request import SpeculationParams
 from fly.types import Mode
 from flyserve.cli.terminal import messages
 from flyserve.client import Client
-from flyserve.types import Speculation
 
 DRAFT_LENGTH = 15
 DEMO, PASSES, REPEATING, NON_REPEATING, AHEAD = (
@@ -87,8 +87,8 @@ class Setting:
         )
 
     @property
-    def speculation(self) -> Speculation:
-        """Speculation parameters of a request."""
+    def speculation(self) -> SpeculationParams:
+        """SpeculationParams parameters of a request."""
         return speculation(Mode.FLY, DRAFT_LENGTH, self.is_goodput)
 
 
@@ -103,7 +103,7 @@ def ahead_name(length: int, is_ahead: bool) -> str:
     return f"drafts of {length}{', ahead' if is_ahead else ''}"
 
 
-def ahead_speculation(length: int) -> Speculation:
+def ahead_speculation(length: int) -> SpeculationParams:
     """Return the speculation parameters of the part that drafts ahead."""
     return speculation(Mode.EXACT, length)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from benchmarks.harness.client import PLAIN, speculation
+from fly.request import SpeculationParams
 from fly.types import Mode
-from flyserve.types import Speculation
 
 DRAFT_LENGTH = 15
 LOOKUP_TOKENS = 10
@@ -72,7 +72,7 @@ SETTINGS = (
     Setting("stack, FLy", Place.STACK, "fly"),
     Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter"),
 )
-STACK_SPECULATIONS: Mapping[str, Speculation] = {
+STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {
     "plain": PLAIN,
     "exact": speculation(Mode.EXACT, DRAFT_LENGTH, sub_drafter=False),
     "fly": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=False),

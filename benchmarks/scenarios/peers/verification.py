@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from benchmarks.scenarios.peers.transformers_peer import load_plain
 from fly.messages import Role
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import load_runner

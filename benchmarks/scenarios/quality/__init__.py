@@ -16,11 +16,11 @@ from benchmarks.scenarios.quality.records import plan_work, run_work
 from benchmarks.scenarios.quality.report import collect, make_report
 from benchmarks.scenarios.quality.settings import HARD, MAIN, make_groups
 from demo.corpus import Family, Split, problems
+from fly.response import DeploymentInfo
 from flyserve.bench.progress import progress_bar
 from flyserve.bench.tasks import Task
 from flyserve.cli.bench import served_at
 from flyserve.client import Client
-from flyserve.types import Deployment
 
 __all__ = ["Plan", "run"]
 
@@ -85,7 +85,7 @@ def draw_tasks(split: Split, count: int) -> list[Task]:
     return list(islice(drawn, count))
 
 
-def _fingerprint(deployment: Deployment) -> str:
+def _fingerprint(deployment: DeploymentInfo) -> str:
     """Identify the weights: other weights give other responses, which are kept apart."""
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     return "-".join(model.weight_fingerprint[:12] for model in models)

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.scenarios.quality.records import Record
+from fly.response import Statistics
 from flyserve.bench.statistics import Interval, share
-from flyserve.types import Statistics
 
 _RESAMPLES = 2000
 _TAIL = 2.5

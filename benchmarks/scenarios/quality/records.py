@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 from benchmarks.harness.client import generate
 from benchmarks.scenarios.quality.settings import Setting
 from fly.errors import NotReady, Overloaded
-from fly.types import Verdict
+from fly.response import Statistics
+from fly.types import Token, Verdict
 from flyserve.bench.progress import Advance
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
-from flyserve.types import Statistics, Token
 
 _MAX_NEW_TOKENS = 512
 _TRIES = 5

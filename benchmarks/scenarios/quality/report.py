@@ -12,9 +12,10 @@ from benchmarks.harness.report import Columns, Report, Table
 from benchmarks.scenarios.quality.figures import Figures, summarize, tau_ratio
 from benchmarks.scenarios.quality.records import Record, Rescue
 from benchmarks.scenarios.quality.settings import Group, Setting
+from fly.messages import ModelInfo
+from fly.response import DeploymentInfo
 from flyserve.bench.statistics import Interval
 from flyserve.bench.tasks import Task
-from flyserve.types import Deployment, Model
 
 if TYPE_CHECKING:
     from benchmarks.scenarios.quality import Plan
@@ -147,7 +148,7 @@ def _bracketed(rescue: Rescue) -> str:
     return f"{lead}[{shown} | {choice}]"
 
 
-def make_report(plan: Plan, deployment: Deployment, results: Sequence[GroupResult]) -> Report:
+def make_report(plan: Plan, deployment: DeploymentInfo, results: Sequence[GroupResult]) -> Report:
     """Return the report; it names the models by their folders, without paths of this machine."""
     target, drafter = (
         _without_path(deployment.target),
@@ -163,13 +164,13 @@ def make_report(plan: Plan, deployment: Deployment, results: Sequence[GroupResul
         for name, model in models.items()
         if model is not None
     )
-    report.text(f"FlyServe {deployment.version}. Decoding is greedy unless a temperature is given.")
+    report.text(f"FlyServe {deployment.target.version}. Decoding is greedy unless a temperature is given.")
     for result in results:
         _add_group(report, result)
     return report
 
 
-def _without_path(model: Model) -> Model:
+def _without_path(model: ModelInfo) -> ModelInfo:
     return replace(model, model_id="/".join(Path(model.model_id).parts[-2:]))
 
 

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 
 from benchmarks.harness.client import PLAIN, speculation, with_draft_length
 from demo.corpus import Split
-from fly.types import Coupling, Mode, Tail
-from flyserve.types import Sampling, Speculation
+from fly.request import SamplingParams, SpeculationParams
+from fly.types import Coupling, Mode, TailPolicy
 
 DRAFT_LENGTH = 15
 EXACT = speculation(Mode.EXACT, DRAFT_LENGTH)
 CARRY = speculation(Mode.FLY, DRAFT_LENGTH, preset="flyserve")
-REJECT = replace(CARRY, tail=Tail.REJECT)
+REJECT = replace(CARRY, tail=TailPolicy.REJECT)
 SHRINK = replace(CARRY, preset="vllm", guard_stops=True, strict_prefix_tokens=2)
 """vLLM's shrinking window, in all else the same as `REJECT`."""
 RULES = {
@@ -41,9 +41,9 @@ class Setting:
     """
 
     line: str
-    speculation: Speculation
+    speculation: SpeculationParams
     value: float | str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     split: Split = Split.HELD_OUT
 
     @property
@@ -125,8 +125,8 @@ def _varied(factor: str, values: Sequence[float]) -> Iterator[Setting]:
 
 def _temperatures() -> Iterator[Setting]:
     for temperature in _TEMPERATURES:
-        yield Setting("plain", PLAIN, temperature, Sampling(temperature=temperature))
+        yield Setting("plain", PLAIN, temperature, SamplingParams(temperature=temperature))
         for coupling in Coupling:
-            sampling = Sampling(temperature=temperature, coupling=coupling)
+            sampling = SamplingParams(temperature=temperature, coupling=coupling)
             for name, rule in {"exact": EXACT, "carry": CARRY}.items():
                 yield Setting(f"{name}, {coupling.value}", rule, temperature, sampling)

@@ -27,7 +27,7 @@ from benchmarks.scenarios.simulate.plan import (
 from benchmarks.scenarios.simulate.profile import Profile
 from fly.messages import Endpoint, Role, Snapshot
 from flyserve.bench.statistics import bootstrap
-from services.common.codec.registry import snapshot_to_wire
+from protos.wire.streams import snapshot_to_wire
 
 LIMIT_MS = 0.1
 """Goal for the CPU time of a router per emitted token, at a tau of 10."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.harness.client import speculation
-from flyserve import Coupling, Mode, Sampling, Speculation
+from flyserve import Coupling, Mode, SamplingParams, SpeculationParams
 from flyserve.options import RequestOptions
 
 _PROMPTS, _SHORTEST, _LONGEST, _SHARED = 48, 4, 400, 16
@@ -28,8 +28,8 @@ class Request:
     prompt: Sequence[int]
     max_new_tokens: int
     topic: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    speculation: Speculation = EXACT
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: SpeculationParams = EXACT
     options: RequestOptions = field(default_factory=RequestOptions)
 
 
@@ -72,7 +72,7 @@ def _prompt(words: random.Random, number: int) -> tuple[int, ...]:
     return (*shared, *own)
 
 
-def _greedy(way: Speculation, is_invariant: bool = True) -> Make:
+def _greedy(way: SpeculationParams, is_invariant: bool = True) -> Make:
     def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
         topic = f"greedy {number}" if is_invariant else None
         return Request(kind, prompt, length, topic, speculation=way)
@@ -80,9 +80,9 @@ def _greedy(way: Speculation, is_invariant: bool = True) -> Make:
     return make
 
 
-def _sampled(way: Speculation, coupling: Coupling) -> Make:
+def _sampled(way: SpeculationParams, coupling: Coupling) -> Make:
     def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-        sampling = Sampling(temperature=0.8, top_p=0.95, seed=number, coupling=coupling)
+        sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number, coupling=coupling)
         is_invariant = coupling is Coupling.SHARED_NOISE and way is not FLY
         topic = f"sampled {number}" if is_invariant else None
         return Request(kind, prompt, length, topic, sampling, way)
@@ -91,7 +91,7 @@ def _sampled(way: Speculation, coupling: Coupling) -> Make:
 
 
 def _several(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-    sampling = Sampling(temperature=0.8, seed=number)
+    sampling = SamplingParams(temperature=0.8, seed=number)
     return Request(kind, prompt, min(length, 96), None, sampling, options={"n": 3})
 
 
@@ -108,7 +108,7 @@ def _bad(rng: random.Random, kind: str, number: int, prompt: Sequence[int], leng
             Request(kind, (), length),
             Request(kind, (*prompt, 10**6), length),
             Request(kind, prompt, 10**6),
-            Request(kind, prompt, length, sampling=Sampling(temperature=-1.0)),
+            Request(kind, prompt, length, sampling=SamplingParams(temperature=-1.0)),
             Request(kind, prompt, length, speculation=speculation(Mode.FLY, preset="unknown")),
             Request(kind, prompt, length, options={"n": 10**4}),
             Request(kind, prompt, length, options={"stop": ("x",) * 100}),

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DrafterStub:
-    """Proposes continuations; served by drafters and sub-drafters alike.
+    """Proposes continuations; served by drafters and sub-drafters.
     """
 
     def __init__(self, channel):
@@ -49,18 +49,18 @@ class DrafterStub:
 
 
 class DrafterServicer:
-    """Proposes continuations; served by drafters and sub-drafters alike.
+    """Proposes continuations; served by drafters and sub-drafters.
     """
 
     def Info(self, request, context):
-        """What this replica serves.
+        """Returns the model and the load of this replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Draft(self, request_iterator, context):
-        """One sequence: open, then step by step, then close.
+        """Serves one sequence: open, then step by step, then close.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_DrafterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Drafter:
-    """Proposes continuations; served by drafters and sub-drafters alike.
+    """Proposes continuations; served by drafters and sub-drafters.
     """
 
     @staticmethod

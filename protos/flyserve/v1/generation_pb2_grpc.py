@@ -39,7 +39,7 @@ class GenerationStub:
         self.Info = channel.unary_unary(
                 '/flyserve.v1.Generation/Info',
                 request_serializer=protos_dot_flyserve_dot_v1_dot_common__pb2.InfoRequest.SerializeToString,
-                response_deserializer=protos_dot_flyserve_dot_v1_dot_generation__pb2.GenerationInfo.FromString,
+                response_deserializer=protos_dot_flyserve_dot_v1_dot_generation__pb2.DeploymentInfo.FromString,
                 _registered_method=True)
         self.Generate = channel.unary_unary(
                 '/flyserve.v1.Generation/Generate',
@@ -63,7 +63,7 @@ class GenerationServicer:
     """
 
     def Info(self, request, context):
-        """What this deployment serves.
+        """Returns what this deployment serves, and its limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +84,7 @@ class GenerationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Turns a text into token ids, as Generate does, or a conversation.
+        """Returns the token ids of a text, as Generate sees it, or of a conversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,7 +96,7 @@ def add_GenerationServicer_to_server(servicer, server):
             'Info': grpc.unary_unary_rpc_method_handler(
                     servicer.Info,
                     request_deserializer=protos_dot_flyserve_dot_v1_dot_common__pb2.InfoRequest.FromString,
-                    response_serializer=protos_dot_flyserve_dot_v1_dot_generation__pb2.GenerationInfo.SerializeToString,
+                    response_serializer=protos_dot_flyserve_dot_v1_dot_generation__pb2.DeploymentInfo.SerializeToString,
             ),
             'Generate': grpc.unary_unary_rpc_method_handler(
                     servicer.Generate,
@@ -141,7 +141,7 @@ class Generation:
             target,
             '/flyserve.v1.Generation/Info',
             protos_dot_flyserve_dot_v1_dot_common__pb2.InfoRequest.SerializeToString,
-            protos_dot_flyserve_dot_v1_dot_generation__pb2.GenerationInfo.FromString,
+            protos_dot_flyserve_dot_v1_dot_generation__pb2.DeploymentInfo.FromString,
             options,
             channel_credentials,
             insecure,

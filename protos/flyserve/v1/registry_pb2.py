@@ -22,29 +22,28 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from protos.flyserve.v1 import common_pb2 as protos_dot_flyserve_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/flyserve/v1/registry.proto\x12\x0b\x66lyserve.v1\"\r\n\x0bListRequest\"7\n\x0cListResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"\x0e\n\x0cWatchRequest\"8\n\rWatchResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"H\n\x08Snapshot\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.flyserve.v1.Endpoint\"s\n\x08\x45ndpoint\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08*U\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_TARGET\x10\x01\x12\x10\n\x0cROLE_DRAFTER\x10\x02\x12\x14\n\x10ROLE_SUB_DRAFTER\x10\x03\x32\x89\x01\n\x08Registry\x12;\n\x04List\x12\x18.flyserve.v1.ListRequest\x1a\x19.flyserve.v1.ListResponse\x12@\n\x05Watch\x12\x19.flyserve.v1.WatchRequest\x1a\x1a.flyserve.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/flyserve/v1/registry.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\r\n\x0bListRequest\"7\n\x0cListResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"\x0e\n\x0cWatchRequest\"8\n\rWatchResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"H\n\x08Snapshot\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.flyserve.v1.Endpoint\"s\n\x08\x45ndpoint\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\x89\x01\n\x08Registry\x12;\n\x04List\x12\x18.flyserve.v1.ListRequest\x1a\x19.flyserve.v1.ListResponse\x12@\n\x05Watch\x12\x19.flyserve.v1.WatchRequest\x1a\x1a.flyserve.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.flyserve.v1.registry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=387
-  _globals['_ROLE']._serialized_end=472
-  _globals['_LISTREQUEST']._serialized_start=50
-  _globals['_LISTREQUEST']._serialized_end=63
-  _globals['_LISTRESPONSE']._serialized_start=65
-  _globals['_LISTRESPONSE']._serialized_end=120
-  _globals['_WATCHREQUEST']._serialized_start=122
-  _globals['_WATCHREQUEST']._serialized_end=136
-  _globals['_WATCHRESPONSE']._serialized_start=138
-  _globals['_WATCHRESPONSE']._serialized_end=194
-  _globals['_SNAPSHOT']._serialized_start=196
-  _globals['_SNAPSHOT']._serialized_end=268
-  _globals['_ENDPOINT']._serialized_start=270
-  _globals['_ENDPOINT']._serialized_end=385
-  _globals['_REGISTRY']._serialized_start=475
-  _globals['_REGISTRY']._serialized_end=612
+  _globals['_LISTREQUEST']._serialized_start=83
+  _globals['_LISTREQUEST']._serialized_end=96
+  _globals['_LISTRESPONSE']._serialized_start=98
+  _globals['_LISTRESPONSE']._serialized_end=153
+  _globals['_WATCHREQUEST']._serialized_start=155
+  _globals['_WATCHREQUEST']._serialized_end=169
+  _globals['_WATCHRESPONSE']._serialized_start=171
+  _globals['_WATCHRESPONSE']._serialized_end=227
+  _globals['_SNAPSHOT']._serialized_start=229
+  _globals['_SNAPSHOT']._serialized_end=301
+  _globals['_ENDPOINT']._serialized_start=303
+  _globals['_ENDPOINT']._serialized_end=418
+  _globals['_REGISTRY']._serialized_start=421
+  _globals['_REGISTRY']._serialized_end=558
 # @@protoc_insertion_point(module_scope)

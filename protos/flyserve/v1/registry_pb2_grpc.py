@@ -52,14 +52,14 @@ class RegistryServicer:
     """
 
     def List(self, request, context):
-        """The present snapshot.
+        """Returns the current snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The present snapshot, then every later one.
+        """Streams the current snapshot, then every later one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

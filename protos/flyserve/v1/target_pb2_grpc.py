@@ -53,14 +53,14 @@ class TargetServicer:
     """
 
     def Info(self, request, context):
-        """What this replica serves.
+        """Returns the model and the load of this replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request_iterator, context):
-        """One sequence: open, then step by step, then close.
+        """Serves one sequence: open, then step by step, then close.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""Serves the playground's page, its assets, and what they have to know of this deployment."""
+"""Serves the playground's page, its assets, and its settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,37 +30,37 @@ _HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {source}" for name, source in _POLICY.items()),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Kept, but asked after each time: assets have no version in their names. The answer is mostly a 304.
+    # Cached, but revalidated each time: assets have no version in their names. The response is mostly a 304.
     "Cache-Control": "no-cache",
 }
 
 
 def playground_routes(config: RouterConfig) -> list[BaseRoute]:
-    """The page at `/`, everything else of it under `/playground/`."""
+    """Return the routes: the page at `/`, everything else under `/playground/`."""
     files = _Files(directory=_STATIC)
     settings = page_settings(config)
 
     async def page(request: Request) -> Response:
         return await files.get_response(_PAGE, request.scope)
 
-    async def tell_settings(request: Request) -> Response:
+    async def send_settings(request: Request) -> Response:
         return JSONResponse(settings, headers=_HEADERS)
 
     return [
         Route("/", page),
-        Route("/playground/settings.json", tell_settings),
+        Route("/playground/settings.json", send_settings),
         Mount("/playground", files),
     ]
 
 
 def page_settings(config: RouterConfig) -> dict[str, Any]:
-    """Presets, defaults and limits: what the page shows where a field is left blank, and allows."""
-    default, limits = config.speculation, config.limits
+    """Return presets, defaults and limits, which the page shows in empty fields and enforces."""
+    default, plan, limits = config.speculation, config.speculation.plan, config.limits
     return {
         "presets": {name: _rule(rule) for name, rule in PRESETS.items()},
         "defaults": {
             "mode": default.mode,
-            "sub_drafter": default.sub_drafter,
+            "sub_drafter": plan.sub_drafter,
             "draft_length": default.draft_length.model_dump(mode="json"),
             "rule": _rule(default.rule),
         },
@@ -78,7 +78,7 @@ def _rule(rule: FlyRule) -> Mapping[str, Any]:
 
 
 class _Files(StaticFiles):
-    """Static files, each with the headers that keep the page to itself."""
+    """Static files, each with the security headers."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fly.errors import ModelError, describe
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.memory.kv_cache import KvCache

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fly.noise import Floats
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 
 Logits = NDArray[np.float32]
 

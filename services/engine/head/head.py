@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from fly.types import EntropyEstimator, Logprobs
+from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, Scores
 from services.engine.head.batch_sampling import sample
 from services.engine.head.logits_processors import excluded_drafts, needs_processing, process
@@ -92,7 +92,7 @@ def _with_logprobs(scores: Scores, raw: Tensor, item: ForwardInput) -> Scores:
 
 def _logprobs(
     logits: Tensor, choices: Sequence[int], drafts: Sequence[int], count: int
-) -> tuple[Logprobs, ...]:
+) -> tuple[PositionLogprobs, ...]:
     """Return log-probabilities of each row's draft, choice and most likely tokens, from raw logits.
 
     Args:
@@ -107,7 +107,9 @@ def _logprobs(
     values, ids = logits.topk(min(count, logits.shape[1]), dim=-1)
     tops = zip(ids.tolist(), (values - total[:, None]).tolist(), strict=True)
     return tuple(
-        Logprobs(draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True)))
+        PositionLogprobs(
+            draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True))
+        )
         for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
     )
 

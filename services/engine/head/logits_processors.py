@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 
 
@@ -27,7 +27,7 @@ def process(logits: Tensor, item: ForwardInput) -> None:
     """
     sampling = item.sampling
     if sampling.logit_bias:
-        ids, biases = zip(*sampling.logit_bias, strict=True)
+        ids, biases = zip(*sampling.logit_bias.items(), strict=True)
         logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     if _has_penalties(sampling):
         _penalize(logits, item)

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fly.limits import MOST_PROPOSED
 from fly.noise import Domain, Floats, Words, noise_keys, race_among, uniform
-from fly.types import Coupling, SamplingParams, SparseDistribution
+from fly.request import SamplingParams
+from fly.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput, Scores
 from services.engine.head.candidates import Candidates, RaceEntry
 from services.engine.head.filters import log_total, lowest_kept
-
-MOST_PROPOSED = 64
-"""Largest number of tokens in a distribution that a drafter draws from, under coupling `rejection`."""
 
 
 class SampleRequest(NamedTuple):
@@ -81,7 +80,7 @@ class Sampler:
         self._candidates = candidates
         self._requests = requests
         self._floors = [lowest_kept(candidates.logits(row), r.sampling) for row, r in enumerate(requests)]
-        self._seeds = np.array([request.sampling.seed for request in requests], dtype=np.uint64)
+        self._seeds = np.array([request.sampling.seed or 0 for request in requests], dtype=np.uint64)
         self._positions = np.array([request.position for request in requests], dtype=np.uint64)
         self._keys_of = dict[Domain, Words]()
 

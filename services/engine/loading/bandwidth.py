@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Runner
 
 _PROBE_BYTES = 1 << 28

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.sharding.operations import OPERATIONS, Operation
 

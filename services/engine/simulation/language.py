@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from fly.noise import Ints
-from fly.types import EntropyEstimator, Logprobs
+from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput
 from services.engine.head.filters import Logits
 
@@ -143,7 +143,7 @@ class SimulatedLanguage:
         rows = [self._candidates(item, position) for position in positions]
         return np.array([ids for ids, _ in rows]), np.array([logits for _, logits in rows], dtype=np.float32)
 
-    def logprobs(self, item: ForwardInput, choices: Sequence[int]) -> tuple[Logprobs, ...]:
+    def logprobs(self, item: ForwardInput, choices: Sequence[int]) -> tuple[PositionLogprobs, ...]:
         """Return the log-probabilities of choices and drafts, if the input requests them."""
         if item.num_logprobs is None or not item.num_outputs:
             return ()
@@ -170,14 +170,14 @@ class SimulatedLanguage:
         )
 
 
-def _logprobs(ids: Ints, logits: Logits, choice: int, draft: int, count: int) -> Logprobs:
+def _logprobs(ids: Ints, logits: Logits, choice: int, draft: int, count: int) -> PositionLogprobs:
     """Return the log-probabilities of one position."""
     log_p = logits - np.log(np.exp(logits).sum())
     known = dict(zip(ids.tolist(), log_p.tolist(), strict=True))
     top = sorted(known.items(), key=lambda pair: -pair[1])[:count]
     of_draft = None if draft < 0 else max(_UNLIKELY, known.get(draft, _UNLIKELY))
     of_choice = max(_UNLIKELY, known.get(choice, _UNLIKELY))
-    return Logprobs(draft=of_draft, choice=of_choice, top=tuple(top))
+    return PositionLogprobs(draft=of_draft, choice=of_choice, top=tuple(top))
 
 
 def _mix(state: int, value: int) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 from benchmarks.scenarios.quality.records import seed_of
 from demo.tasks import Task
 from fly.errors import Overloaded
-from fly.types import FinishReason, Mode, Verdict
-from flyserve.types import Choice, Response, Speculation, Statistics, Token
+from fly.request import SpeculationParams
+from fly.response import Choice, Response, Statistics
+from fly.types import FinishReason, Mode, Token, Verdict
 
 
 class AnsweringClient:
@@ -24,7 +25,7 @@ class AnsweringClient:
         self._lock = threading.Lock()
 
     def generate(
-        self, prompt: str, length: int, sampling: Any, speculation: Speculation, **_: Any
+        self, prompt: str, length: int, sampling: Any, speculation: SpeculationParams, **_: Any
     ) -> Response:
         with self._lock:
             if self.overloads:
@@ -38,7 +39,7 @@ class AnsweringClient:
             self._running -= 1
         return self._respond(self._answers[prompt], speculation)
 
-    def _respond(self, task: Task, speculation: Speculation) -> Response:
+    def _respond(self, task: Task, speculation: SpeculationParams) -> Response:
         is_fly = speculation.mode is Mode.FLY
         answer = "0" if is_fly and seed_of(task) % 2 == 0 else task.answer
         tokens = (
@@ -55,5 +56,7 @@ class AnsweringClient:
             rejected_by_gate=1,
         )
         text = "".join(token.text for token in tokens)
-        choice = Choice(0, text, tokens, FinishReason.STOP_TOKEN, statistics)
-        return Response("r", (choice,), 5, ())
+        choice = Choice(
+            index=0, text=text, tokens=tokens, finish_reason=FinishReason.STOP_TOKEN, statistics=statistics
+        )
+        return Response(request_id="r", choices=(choice,), prompt_tokens=5)

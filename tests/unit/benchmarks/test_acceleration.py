@@ -42,7 +42,7 @@ from benchmarks.scenarios.acceleration.workloads import (
     ahead_name,
 )
 from demo.tokenizer import load_tokenizer
-from flyserve.types import Statistics
+from fly.response import Statistics
 
 PROMPTS = ((1, 2), (3,), (4, 5))
 

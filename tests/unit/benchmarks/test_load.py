@@ -33,8 +33,8 @@ from benchmarks.scenarios.load import (
     summarize_load,
 )
 from fly.errors import Overloaded
-from fly.types import FinishReason, Verdict
-from flyserve.types import Chunk, Statistics, Token
+from fly.response import Chunk, Statistics
+from fly.types import FinishReason, Token, Verdict
 
 PROMPTS = ((1,), (2,), (3,))
 TOKEN = Token(7, Verdict.PLAIN, 7, 0.0)
@@ -106,9 +106,10 @@ class Server:
         ended = False
         try:
             await asyncio.sleep(0.001)
-            yield Chunk("ab", (TOKEN, TOKEN), "r", 1, None, None, ())
+            yield Chunk(text="ab", tokens=(TOKEN, TOKEN), request_id="r", prompt_tokens=1)
             await asyncio.sleep(0.001)
-            yield Chunk("c", (TOKEN,), "", 0, FinishReason.LENGTH, Statistics(rounds=2, drafted=5), ())
+            statistics = Statistics(rounds=2, drafted=5)
+            yield Chunk(text="c", tokens=(TOKEN,), finish_reason=FinishReason.LENGTH, statistics=statistics)
             ended = True
         finally:
             self.at_once -= 1

@@ -25,12 +25,25 @@ from benchmarks.scenarios.quality.settings import CARRY, HARD, MAIN, Group, Sett
 from demo.corpus import Split
 from demo.tasks import Task
 from fly.errors import InvalidRequest
-from fly.types import Verdict
-from flyserve.types import Deployment, Model, Statistics, Token
+from fly.messages import ModelInfo, Role
+from fly.response import DeploymentInfo, Statistics
+from fly.types import Token, Verdict
 from tests.unit.benchmarks.answering_client import AnsweringClient
 
-MODEL = Model("/home/someone/models/big", "f" * 32, "Llama", "float32", 640, 1024)
-DEPLOYMENT = Deployment(MODEL, MODEL, ("flyserve",), "flyserve", "0")
+MODEL = ModelInfo(
+    role=Role.TARGET,
+    model_id="/home/someone/models/big",
+    weight_fingerprint="f" * 32,
+    architecture="Llama",
+    token_map_hash="",
+    vocab_size=640,
+    context_length=1024,
+    dtype="float32",
+    shards=1,
+    kv_capacity=0,
+    version="0",
+)
+DEPLOYMENT = DeploymentInfo(target=MODEL, drafter=MODEL, presets=("flyserve",))
 
 
 def record(problem: str, is_solved: bool = True, **figures: Any) -> Record:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fly.messages import Open
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import Runner
 from services.engine.sequence import EngineSequence
 from tests.support.tiny_models import CONTEXT, make_tiny

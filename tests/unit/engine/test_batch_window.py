@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fly.clock import VirtualClock
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture

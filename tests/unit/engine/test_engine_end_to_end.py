@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
-from fly.types import SamplingParams
 from services.engine.base import Job
 from services.engine.config import ModelConfig
 from services.engine.engine import Engine

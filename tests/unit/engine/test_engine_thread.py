@@ -9,8 +9,8 @@ import pytest
 from fly.clock import SystemClock
 from fly.errors import InvalidRequest, NotReady, Overloaded
 from fly.messages import Open, Role, StaleReason
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate, StaleState
-from fly.types import SamplingParams
 from services.engine.base import ForwardInput, Job, Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine, ForwardError
@@ -168,8 +168,8 @@ async def test_busy_sequences_beyond_memory_all_finish(engine: Engine) -> None:
     [
         (Open("r", 513), "prompt_length"),
         (Open("r", 1, SamplingParams(temperature=-0.5)), "sampling.temperature"),
-        (Open("r", 1, SamplingParams(stop_token_ids=(5000,))), "sampling.stop_token_ids"),
-        (Open("r", 1, SamplingParams(logit_bias=((-1, 1.0),))), "sampling.logit_bias"),
+        (Open("r", 1, SamplingParams(stop_token_ids=(5000,))), "sampling.stop_token_ids[0]"),
+        (Open("r", 1, SamplingParams(logit_bias={-1: 1.0})), "sampling.logit_bias"),
         (Open("r", 1, SamplingParams(repetition_penalty=0.0)), "sampling.repetition_penalty"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.head.filters import Logits, log_total, lowest_kept
 
 CASES = [

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fly.types import EntropyEstimator, SamplingParams
+from fly.request import SamplingParams
+from fly.types import EntropyEstimator
 from services.engine.base import ForwardInput
 from services.engine.head.head import Head, normalized_entropy, top_k_entropy
 
@@ -61,7 +62,7 @@ def test_ties_go_to_argmax_in_bfloat16() -> None:
 
 def test_rows_go_to_their_sequences() -> None:
     logits = logits_of(5)
-    sampling = SamplingParams(logit_bias=((11, 1000.0),))
+    sampling = SamplingParams(logit_bias={11: 1000.0})
     batch = [
         make_work(SamplingParams(), 2),
         make_work(SamplingParams(), 0),
@@ -118,13 +119,13 @@ def test_stops_are_masked_row_by_row_before_min_tokens() -> None:
 
 
 def test_only_true_exclusion_counts_as_excluded() -> None:
-    sampling = SamplingParams(logit_bias=((40, -100.0), (3, float("-inf"))))
+    sampling = SamplingParams(logit_bias={40: -100.0, 3: float("-inf")})
     (scores,) = Head(VOCAB_SIZE)(logits_of(4), [make_work(sampling, 4)])
     assert scores.excluded == (False, True, False, False)
 
 
 def test_entropy_is_of_the_raw_logits() -> None:
     logits = logits_of(2)
-    sampling = SamplingParams(repetition_penalty=5.0, logit_bias=((3, 50.0),))
+    sampling = SamplingParams(repetition_penalty=5.0, logit_bias={3: 50.0})
     (scores,) = Head(VOCAB_SIZE)(logits, [make_work(sampling, 2)])
     assert scores.entropies == pytest.approx(top_k_entropy(logits).tolist())

@@ -8,16 +8,9 @@ import pytest
 
 from fly.noise import Floats, Ints
 from fly.presets import EXACT
+from fly.request import SamplingParams
 from fly.rule import decide
-from fly.types import (
-    Coupling,
-    Evidence,
-    Position,
-    ResponseLimits,
-    RuleState,
-    SamplingParams,
-    SparseDistribution,
-)
+from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 
@@ -121,7 +114,7 @@ def first_two_words(coupling: Coupling, num_drafts: int) -> Ints:
             positions = tuple(Position(d, c, 1.0) for d, c in zip(text.drafts, choices, strict=False))
             evidence = Evidence(positions, choices[-1], 1.0)
             _, decision = decide(EXACT, RuleState(), evidence, ResponseLimits(max_new_tokens=10))
-            text.words += [decided.token for decided in decision.decided]
+            text.words += [decided.id for decided in decision.decided]
         for text in texts:
             if len(text.words) > 2:
                 counts[text.words[1], text.words[2]] += 1

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fly.clock import VirtualClock
 from fly.errors import NotReady, Overloaded
 from fly.messages import Open
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate, StaleState, TokenSequence
-from fly.types import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture

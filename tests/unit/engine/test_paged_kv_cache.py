@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward

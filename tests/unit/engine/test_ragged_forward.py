@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 from fly.errors import ModelError
 from fly.messages import Role
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
 from services.engine.forward import self_check, torch_runner

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fly.noise import Domain, noise_keys, token_noise
-from fly.types import Coupling, EntropyEstimator, SamplingParams, SparseDistribution
+from fly.request import SamplingParams
+from fly.types import Coupling, EntropyEstimator, SparseDistribution
 from services.engine.base import ForwardInput, Scores
 from services.engine.head.head import Head
 
@@ -21,7 +22,7 @@ KINDS = [
     WARM,
     replace(WARM, top_k=20, seed=2**64 - 1),
     replace(WARM, temperature=1.5, top_p=0.7, min_p=0.001),
-    replace(WARM, repetition_penalty=1.4, logit_bias=((3, 2.0),)),
+    replace(WARM, repetition_penalty=1.4, logit_bias={3: 2.0}),
     REJECTION,
     replace(REJECTION, top_p=0.9),
     replace(WARM, stop_token_ids=(5,), min_tokens=9),
@@ -107,7 +108,7 @@ def test_drafts_removed_by_the_filters_are_excluded() -> None:
 
 
 def test_a_bias_of_minus_infinity_excludes_whatever_the_noise() -> None:
-    sampling = replace(WARM, logit_bias=tuple((token, float("-inf")) for token in range(10)))
+    sampling = replace(WARM, logit_bias=dict.fromkeys(range(10), float("-inf")))
     (scores,) = scored(torch.zeros(4, 12), input_of([1, 2, 3, 11, 5, 6], 4, sampling))
     assert set(scores.choices) <= {10, 11}
     assert scores.excluded == (False, True, True, False)
@@ -115,7 +116,7 @@ def test_a_bias_of_minus_infinity_excludes_whatever_the_noise() -> None:
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     logits = logits_of(3)
-    sampling = replace(WARM, temperature=0.3, top_k=2, logit_bias=((3, 50.0),))
+    sampling = replace(WARM, temperature=0.3, top_k=2, logit_bias={3: 50.0})
     (scores,) = scored(logits, input_of([1, 2, 3, 4, 5], 3, sampling, num_logprobs=4))
     log_p = logits.double().log_softmax(-1)
     for row, reported in enumerate(scores.logprobs):

@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Job, Scores
 from services.engine.scheduling.job import ScheduledJob
 from services.engine.scheduling.scheduler import IDLE_PRIORITY, PATIENCE_TURNS, STARVATION_TURNS, Scheduler

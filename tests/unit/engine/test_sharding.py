@@ -11,8 +11,8 @@ import pytest
 
 from fly.errors import ModelError, NotReady
 from fly.messages import Open
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import SamplingParams
 from services.engine.base import ForwardInput, Job, Scores
 from services.engine.config import Sharding
 from services.engine.forward.torch_runner import load_runner

@@ -13,8 +13,9 @@ import pytest
 
 from fly.clock import VirtualClock
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import Coupling, EntropyEstimator, SamplingParams
+from fly.types import Coupling, EntropyEstimator
 from services.engine.config import ModelConfig
 from services.engine.factory import build_engine
 from services.engine.sequence import EngineSequence

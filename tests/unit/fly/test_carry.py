@@ -14,12 +14,14 @@ from fly.types import (
     RejectionReason,
     ResponseLimits,
     RuleState,
-    Tail,
+    TailPolicy,
     Verdict,
 )
 
-CARRY = FlyRule(threshold=0.3, window=6, min_following=6, tail=Tail.CARRY, carry_after=2, guard_stops=True)
-REJECT = replace(CARRY, tail=Tail.REJECT)
+CARRY = FlyRule(
+    threshold=0.3, window=6, min_following=6, tail=TailPolicy.CARRY, carry_after=2, guard_stops=True
+)
+REJECT = replace(CARRY, tail=TailPolicy.REJECT)
 LIMITS = ResponseLimits(1000, frozenset({2}))
 
 
@@ -32,11 +34,11 @@ MISMATCH = Position(70, 71, 1.0)
 
 def test_an_open_window_is_decided_by_the_next_draft() -> None:
     state, first = decide(CARRY, RuleState(), Evidence((*matches(3), MISMATCH, *matches(2)), 99, 0.0), LIMITS)
-    assert [decided.token for decided in first.decided] == [10, 11, 12]
+    assert [decided.id for decided in first.decided] == [10, 11, 12]
     assert first.provisional == (70, 10, 11, 99)
     assert first.rejection is None
     state, second = decide(CARRY, state, Evidence(matches(4, first=20), 98, 0.0), LIMITS)
-    assert [decided.token for decided in second.decided] == [70, 10, 11, 99, 20, 21, 22, 23, 98]
+    assert [decided.id for decided in second.decided] == [70, 10, 11, 99, 20, 21, 22, 23, 98]
     assert [decided.verdict for decided in second.decided[:4]] == [
         Verdict.RESCUED,
         Verdict.EXACT,
@@ -49,7 +51,7 @@ def test_an_open_window_is_decided_by_the_next_draft() -> None:
 def test_a_failed_window_falls_back_to_the_choice_at_the_mismatch() -> None:
     state, _ = decide(CARRY, RuleState(), Evidence((MISMATCH, *matches(3)), 99, 0.0), LIMITS)
     state, decision = decide(CARRY, state, Evidence((*matches(1), MISMATCH), 98, 0.0), LIMITS)
-    assert [(d.token, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
+    assert [(d.id, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
     assert decision.provisional == ()
     assert decision.rejection is RejectionReason.WINDOW
     assert state == RuleState(num_decided=1)
@@ -86,7 +88,7 @@ def test_an_open_window_before_an_ending_token_is_rejected() -> None:
 def test_without_a_further_draft_an_open_window_falls_back() -> None:
     state, _ = decide(CARRY, RuleState(), Evidence((MISMATCH, *matches(3)), 99, 0.0), LIMITS)
     _, decision = decide(CARRY, state, Evidence((), 98, 0.0), LIMITS)
-    assert [(d.token, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
+    assert [(d.id, d.verdict) for d in decision.decided] == [(71, Verdict.CORRECTED)]
 
 
 # NOTE: is_bonus is fixed, since hypothesis draws omitted fields of a named tuple, and a draft is no bonus.
@@ -150,5 +152,7 @@ def test_evidence_in_parts_decides_as_in_one(rule: FlyRule, num_matches: int, re
 def test_carry_and_reject_agree_without_a_mismatch_in_the_tail(rule: FlyRule, draft: list[Position]) -> None:
     draft = [*draft, *matches(rule.window)]
     carried = decide(rule, RuleState(), Evidence(tuple(draft), 9, 0.0), LIMITS)
-    rejected = decide(replace(rule, tail=Tail.REJECT), RuleState(), Evidence(tuple(draft), 9, 0.0), LIMITS)
+    rejected = decide(
+        replace(rule, tail=TailPolicy.REJECT), RuleState(), Evidence(tuple(draft), 9, 0.0), LIMITS
+    )
     assert carried == rejected

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fly.presets import DEFAULT_PRESET, PRESETS
-from fly.types import EntropyEstimator, FlyRule, Tail
+from fly.types import EntropyEstimator, FlyRule, TailPolicy
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,7 +15,7 @@ def test_flyserve_has_the_documented_parameters() -> None:
         threshold=0.3,
         window=6,
         min_following=6,
-        tail=Tail.CARRY,
+        tail=TailPolicy.CARRY,
         carry_after=2,
         entropy=EntropyEstimator.TOP_K,
         guard_stops=True,
@@ -25,7 +25,7 @@ def test_flyserve_has_the_documented_parameters() -> None:
 
 
 def test_only_flyserve_carries_and_only_vllm_shrinks() -> None:
-    assert [name for name, rule in PRESETS.items() if rule.tail is Tail.CARRY] == ["flyserve"]
+    assert [name for name, rule in PRESETS.items() if rule.tail is TailPolicy.CARRY] == ["flyserve"]
     assert [name for name, rule in PRESETS.items() if rule.shrinks] == ["vllm"]
 
 
@@ -36,5 +36,5 @@ def test_the_default_is_one_of_them() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_protocol_names_every_preset(preset: str) -> None:
     proto = (ROOT / "protos/flyserve/v1/generation.proto").read_text(encoding="utf-8")
-    (line,) = [line for line in proto.splitlines() if "Named rule that FLy starts from" in line]
+    (line,) = [line for line in proto.splitlines() if "Name of the rule that mode fly starts from" in line]
     assert preset in line

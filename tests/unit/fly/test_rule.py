@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from fly.presets import EXACT, PRESETS
 from fly.rule import count_matches, decide
-from fly.types import (
-    Evidence,
-    FlyRule,
-    Position,
-    RejectionReason,
-    ResponseLimits,
-    RuleState,
-    Verdict,
-)
+from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimits, RuleState, Verdict
 
 LIMITS = ResponseLimits(max_new_tokens=1000, ending_ids=frozenset({2}))
 EXTRA = 99
@@ -79,7 +71,7 @@ def test_vllm_shrinks_its_window_for_short_drafts(num_drafts: int, rescued: bool
 def test_a_sure_target_is_never_overruled(entropy: float) -> None:
     _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)
     assert decision.rejection is RejectionReason.GATE
-    assert decision.decided[-1].token == 50
+    assert decision.decided[-1].id == 50
 
 
 def test_every_rejection_has_its_reason() -> None:
@@ -119,7 +111,7 @@ def test_the_first_tokens_of_a_response_are_exact() -> None:
 
 def test_without_a_draft_the_choice_is_plain() -> None:
     _, decision = decide(PRESETS["official"], RuleState(), Evidence((), EXTRA, 0.5), LIMITS)
-    assert [(d.token, d.verdict) for d in decision.decided] == [(EXTRA, Verdict.PLAIN)]
+    assert [(d.id, d.verdict) for d in decision.decided] == [(EXTRA, Verdict.PLAIN)]
 
 
 positions_st = st.builds(
@@ -148,7 +140,7 @@ def test_an_infinite_threshold_or_window_makes_it_exact(
     drafts = [position.token for position in given_.positions]
     choices = [*(position.choice for position in given_.positions), given_.extra_choice]
     matched = count_matches(drafts, choices)
-    assert [decided.token for decided in decision.decided] == [*drafts[:matched], choices[matched]]
+    assert [decided.id for decided in decision.decided] == [*drafts[:matched], choices[matched]]
 
 
 @given(presets_st, evidence_st)
@@ -168,10 +160,10 @@ def test_every_round_emits_a_prefix_of_the_draft_and_one_choice(rule: FlyRule, g
     _, decision = decide(rule, RuleState(), given_, LIMITS)
     drafts = tuple(position.token for position in given_.positions)
     if decision.provisional:
-        kept = tuple(decided.token for decided in decision.decided)
+        kept = tuple(decided.id for decided in decision.decided)
         assert kept + decision.provisional == (*drafts, given_.extra_choice), "an open window holds the rest"
         return
     *kept_drafts, last = decision.decided
-    assert tuple(decided.token for decided in kept_drafts) == drafts[: len(kept_drafts)]
-    assert last.token == last.choice
+    assert tuple(decided.id for decided in kept_drafts) == drafts[: len(kept_drafts)]
+    assert last.id == last.choice
     assert last.verdict in {Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN}

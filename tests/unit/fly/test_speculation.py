@@ -40,7 +40,7 @@ def test_exact_speculation_emits_the_tokens_of_plain_decoding(drafts: list[list[
     emitted: list[int] = []
     for draft in drafts * budget:
         decision = spec.apply(judge(spec, draft[: spec.max_drafts]))
-        emitted.extend(decided.token for decided in decision.decided)
+        emitted.extend(decided.id for decided in decision.decided)
         if spec.finish_reason:
             break
     assert spec.finish_reason is FinishReason.LENGTH
@@ -53,7 +53,7 @@ def test_the_response_ends_after_the_first_ending_token() -> None:
     spec = Speculation([5, 6], EXACT, ResponseLimits(50, frozenset({END})))
     positions = tuple(Position(token, token, 0.0) for token in (7, END, 8))
     decision = spec.apply(Evidence(positions, 9, 0.0))
-    assert [decided.token for decided in decision.decided] == [7, END]
+    assert [decided.id for decided in decision.decided] == [7, END]
     assert spec.finish_reason is FinishReason.STOP_TOKEN
     assert spec.statistics.emitted == 2
     assert spec.sequence.ids == [5, 6, 7, END]
@@ -73,7 +73,7 @@ def test_a_stop_string_ends_the_response_before_a_later_ending_token() -> None:
         [5, 6], EXACT, ResponseLimits(50, frozenset({END})), lambda ids: 1 if 7 in ids else None
     )
     decision = spec.apply(Evidence((Position(7, 7, 0.0), Position(END, END, 0.0)), 9, 0.0))
-    assert [decided.token for decided in decision.decided] == [7]
+    assert [decided.id for decided in decision.decided] == [7]
     assert spec.finish_reason is FinishReason.STOP_STRING
 
 

@@ -47,10 +47,12 @@ class FakeGeneration(GenerationServicer):
         self.goes_on_for_ever = False
         self.has_ended = threading.Event()
 
-    def Info(self, request: Any, context: Any) -> pb.GenerationInfo:
-        target = common_pb2.ModelInfo(role="target", model_id="big", weight_fingerprint="w1", version="0")
+    def Info(self, request: Any, context: Any) -> pb.DeploymentInfo:
+        target = common_pb2.ModelInfo(
+            role=common_pb2.ROLE_TARGET, model_id="big", weight_fingerprint="w1", version="0"
+        )
         default = pb.SpeculationParams(preset="vllm")
-        return pb.GenerationInfo(target=target, default_speculation=default, presets=["vllm", "flyserve"])
+        return pb.DeploymentInfo(target=target, default_speculation=default, presets=["vllm", "flyserve"])
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         self._take(request, context)
@@ -83,9 +85,9 @@ class FakeGeneration(GenerationServicer):
             self.conversations.append([(message.role, message.content) for message in request.messages])
             if request.messages[-1].content == "bad":
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "messages need a chat template")
-            return pb.TokenizeResponse(ids=[len(request.messages)], pieces=["x"])
+            return pb.TokenizeResponse(tokens=[pb.TextToken(id=len(request.messages), text="x")])
         known = [(token, piece) for token, piece in PIECES.items() if piece in request.text]
-        return pb.TokenizeResponse(ids=[t for t, _ in known], pieces=[p for _, p in known])
+        return pb.TokenizeResponse(tokens=[pb.TextToken(id=token, text=text) for token, text in known])
 
     def _take(self, request: pb.GenerateRequest, context: Any) -> None:
         self.requests.append(request)

@@ -61,7 +61,7 @@ def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
 def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:
     told = json.loads(run("info", "--json", "--address", served[1]).stdout)
     assert told["deployment"]["target"]["weight_fingerprint"] == "w1"
-    assert told["deployment"]["default"]["preset"] == "vllm" and told["answered_in_s"] > 0
+    assert told["deployment"]["default_speculation"]["preset"] == "vllm" and told["answered_in_s"] > 0
 
 
 def test_info_of_nothing_is_one_line_with_the_remedy() -> None:

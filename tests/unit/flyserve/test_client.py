@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, Tail, Verdict
-from flyserve import Client, Sampling, Speculation, Token
+from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, FinishReason, Mode, TailPolicy, Verdict
+from flyserve import Client, DraftLength, SamplingParams, SpeculationParams, Token
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.unit.flyserve.fake_generation import STATISTICS, FakeGeneration, fake_generation, rejected_address
@@ -36,8 +36,8 @@ def test_what_is_not_said_is_absent_on_the_wire(served: tuple[FakeGeneration, Cl
     assert request.prompt == "hello"
     assert not request.HasField("max_new_tokens")
     assert not request.sampling.HasField("seed")
-    assert request.speculation.mode == pb.SPECULATION_MODE_UNSPECIFIED
-    assert not request.speculation.HasField("draft_length")
+    assert request.speculation.mode == pb.MODE_UNSPECIFIED
+    assert request.speculation.draft_length == pb.DraftLength()
     assert not request.speculation.HasField("sub_drafter")
 
 
@@ -46,8 +46,10 @@ def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
     client.generate(
         [4, 5],
         max_new_tokens=9,
-        sampling=Sampling(temperature=0.5, seed=0),
-        speculation=Speculation(mode=Mode.FLY, preset="vllm", draft_length=0, sub_drafter=False),
+        sampling=SamplingParams(temperature=0.5, seed=0),
+        speculation=SpeculationParams(
+            mode=Mode.FLY, preset="vllm", draft_length=DraftLength(max=0), sub_drafter=False
+        ),
         stop=["\n"],
         cache_salt="tenant",
     )
@@ -57,8 +59,8 @@ def test_what_is_said_arrives(served: tuple[FakeGeneration, Client]) -> None:
     assert request.max_new_tokens == 9
     assert (request.sampling.temperature, request.sampling.HasField("seed")) == (0.5, True)
     speculation = request.speculation
-    assert (speculation.mode, speculation.preset) == (pb.SPECULATION_MODE_FLY, "vllm")
-    assert (speculation.HasField("draft_length"), speculation.draft_length) == (True, 0)
+    assert (speculation.mode, speculation.preset) == (pb.MODE_FLY, "vllm")
+    assert (speculation.draft_length.HasField("max"), speculation.draft_length.max) == (True, 0)
     assert (speculation.HasField("sub_drafter"), speculation.sub_drafter) == (True, False)
     assert list(request.stop) == ["\n"]
 
@@ -72,23 +74,23 @@ def test_every_choice_is_told(served: tuple[FakeGeneration, Client]) -> None:
 
 def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Client]) -> None:
     service, client = served
-    speculation = Speculation(
-        tail=Tail.CARRY,
+    speculation = SpeculationParams(
+        draft_length=DraftLength(policy=DraftLengthPolicy.GOODPUT),
+        tail=TailPolicy.CARRY,
         carry_after=0,
         guard_stops=False,
         guard_excluded=True,
         strict_prefix_tokens=3,
         entropy=EntropyEstimator.NORMALIZED,
-        draft_length_policy=DraftLengthPolicy.GOODPUT,
     )
-    sampling = Sampling(logit_bias={5: -1.5}, coupling=Coupling.REJECTION)
+    sampling = SamplingParams(logit_bias={5: -1.5}, coupling=Coupling.REJECTION)
     client.generate("hello", sampling=sampling, speculation=speculation)
     wire = service.requests[0]
     assert (wire.speculation.tail, wire.speculation.carry_after) == (pb.TAIL_POLICY_CARRY, 0)
     assert (wire.speculation.guard_stops, wire.speculation.HasField("guard_stops")) == (False, True)
     assert wire.speculation.guard_excluded and wire.speculation.strict_prefix_tokens == 3
-    assert wire.speculation.entropy == pb.ENTROPY_MEASURE_NORMALIZED
-    assert wire.speculation.draft_length_policy == pb.DRAFT_LENGTH_POLICY_GOODPUT
+    assert wire.speculation.entropy == common_pb2.ENTROPY_ESTIMATOR_NORMALIZED
+    assert wire.speculation.draft_length.policy == pb.DRAFT_LENGTH_POLICY_GOODPUT
     assert dict(wire.sampling.logit_bias) == {5: -1.5}
     assert wire.sampling.coupling == common_pb2.COUPLING_REJECTION
 
@@ -96,21 +98,30 @@ def test_every_parameter_of_the_rule_arrives(served: tuple[FakeGeneration, Clien
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"sampling": Sampling(seed=-1)}, "sampling.seed is -1, must be a whole number from 0 to 1844674"),
-        ({"sampling": Sampling(seed=2**64)}, "sampling.seed is 18446744073709551616, must be"),
-        ({"sampling": Sampling(seed=1.5)}, "sampling.seed is 1.5, must be a whole number"),
-        ({"sampling": Sampling(temperature="hot")}, "sampling.temperature is 'hot', must be a number"),
-        ({"sampling": Sampling(stop_token_ids=(-1,))}, "sampling.stop_token_ids .* a list, each a whole"),
         (
-            {"sampling": Sampling(logit_bias={-1: 1.0})},
+            {"sampling": SamplingParams(seed=-1)},
+            "sampling.seed is -1, must be a whole number from 0 to 1844674",
+        ),
+        ({"sampling": SamplingParams(seed=2**64)}, "sampling.seed is 18446744073709551616, must be"),
+        ({"sampling": SamplingParams(seed=1.5)}, "sampling.seed is 1.5, must be a whole number"),
+        ({"sampling": SamplingParams(temperature="hot")}, "sampling.temperature is 'hot', must be a number"),
+        (
+            {"sampling": SamplingParams(stop_token_ids=(-1,))},
+            "sampling.stop_token_ids .* a list, each a whole",
+        ),
+        (
+            {"sampling": SamplingParams(logit_bias={-1: 1.0})},
             "sampling.logit_bias .* must be token ids with numbers",
         ),
-        ({"sampling": Sampling(coupling="none")}, "sampling.coupling is 'none', must be one of shared_noise"),
         (
-            {"speculation": Speculation(mode="quick")},
+            {"sampling": SamplingParams(coupling="none")},
+            "sampling.coupling is 'none', must be one of shared_noise",
+        ),
+        (
+            {"speculation": SpeculationParams(mode="quick")},
             "speculation.mode is 'quick', must be one of plain, exact",
         ),
-        ({"speculation": Speculation(window=-1)}, "speculation.window is -1, must be a whole number"),
+        ({"speculation": SpeculationParams(window=-1)}, "speculation.window is -1, must be a whole number"),
         ({"max_new_tokens": -5}, "max_new_tokens is -5"),
         ({"stop": "end"}, "stop is 'end', must be a list, each text"),
         ({"n": -1}, "n is -1"),
@@ -127,7 +138,8 @@ def test_info_names_models_and_presets(served: tuple[FakeGeneration, Client]) ->
     deployment = served[1].info()
     assert (deployment.target.model_id, deployment.target.weight_fingerprint) == ("big", "w1")
     assert deployment.drafter is None
-    assert (deployment.presets, deployment.default_preset) == (("vllm", "flyserve"), "vllm")
+    assert deployment.presets == ("vllm", "flyserve")
+    assert deployment.default_speculation.preset == "vllm"
 
 
 def test_stream_yields_chunks_as_they_come(served: tuple[FakeGeneration, Client]) -> None:
@@ -251,5 +263,5 @@ def test_the_client_imports_nothing_of_the_system_but_the_protocol_and_the_core(
     code = "import sys, flyserve; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     ours = {"fly", "flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
-    unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy"}
+    unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy", "yaml", "grpc_status"}
     assert set(loaded.stdout.split()) & (ours | unwanted) == {"fly", "flyserve", "protos"}

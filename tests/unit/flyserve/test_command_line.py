@@ -63,7 +63,7 @@ def test_generate_passes_its_options_on(served: tuple[FakeGeneration, str]) -> N
     )
     request = service.requests[0]
     assert request.prompt == "from a pipe\n"
-    assert request.speculation.mode == pb.SPECULATION_MODE_EXACT
+    assert request.speculation.mode == pb.MODE_EXACT
     assert (request.speculation.preset, request.speculation.HasField("draft_length")) == ("vllm", True)
     assert request.max_new_tokens == 7
 

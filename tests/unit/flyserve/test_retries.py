@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, NotReady, Overloaded, Unauthenticated
-from flyserve.retries import Tries
+from flyserve.retries import RetryPolicy
 
 AWAY, SHARE = NotReady("away"), st.floats(0, 1)
 
 
-def waits(tries: Tries, error: FlyServeError, now: float = 0.0) -> list[float]:
+def waits(policy: RetryPolicy, error: FlyServeError, now: float = 0.0) -> list[float]:
     """The waits until it gives up; every try itself takes no time."""
     told = []
     while True:
         try:
-            told.append(tries.again_after_s(error, now))
+            told.append(policy.next_delay_s(error, now))
         except FlyServeError as raised:
             assert raised is error
             return told
@@ -24,7 +24,7 @@ def waits(tries: Tries, error: FlyServeError, now: float = 0.0) -> list[float]:
 
 @given(retries=st.integers(0, 12), draw=SHARE)
 def test_waits_double_and_are_bounded(retries: int, draw: float) -> None:
-    told = waits(Tries(retries, 1, 0, None, 0.0, lambda: draw), AWAY)
+    told = waits(RetryPolicy(retries, 1, 0, None, 0.0, lambda: draw), AWAY)
     assert len(told) == retries
     for count, wait_s in enumerate(told):
         longest_s = min(0.1 * 2**count, 5.0)
@@ -33,13 +33,13 @@ def test_waits_double_and_are_bounded(retries: int, draw: float) -> None:
 
 @given(delay_s=st.floats(0.001, 100), draw=SHARE)
 def test_a_full_server_is_never_asked_sooner_than_it_says(delay_s: float, draw: float) -> None:
-    (wait_s,) = waits(Tries(1, 1, 0, None, 0.0, lambda: draw), Overloaded("full", delay_s))
+    (wait_s,) = waits(RetryPolicy(1, 1, 0, None, 0.0, lambda: draw), Overloaded("full", delay_s))
     assert delay_s <= wait_s <= 1.25 * delay_s * (1 + 1e-9)
 
 
 @given(timeout_s=st.floats(0.01, 20), draw=SHARE, num_places=st.integers(1, 3))
 def test_no_wait_goes_beyond_the_deadline(timeout_s: float, draw: float, num_places: int) -> None:
-    assert sum(waits(Tries(1000, num_places, 0, timeout_s, 0.0, lambda: draw), AWAY)) < timeout_s
+    assert sum(waits(RetryPolicy(1000, num_places, 0, timeout_s, 0.0, lambda: draw), AWAY)) < timeout_s
 
 
 @pytest.mark.parametrize(
@@ -47,26 +47,26 @@ def test_no_wait_goes_beyond_the_deadline(timeout_s: float, draw: float, num_pla
     [InvalidRequest.of("n", "is 0"), Unauthenticated("no"), FlyServeError("internal"), Overloaded("big", 0)],
 )
 def test_what_is_unsafe_or_useless_is_not_tried_again(error: FlyServeError) -> None:
-    assert waits(Tries(5, 2, 0, None, 0.0), error) == []
+    assert waits(RetryPolicy(5, 2, 0, None, 0.0), error) == []
 
 
 def test_other_addresses_are_tried_at_once_and_each_keeps_its_patience() -> None:
-    tries = Tries(10, 3, 1, None, 0.0, lambda: 1.0)
-    assert (tries.again_after_s(Overloaded("full", 4.0), 0.0), tries.place) == (0.0, 2)
-    assert (tries.again_after_s(AWAY, 0.0), tries.place) == (0.0, 0)
-    assert (tries.again_after_s(AWAY, 0.0), tries.place) == (5.0, 1)
+    policy = RetryPolicy(10, 3, 1, None, 0.0, lambda: 1.0)
+    assert (policy.next_delay_s(Overloaded("full", 4.0), 0.0), policy.place) == (0.0, 2)
+    assert (policy.next_delay_s(AWAY, 0.0), policy.place) == (0.0, 0)
+    assert (policy.next_delay_s(AWAY, 0.0), policy.place) == (5.0, 1)
 
 
 def test_progress_begins_a_new_row() -> None:
-    tries = Tries(1, 1, 0, None, 0.0)
+    policy = RetryPolicy(1, 1, 0, None, 0.0)
     for _ in range(5):
-        assert tries.again_after_s(AWAY, 0.0) <= 0.1
-        tries.progressed()
+        assert policy.next_delay_s(AWAY, 0.0) <= 0.1
+        policy.progressed()
 
 
 def test_the_deadline_is_that_of_the_whole_call() -> None:
-    tries = Tries(3, 1, 0, 2.0, 10.0)
-    assert tries.remaining_s(11.5) == 0.5
+    policy = RetryPolicy(3, 1, 0, 2.0, 10.0)
+    assert policy.remaining_s(11.5) == 0.5
     with pytest.raises(DeadlineExceeded):
-        tries.remaining_s(12.0)
-    assert Tries(3, 1, 0, None, 10.0).remaining_s(1e9) is None
+        policy.remaining_s(12.0)
+    assert RetryPolicy(3, 1, 0, None, 10.0).remaining_s(1e9) is None

@@ -89,7 +89,7 @@ def test_tokens_are_coloured_by_verdict_and_explained() -> None:
     with fake_generation() as (_, address), terminal("generate", "hello", "--address", address) as person:
         seen = person.read_all()
     assert "\x1b[32mthe\x1b[0m\x1b[1;33m quick\x1b[0m" in seen and "\x1b[31m fox\x1b[0m" in seen
-    assert "kept by FLy" in seen and "3 tokens | 6.0 tokens/s" in seen
+    assert "accepted by FLy" in seen and "3 tokens | 6.0 tokens/s" in seen
     assert person.process.returncode == 0
 
 
@@ -99,12 +99,12 @@ def test_no_color_is_respected() -> None:
         terminal("generate", "hello", "--address", address, NO_COLOR="1") as person,
     ):
         seen = person.read_all()
-    assert "the quick fox\r\n" in seen and "\x1b[3" not in seen and "kept by FLy" not in seen
+    assert "the quick fox\r\n" in seen and "\x1b[3" not in seen and "accepted by FLy" not in seen
 
 
 def test_a_conversation_goes_on_after_ctrl_c_and_after_an_error() -> None:
     with fake_generation() as (service, address), terminal("chat", "--address", address) as person:
-        assert "big: /new forgets" in person.read_until("no draft") and not service.conversations
+        assert "big: /new starts" in person.read_until("no draft") and not service.conversations
         person.read_until("> ")
         person.type("hi\n")
         person.read_until("3 tokens")
@@ -163,7 +163,7 @@ def test_a_watched_deployment_that_goes_away_is_shown_as_such() -> None:
         person.read_until("target: .*big")
         person.read_until("target: .*big")
     with terminal(*flags, "--address", rejected_address()) as person:
-        person.read_until("away: nothing answers at")
+        person.read_until("unavailable: nothing answers at")
         person.type("\x03")
         person.read_all()
     assert person.process.returncode == 130

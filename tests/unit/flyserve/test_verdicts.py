@@ -4,14 +4,14 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from fly.types import Verdict
+from fly.response import Chunk, Statistics
+from fly.types import Token, Verdict
 from flyserve.cli.verdicts import STYLES, Colouring, legend, statistics_line
-from flyserve.types import Chunk, Statistics, Token
 
 
 def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:
     made = tuple(Token(index, verdict, index, 0.5, part) for index, (part, verdict) in enumerate(tokens))
-    return Chunk(text, made, "", 0, None, None, ())
+    return Chunk(text=text, tokens=made)
 
 
 def spans(text: Text) -> list[tuple[str, str]]:

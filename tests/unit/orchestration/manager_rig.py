@@ -15,7 +15,7 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.target_pb2_grpc import TargetServicer, add_TargetServicer_to_server
-from services.common.codec.shared import info_to_wire
+from protos.wire.streams import info_to_wire
 from services.common.config import parse
 from services.common.host import Host, Service
 

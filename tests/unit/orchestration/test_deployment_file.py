@@ -5,7 +5,7 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.presets import PRESETS
-from fly.types import Tail
+from fly.types import TailPolicy
 from orchestration.deployment.file import APPLICATION_ROOT, load_deployment
 from orchestration.deployment.plan import router_config
 from router.config import RouterConfig
@@ -129,7 +129,7 @@ def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: P
     """
     config = router_config(load_deployment(written(folder, text)), "127.0.0.1:1", 60.0, 5.0)
     speculation = parse(RouterConfig, config, "router").speculation
-    assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=Tail.REJECT)
+    assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=TailPolicy.REJECT)
     assert (speculation.draft_length.policy, speculation.draft_length.max) == ("goodput", 7)
     assert not speculation.sub_drafter
 

@@ -1,41 +1,40 @@
-"""Sending pieces of several choices to one client."""
+"""Sending chunks of several choices to one client."""
 
 import asyncio
-from typing import cast
 
 import pytest
 
 from fly.errors import DeadlineExceeded
+from fly.response import Chunk
 from router.generation.choices import serialized, with_write_timeout
-from router.generation.response import Piece
-
-PIECE = cast(Piece, None)
 
 
-async def test_pieces_are_sent_one_after_the_other() -> None:
+async def test_chunks_are_sent_one_after_the_other() -> None:
     begun, ended = list[int](), list[int]()
 
-    async def emit(index: int, piece: Piece) -> None:
+    async def emit(chunk: Chunk) -> None:
         assert begun == ended
-        begun.append(index)
+        begun.append(chunk.choice_index)
         await asyncio.sleep(0)
-        ended.append(index)
+        ended.append(chunk.choice_index)
 
     send = serialized(emit)
-    await asyncio.gather(*(send(index, PIECE) for index in range(4)))
+    await asyncio.gather(*(send(Chunk(text="", choice_index=index)) for index in range(4)))
     assert ended == [0, 1, 2, 3]
 
 
-async def test_after_a_piece_that_the_client_did_not_take_none_is_sent() -> None:
+async def test_after_a_chunk_that_the_client_did_not_take_none_is_sent() -> None:
     sent = list[int]()
 
-    async def emit(index: int, piece: Piece) -> None:
-        sent.append(index)
+    async def emit(chunk: Chunk) -> None:
+        sent.append(chunk.choice_index)
         await asyncio.Event().wait()
 
     with with_write_timeout(emit, 0.01) as in_time:
         send = serialized(in_time)
-        first, second = (asyncio.ensure_future(send(index, PIECE)) for index in range(2))
+        first, second = (
+            asyncio.ensure_future(send(Chunk(text="", choice_index=index))) for index in range(2)
+        )
         with pytest.raises(DeadlineExceeded, match=r"received nothing for 0\.01 s"):
             await first
         assert not (await asyncio.wait([second], timeout=0.1))[0]

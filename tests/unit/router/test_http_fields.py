@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.errors import ConfigError, FlyServeError, InvalidRequest
-from fly.types import SamplingParams
+from fly.request import SamplingParams
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.parsing import parse

@@ -10,10 +10,11 @@ import pytest
 from fly.errors import ConfigError, InvalidRequest
 from fly.messages import ModelInfo, Role
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
-from fly.types import Coupling, EntropyEstimator, Mode, SamplingParams, Tail
+from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
+from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, TailPolicy
 from router.config import RouterConfig, SpeculationConfig
 from router.requests.planning import fly_rule, plan_speculation
-from router.requests.request import GenerateRequest, PreparedRequest, SpeculationParams
+from router.requests.request import PreparedRequest
 from router.requests.validation import prepare
 from services.common.config import parse
 
@@ -25,6 +26,10 @@ PROMPT = (5, 6, 7)
 def prepared(target: ModelInfo = TARGET, **fields: Any) -> PreparedRequest:
     request = GenerateRequest(**{"prompt": PROMPT, **fields})
     return prepare(request, lambda text: [ord(letter) % 100 for letter in text], (0, 1), target, CONFIG)
+
+
+def up_to(length: int) -> DraftLength:
+    return DraftLength(max=length)
 
 
 def faults(**fields: Any) -> list[str]:
@@ -62,21 +67,20 @@ def test_the_models_ends_and_the_clients_stop_tokens_both_end_a_response() -> No
 
 
 def test_a_seed_of_zero_is_a_seed() -> None:
-    assert prepared(seed=0).sampling.seed == 0
+    assert prepared(sampling=SamplingParams(seed=0)).sampling.seed == 0
     assert prepared().sampling.seed != prepared().sampling.seed
 
 
 def test_all_violations_are_collected() -> None:
     sampling = SamplingParams(temperature=math.nan, top_k=101, min_tokens=9)
-    asked = SpeculationParams(mode="9", preset="x", window=65)
+    asked = SpeculationParams(mode=Mode.FLY, preset="x", window=65)
     assert faults(prompt="", max_new_tokens=8, sampling=sampling, speculation=asked) == [
         "prompt",
         "sampling.min_tokens",
         "sampling.temperature",
         "sampling.top_k",
-        "speculation.mode",
-        "speculation.preset",
         "speculation.window",
+        "speculation.preset",
     ]
 
 
@@ -86,8 +90,8 @@ def test_a_description_names_value_and_limit() -> None:
 
 
 def test_a_window_keeps_what_its_preset_demands_beyond_it() -> None:
-    asked = SpeculationParams(mode="fly", preset="official", window=9, threshold=0.5)
-    rule = plan_speculation(asked, CONFIG.speculation).rule
+    asked = SpeculationParams(mode=Mode.FLY, preset="official", window=9, threshold=0.5)
+    rule = plan_speculation(asked, CONFIG.speculation.plan).rule
     assert (rule.window, rule.min_following, rule.threshold) == (9, 10, 0.5)
 
 
@@ -95,41 +99,53 @@ def test_every_field_of_the_rule_can_be_changed() -> None:
     asked = SpeculationParams(
         preset="official",
         threshold=0.1,
-        tail="carry",
+        tail=TailPolicy.CARRY,
         carry_after=0,
         guard_stops=True,
         guard_excluded=True,
         strict_prefix_tokens=4,
-        entropy="normalized",
+        entropy=EntropyEstimator.NORMALIZED,
     )
-    rule = fly_rule(asked, CONFIG.speculation)
-    assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, Tail.CARRY, 0)
+    rule = fly_rule(asked, CONFIG.speculation.plan)
+    assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, TailPolicy.CARRY, 0)
     assert (rule.guard_stops, rule.guard_excluded, rule.strict_prefix_tokens) == (True, True, 4)
     assert rule.entropy is EntropyEstimator.NORMALIZED
 
 
 def test_a_carried_window_neither_shrinks_nor_needs_a_longer_draft() -> None:
     for preset in PRESETS:
-        rule = fly_rule(SpeculationParams(preset=preset, tail="carry"), CONFIG.speculation)
+        rule = fly_rule(SpeculationParams(preset=preset, tail=TailPolicy.CARRY), CONFIG.speculation.plan)
         assert rule.min_following == rule.window and not rule.shrinks
 
 
 def test_the_servers_changes_hold_for_its_own_preset_only() -> None:
-    default = SpeculationConfig(preset="flyserve", window=4, tail=Tail.REJECT)
-    assert fly_rule(SpeculationParams(), default) == default.rule
-    assert fly_rule(SpeculationParams(threshold=0.5), default).window == 4
-    assert fly_rule(SpeculationParams(preset="flyserve"), default) == PRESETS["flyserve"]
+    default = SpeculationConfig(preset="flyserve", window=4, tail=TailPolicy.REJECT)
+    assert fly_rule(SpeculationParams(), default.plan) == default.rule
+    assert fly_rule(SpeculationParams(threshold=0.5), default.plan).window == 4
+    assert fly_rule(SpeculationParams(preset="flyserve"), default.plan) == PRESETS["flyserve"]
 
 
 ADVICE: list[tuple[dict[str, Any], str]] = [
-    ({"mode": "exact", "threshold": 0.2, "tail": "carry"}, "speculation.threshold, speculation.tail have no"),
-    ({"mode": "plain", "preset": "vllm"}, "speculation.preset has no effect in mode plain"),
-    ({"mode": "plain", "draft_length": 3}, "speculation.draft_length has no effect in mode plain"),
-    ({"preset": "official", "draft_length": 6}, "a window of 5 does not fit into drafts of 6 tokens"),
-    ({"preset": "flyserve", "tail": "reject", "draft_length": 6}, "no mismatch can be kept"),
-    ({"preset": "flyserve", "draft_length": 2}, "no mismatch can be kept"),
+    (
+        {"mode": Mode.EXACT, "threshold": 0.2, "tail": TailPolicy.CARRY},
+        "threshold, speculation.tail have no",
+    ),
+    ({"mode": Mode.PLAIN, "preset": "vllm"}, "speculation.preset has no effect in mode plain"),
+    (
+        {"mode": Mode.PLAIN, "draft_length": up_to(3)},
+        "draft_length.max has no effect in mode plain",
+    ),
+    (
+        {"preset": "official", "draft_length": up_to(6)},
+        "a window of 5 does not fit into drafts of 6 tokens",
+    ),
+    (
+        {"preset": "flyserve", "tail": TailPolicy.REJECT, "draft_length": up_to(6)},
+        "no mismatch can be",
+    ),
+    ({"preset": "flyserve", "draft_length": up_to(2)}, "no mismatch can be"),
     ({"preset": "flyserve", "carry_after": 6}, "no window is carried"),
-    ({"preset": "vllm", "draft_length": 1}, "no mismatch can be kept"),
+    ({"preset": "vllm", "draft_length": up_to(1)}, "no mismatch can be"),
     ({"preset": "vllm", "carry_after": 1}, "speculation.carry_after has no effect with tail reject"),
 ]
 
@@ -144,13 +160,13 @@ def test_what_has_no_effect_is_warned_of(asked: dict[str, Any], part: str) -> No
     "asked",
     [
         {},
-        {"mode": "plain", "draft_length": 0},
-        {"mode": "exact", "draft_length": 1},
-        {"draft_length": 0},
-        {"preset": "official", "draft_length": 7},
-        {"preset": "flyserve", "draft_length": 3},
-        {"preset": "flyserve", "draft_length": 1, "carry_after": 0},
-        {"preset": "vllm", "draft_length": 2},
+        {"mode": Mode.PLAIN, "draft_length": up_to(0)},
+        {"mode": Mode.EXACT, "draft_length": up_to(1)},
+        {"draft_length": up_to(0)},
+        {"preset": "official", "draft_length": up_to(7)},
+        {"preset": "flyserve", "draft_length": up_to(3)},
+        {"preset": "flyserve", "draft_length": up_to(1), "carry_after": 0},
+        {"preset": "vllm", "draft_length": up_to(2)},
     ],
 )
 def test_what_has_its_effect_is_not_warned_of(asked: dict[str, Any]) -> None:
@@ -161,18 +177,21 @@ def test_filters_and_choices_without_effect_are_warned_of() -> None:
     sampling = SamplingParams(top_k=3, top_p=0.5, min_p=0.1, coupling=Coupling.REJECTION)
     filters, alike = prepared(sampling=sampling, n=2).warnings
     assert filters.startswith("sampling.top_k, sampling.top_p, sampling.min_p, sampling.coupling have no")
-    assert "all choices are alike" in alike
+    assert "all choices are equal" in alike
     assert prepared(sampling=replace(sampling, temperature=0.5), n=2).warnings == ()
 
 
 def test_choices_have_seeds_of_their_own_and_the_first_has_the_requests() -> None:
-    request = prepared(seed=2**64 - 1, n=16, request_id="r")
+    request = prepared(sampling=SamplingParams(seed=2**64 - 1), n=16, request_id="r")
     choices = request.choices()
     assert choices[0] is request and len(choices) == 16
-    assert len({choice.sampling.seed for choice in choices}) == 16
-    assert all(0 <= choice.sampling.seed < 2**64 for choice in choices)
+    assert len({choice.seed for choice in choices}) == 16
+    assert all(0 <= choice.seed < 2**64 for choice in choices)
     assert [choice.request_id for choice in choices[1:3]] == ["r#1", "r#2"]
-    assert choices[1].sampling.seed == prepared(seed=2**64 - 1, n=2).choices()[1].sampling.seed
+    assert (
+        choices[1].sampling.seed
+        == prepared(sampling=SamplingParams(seed=2**64 - 1), n=2).choices()[1].sampling.seed
+    )
 
 
 def test_a_carry_beyond_the_window_is_rejected() -> None:
@@ -181,10 +200,10 @@ def test_a_carry_beyond_the_window_is_rejected() -> None:
 
 
 def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
-    exact = plan_speculation(SpeculationParams(mode="exact"), CONFIG.speculation)
+    exact = plan_speculation(SpeculationParams(mode=Mode.EXACT), CONFIG.speculation.plan)
     assert exact.rule == EXACT and exact.end_at_stop and exact.drafts
-    assert not plan_speculation(SpeculationParams(mode="plain"), CONFIG.speculation).drafts
-    assert not plan_speculation(SpeculationParams(draft_length=0), CONFIG.speculation).drafts
+    assert not plan_speculation(SpeculationParams(mode=Mode.PLAIN), CONFIG.speculation.plan).drafts
+    assert not plan_speculation(SpeculationParams(draft_length=up_to(0)), CONFIG.speculation.plan).drafts
 
 
 @pytest.mark.parametrize(
@@ -192,22 +211,18 @@ def test_exact_ends_drafts_at_stops_and_plain_drafts_nothing() -> None:
     [
         ({}, "fixed", "fixed"),
         ({}, "goodput", "goodput"),
-        ({"draft_length": 4}, "goodput", "fixed"),
-        ({"draft_length": 4, "draft_length_policy": "goodput"}, "fixed", "goodput"),
-        ({"draft_length_policy": "fixed"}, "goodput", "fixed"),
+        ({"draft_length": up_to(4)}, "goodput", "fixed"),
+        ({"draft_length": DraftLength(DraftLengthPolicy("goodput"), 4)}, "fixed", "goodput"),
+        ({"draft_length": DraftLength(DraftLengthPolicy("fixed"))}, "goodput", "fixed"),
     ],
 )
 def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
     asked: dict[str, Any], served: str, policy: str
 ) -> None:
     default = SpeculationConfig.model_validate({"draft_length": {"policy": served}})
-    plan = plan_speculation(SpeculationParams(**asked), default)
-    assert (plan.draft_length_policy.value, plan.draft_length) == (policy, asked.get("draft_length", 15))
-
-
-def test_an_unknown_draft_length_policy_is_rejected() -> None:
-    asked = SpeculationParams(draft_length_policy="best")
-    assert faults(speculation=asked) == ["speculation.draft_length_policy"]
+    plan = plan_speculation(SpeculationParams(**asked), default.plan)
+    length = asked.get("draft_length", DraftLength()).max
+    assert (plan.draft_length_policy.value, plan.draft_length) == (policy, 15 if length is None else length)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fly.messages import Draft, DraftStep, Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
-from fly.types import Coupling, SamplingParams
+from fly.types import Coupling
 from services.drafter.base import NullSubDrafter
 from services.drafter.session import DraftingLimits, DraftSession
 from services.engine.base import Job, Scores

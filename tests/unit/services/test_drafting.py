@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.messages import Open, Role
+from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from fly.types import Coupling, SamplingParams
+from fly.types import Coupling
 from services.drafter.base import NullProposer, Proposer
 from services.drafter.drafting import DraftResult, draft
 from services.engine.base import Job

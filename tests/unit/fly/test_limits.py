@@ -1,12 +1,11 @@
-"""The distributions of drafts: what is wrong with one is said by name."""
+"""Limits of the distributions of drafts: each fault is reported with its field."""
 
 import math
 
 import pytest
 
-from fly.errors import InvalidRequest
+from fly.limits import check_distributions
 from fly.types import SparseDistribution
-from services.target.distributions import check_distributions
 
 GOOD = SparseDistribution((7, 3, 99), (0.5, 0.3, 0.2))
 EMPTY = SparseDistribution((), ())
@@ -30,17 +29,16 @@ EMPTY = SparseDistribution((), ())
     ],
 )
 def test_a_bad_distribution_is_rejected(bad: SparseDistribution, field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        check_distributions((GOOD, bad), (7, 7), 100)
-    assert caught.value.violations[0].field == f"distributions[1].{field}"
+    violations = list(check_distributions((GOOD, bad), (7, 7), 100))
+    assert [violation.field for violation in violations] == [f"distributions[1].{field}"]
 
 
 @pytest.mark.parametrize("given", [(GOOD,), (GOOD, GOOD, GOOD)])
 def test_there_is_one_for_each_draft_or_none(given: tuple[SparseDistribution, ...]) -> None:
-    with pytest.raises(InvalidRequest, match=r"distributions are \d, drafts are 2"):
-        check_distributions(given, (7, 7), 100)
+    (violation,) = check_distributions(given, (7, 7), 100)
+    assert (violation.field, violation.description) == ("distributions", f"are {len(given)}, drafts are 2")
 
 
 @pytest.mark.parametrize("given", [(), (GOOD, GOOD), (EMPTY, GOOD)])
 def test_good_ones_pass(given: tuple[SparseDistribution, ...]) -> None:
-    check_distributions(given, (7, 7), 100)
+    assert not list(check_distributions(given, (7, 7), 100))

@@ -1,0 +1,121 @@
+"""Ranges of request fields and of internal messages, checked by the router and by the services. Pure."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fly.errors import FieldViolation
+from fly.request import SamplingParams
+from fly.types import SparseDistribution
+
+MOST_LOGPROBS = 20
+"""Most likely tokens whose log-probabilities a service returns per position."""
+MOST_PROPOSED = 64
+"""Tokens that a drafter draws from under coupling `rejection`."""
+PUBLIC_PENALTY = 2.0
+"""Largest presence or frequency penalty of a public request, as in OpenAI's API."""
+PUBLIC_LOGIT_BIAS = 100.0
+"""Largest logit bias of a public request, as in OpenAI's API."""
+
+_TOLERANCE = 1e-3
+_FINITE = math.nextafter(math.inf, 0.0)
+_LARGEST_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingLimits:
+    """Limits that a caller of `check_sampling` may tighten.
+
+    Attributes:
+        top_k: Largest top_k.
+        penalty: Largest absolute presence and frequency penalty.
+        logit_bias: Largest absolute bias; if it is infinite, a bias may be -inf, which excludes the token.
+        listed_tokens: Most stop token ids and most biased tokens.
+    """
+
+    top_k: float = math.inf
+    penalty: float = _FINITE
+    logit_bias: float = math.inf
+    listed_tokens: float = math.inf
+
+
+def check_sampling(
+    sampling: SamplingParams, vocab_size: int, limits: SamplingLimits = SamplingLimits()
+) -> Iterator[FieldViolation]:
+    """Yield a violation for every sampling parameter outside its range; NaN is in no range."""
+    penalties = (
+        "must be finite" if limits.penalty == _FINITE else f"must be {-limits.penalty} to {limits.penalty}"
+    )
+    top_k = "must be at least 0" if math.isinf(limits.top_k) else f"must be 0 to {limits.top_k}"
+    ranges = {
+        "temperature": (0.0, _FINITE, "must be finite and at least 0"),
+        "top_k": (0, limits.top_k, top_k),
+        "top_p": (math.ulp(0.0), 1.0, "must be above 0 and at most 1"),
+        "min_p": (0.0, 1.0, "must be 0 to 1"),
+        "repetition_penalty": (math.ulp(0.0), _FINITE, "must be finite and above 0"),
+        "presence_penalty": (-limits.penalty, limits.penalty, penalties),
+        "frequency_penalty": (-limits.penalty, limits.penalty, penalties),
+        "min_tokens": (0, math.inf, "must be at least 0"),
+        "seed": (0, _LARGEST_SEED, "must be 0 to 2^64 - 1"),
+    }
+    for name, (least, most, allowed) in ranges.items():
+        value = getattr(sampling, name)
+        if value is not None and not least <= value <= most:
+            yield FieldViolation(f"sampling.{name}", f"is {value}, {allowed}")
+    yield from _check_listed_tokens(sampling, vocab_size, limits)
+
+
+def _check_listed_tokens(
+    sampling: SamplingParams, vocab_size: int, limits: SamplingLimits
+) -> Iterator[FieldViolation]:
+    allowed = f"must be 0 to {vocab_size - 1}"
+    for name in ("stop_token_ids", "logit_bias"):
+        if (length := len(getattr(sampling, name))) > limits.listed_tokens:
+            yield FieldViolation(f"sampling.{name}", f"has {length} tokens, at most {limits.listed_tokens}")
+    for index, token in enumerate(sampling.stop_token_ids):
+        if not 0 <= token < vocab_size:
+            yield FieldViolation(f"sampling.stop_token_ids[{index}]", f"is {token}, {allowed}")
+    for token, bias in sampling.logit_bias.items():
+        if not 0 <= token < vocab_size:
+            yield FieldViolation("sampling.logit_bias", f"names token {token}, {allowed}")
+        if bias == math.inf or not -limits.logit_bias <= bias <= limits.logit_bias:
+            most = limits.logit_bias
+            bounds = "below infinity" if math.isinf(most) else f"{-most} to {most}"
+            yield FieldViolation("sampling.logit_bias", f"is {bias} for token {token}, must be {bounds}")
+
+
+def check_distributions(
+    distributions: Sequence[SparseDistribution], drafts: Sequence[int], vocab_size: int
+) -> Iterator[FieldViolation]:
+    """Yield a violation unless each draft token has a valid distribution (it may be empty), or none has."""
+    if distributions and len(distributions) != len(drafts):
+        yield FieldViolation("distributions", f"are {len(distributions)}, drafts are {len(drafts)}")
+        return
+    for index, (distribution, draft) in enumerate(zip(distributions, drafts, strict=False)):
+        if (fault := _distribution_fault(distribution, draft, vocab_size)) is not None:
+            field, description = fault
+            yield FieldViolation(f"distributions[{index}].{field}", description)
+
+
+def _distribution_fault(
+    distribution: SparseDistribution, draft: int, vocab_size: int
+) -> tuple[str, str] | None:
+    """Return the invalid field and what is wrong with it; None if the draft can have been drawn from it."""
+    ids, probabilities = distribution.ids, distribution.probabilities
+    if not ids and not probabilities:
+        return None
+    if not 1 <= len(ids) <= MOST_PROPOSED:
+        return "ids", f"are {len(ids)}, must be 1 to {MOST_PROPOSED}"
+    if len(probabilities) != len(ids):
+        return "probabilities", f"are {len(probabilities)}, ids are {len(ids)}"
+    if not all(0 <= token < vocab_size for token in ids):
+        return "ids", f"must all be 0 to {vocab_size - 1}"
+    if len(set(ids)) < len(ids):
+        return "ids", "must be distinct"
+    if draft not in ids:
+        return "ids", f"lack the draft {draft}"
+    if not all(0 < probability <= 1 + _TOLERANCE for probability in probabilities):
+        return "probabilities", "must all be above 0 and at most 1"
+    if abs((total := math.fsum(probabilities)) - 1) > _TOLERANCE:
+        return "probabilities", f"have a sum of {total}, must be 1"
+    return None

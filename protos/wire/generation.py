@@ -1,0 +1,125 @@
+"""Messages of the public service. Tokens are converted by hand, because they are hot."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fly.request import ChatMessage, GenerateRequest
+from fly.response import Choice, Chunk, DeploymentInfo, Response, TextToken
+from fly.types import Logprobs, RankedToken, Token, Verdict
+from protos.flyserve.v1 import generation_pb2 as pb
+from protos.wire.codec import decode, encode, set_field
+from protos.wire.enums import members, numbers
+
+_NUMBERS = numbers(Verdict, pb.Verdict.DESCRIPTOR)
+_VERDICTS = members(Verdict, pb.Verdict.DESCRIPTOR)
+
+
+def request_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
+    """Raise InvalidRequest for a value that the wire cannot carry; the server checks the rest."""
+    wire = encode(request, pb.GenerateRequest(), without=("prompt",))
+    if isinstance(request.prompt, str):
+        set_field(wire, "prompt", request.prompt)
+    else:
+        set_field(wire.prompt_token_ids, "ids", request.prompt, "prompt_token_ids.")
+        wire.prompt_token_ids.SetInParent()
+    return wire
+
+
+def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
+    """Raise InvalidRequest for a number of an enumeration that this version does not have."""
+    by_ids = wire.WhichOneof("input") == "prompt_token_ids"
+    return decode(GenerateRequest, wire, prompt=tuple(wire.prompt_token_ids.ids) if by_ids else wire.prompt)
+
+
+def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:
+    wire = pb.GenerateChunk(
+        text=chunk.text, tokens=_tokens_to_wire(chunk.tokens), choice_index=chunk.choice_index
+    )
+    for each in chunk.rounds:
+        encode(each, wire.rounds.add())
+    if chunk.finish_reason is None and not chunk.request_id:
+        return wire
+    return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds"))
+
+
+def chunk_from_wire(wire: pb.GenerateChunk) -> Chunk:
+    return decode(Chunk, wire, tokens=_tokens_from_wire(wire.tokens))
+
+
+def response_to_wire(response: Response) -> pb.GenerateResponse:
+    wire = encode(response, pb.GenerateResponse(), without=("choices",))
+    for choice in response.choices:
+        encode(choice, wire.choices.add(tokens=_tokens_to_wire(choice.tokens)), without=("tokens",))
+    return wire
+
+
+def response_from_wire(wire: pb.GenerateResponse) -> Response:
+    choices = (decode(Choice, each, tokens=_tokens_from_wire(each.tokens)) for each in wire.choices)
+    return decode(Response, wire, choices=tuple(choices))
+
+
+def deployment_to_wire(info: DeploymentInfo) -> pb.DeploymentInfo:
+    return encode(info, pb.DeploymentInfo())
+
+
+def deployment_from_wire(wire: pb.DeploymentInfo) -> DeploymentInfo:
+    return decode(DeploymentInfo, wire)
+
+
+def tokenize_to_wire(text: str | Sequence[ChatMessage]) -> pb.TokenizeRequest:
+    """Raise InvalidRequest for what is neither a text nor a conversation."""
+    wire = pb.TokenizeRequest()
+    if isinstance(text, str):
+        set_field(wire, "text", text)
+        return wire
+    for index, message in enumerate(text):
+        encode(message, wire.messages.add(), f"messages[{index}].")
+    return wire
+
+
+def text_tokens_to_wire(tokens: Iterable[TextToken]) -> pb.TokenizeResponse:
+    return pb.TokenizeResponse(tokens=[pb.TextToken(id=token.id, text=token.text) for token in tokens])
+
+
+def text_tokens_from_wire(wire: pb.TokenizeResponse) -> tuple[TextToken, ...]:
+    return tuple(TextToken(token.id, token.text) for token in wire.tokens)
+
+
+def _tokens_to_wire(tokens: Iterable[Token]) -> list[pb.Token]:
+    return [
+        pb.Token(
+            id=token.id,
+            verdict=_NUMBERS[token.verdict],  # type: ignore[arg-type]
+            choice=token.choice,
+            entropy=token.entropy,
+            text=token.text,
+            choice_text=token.choice_text,
+            logprobs=None if token.logprobs is None else _logprobs_to_wire(token.logprobs),
+        )
+        for token in tokens
+    ]
+
+
+def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
+    return tuple(
+        Token(
+            id=token.id,
+            verdict=_VERDICTS.get(token.verdict, Verdict.PLAIN),
+            choice=token.choice,
+            entropy=token.entropy,
+            text=token.text,
+            choice_text=token.choice_text,
+            logprobs=_logprobs_from_wire(token.logprobs) if token.HasField("logprobs") else None,
+        )
+        for token in wire
+    )
+
+
+def _logprobs_to_wire(logprobs: Logprobs) -> pb.Logprobs:
+    top = [pb.RankedToken(id=each.id, text=each.text, logprob=each.logprob) for each in logprobs.top]
+    return pb.Logprobs(token=logprobs.token, choice=logprobs.choice, top=top)
+
+
+def _logprobs_from_wire(wire: pb.Logprobs) -> Logprobs:
+    top = tuple(RankedToken(each.id, each.text, each.logprob) for each in wire.top)
+    return Logprobs(wire.token, wire.choice, top)

@@ -1,1 +1,0 @@
-"""The public service's messages to domain objects and back."""

@@ -1,1 +1,0 @@
-"""Domain objects to protobuf messages and back, a module per link."""
