@@ -16,28 +16,37 @@ from fly.messages import (
     Role,
     Snapshot,
     Stale,
-    StepTimes,
     Verification,
     VerifyStep,
 )
-from fly.sequence import SequenceUpdate, StaleReason
-from fly.types import PositionLogprobs, SparseDistribution
 from protos.flyserve.v1 import common_pb2, drafter_pb2, registry_pb2, target_pb2
 from protos.wire.codec import decode, encode
 from protos.wire.enums import members
+from protos.wire.step_parts import (
+    distribution_to_wire,
+    distributions_from_wire,
+    load_from_wire,
+    load_to_wire,
+    logprobs_from_wire,
+    logprobs_to_wire,
+    stale_from_wire,
+    times_from_wire,
+    times_to_wire,
+    update_from_wire,
+    update_to_wire,
+)
 
 Step = TypeVar("Step", VerifyStep, DraftStep)
 
 _ROLES = members(Role, common_pb2.Role.DESCRIPTOR)
-_STALE_REASONS = members(StaleReason, common_pb2.StaleReason.DESCRIPTOR)
 
 
 def info_to_wire(info: ModelInfo, load: Load) -> common_pb2.InfoResponse:
-    return common_pb2.InfoResponse(model=encode(info, common_pb2.ModelInfo()), load=_load_to_wire(load))
+    return common_pb2.InfoResponse(model=encode(info, common_pb2.ModelInfo()), load=load_to_wire(load))
 
 
 def info_from_wire(wire: common_pb2.InfoResponse) -> tuple[ModelInfo, Load]:
-    return decode(ModelInfo, wire.model), _load_from_wire(wire.load)
+    return decode(ModelInfo, wire.model), load_from_wire(wire.load)
 
 
 def snapshot_to_wire(snapshot: Snapshot) -> registry_pb2.Snapshot:
@@ -56,9 +65,9 @@ def verify_request_to_wire(message: Open | VerifyStep | Close) -> target_pb2.Ver
             return target_pb2.VerifyRequest(open=encode(message, common_pb2.Open()))
         case VerifyStep():
             step = target_pb2.VerifyStep(
-                update=_update_to_wire(message.update),
+                update=update_to_wire(message.update),
                 num_drafts=message.num_drafts,
-                distributions=[_distribution_to_wire(each) for each in message.distributions],
+                distributions=[distribution_to_wire(each) for each in message.distributions],
             )
             return target_pb2.VerifyRequest(step=step)
         case Close():
@@ -72,9 +81,9 @@ def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifySte
 
 def _verify_step_from_wire(wire: target_pb2.VerifyStep) -> VerifyStep:
     return VerifyStep(
-        update=_update_from_wire(wire.update),
+        update=update_from_wire(wire.update),
         num_drafts=wire.num_drafts,
-        distributions=_distributions_from_wire(wire.distributions),
+        distributions=distributions_from_wire(wire.distributions),
     )
 
 
@@ -86,25 +95,25 @@ def verify_response_to_wire(message: Verification | Stale) -> target_pb2.VerifyR
         choices=message.choices,
         entropies=message.entropies,
         excluded_drafts=sorted(message.excluded_drafts),
-        times=_times_to_wire(message.times),
-        load=_load_to_wire(message.load),
-        logprobs=[_logprobs_to_wire(logprobs) for logprobs in message.logprobs],
+        times=times_to_wire(message.times),
+        load=load_to_wire(message.load),
+        logprobs=[logprobs_to_wire(logprobs) for logprobs in message.logprobs],
     )
     return target_pb2.VerifyResponse(verification=verification)
 
 
 def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification | Stale:
     if wire.HasField("stale"):
-        return _stale_from_wire(wire.stale)
+        return stale_from_wire(wire.stale)
     verification = wire.verification
     return Verification(
         step_id=verification.step_id,
         choices=tuple(verification.choices),
         entropies=tuple(verification.entropies),
         excluded_drafts=frozenset(verification.excluded_drafts),
-        logprobs=tuple(_logprobs_from_wire(logprobs) for logprobs in verification.logprobs),
-        times=_times_from_wire(verification.times),
-        load=_load_from_wire(verification.load),
+        logprobs=tuple(logprobs_from_wire(logprobs) for logprobs in verification.logprobs),
+        times=times_from_wire(verification.times),
+        load=load_from_wire(verification.load),
     )
 
 
@@ -114,7 +123,7 @@ def draft_request_to_wire(message: Open | DraftStep | Close) -> drafter_pb2.Draf
             return drafter_pb2.DraftRequest(open=encode(message, common_pb2.Open()))
         case DraftStep():
             step = drafter_pb2.DraftStep(
-                update=_update_to_wire(message.update),
+                update=update_to_wire(message.update),
                 max_tokens=message.max_tokens,
                 end_at_stop=message.end_at_stop,
                 snippet_tokens=message.snippet_tokens,
@@ -131,7 +140,7 @@ def draft_request_from_wire(wire: drafter_pb2.DraftRequest) -> Open | DraftStep 
 
 def _draft_step_from_wire(wire: drafter_pb2.DraftStep) -> DraftStep:
     return DraftStep(
-        update=_update_from_wire(wire.update),
+        update=update_from_wire(wire.update),
         max_tokens=wire.max_tokens,
         end_at_stop=wire.end_at_stop,
         snippet_tokens=wire.snippet_tokens,
@@ -149,9 +158,9 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
         sub_drafter_tokens=message.sub_drafter_tokens,
         match_length=message.match_length,
         confidence=message.confidence,
-        times=_times_to_wire(message.times),
-        load=_load_to_wire(message.load),
-        distributions=[_distribution_to_wire(each) for each in message.distributions],
+        times=times_to_wire(message.times),
+        load=load_to_wire(message.load),
+        distributions=[distribution_to_wire(each) for each in message.distributions],
         proposals=drafter_pb2.ProposalCounts(
             requested=proposals.requested,
             late=proposals.late,
@@ -167,7 +176,7 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
 
 def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
     if wire.HasField("stale"):
-        return _stale_from_wire(wire.stale)
+        return stale_from_wire(wire.stale)
     draft, proposals = wire.draft, wire.draft.proposals
     return Draft(
         step_id=draft.step_id,
@@ -176,7 +185,7 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         sub_drafter_tokens=draft.sub_drafter_tokens,
         match_length=draft.match_length,
         confidence=draft.confidence,
-        distributions=_distributions_from_wire(draft.distributions),
+        distributions=distributions_from_wire(draft.distributions),
         proposals=ProposalCounts(
             requested=proposals.requested,
             late=proposals.late,
@@ -186,8 +195,8 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         drafted_ahead=draft.drafted_ahead,
         dropped_ahead=draft.dropped_ahead,
         snippets=tuple(tuple(snippet.tokens) for snippet in draft.snippets),
-        times=_times_from_wire(draft.times),
-        load=_load_from_wire(draft.load),
+        times=times_from_wire(draft.times),
+        load=load_from_wire(draft.load),
     )
 
 
@@ -198,98 +207,6 @@ def _request_from_wire(wire: Any, step_from_wire: Callable[[Any], Step]) -> Open
         case "step":
             return step_from_wire(wire.step)
         case "close":
-            return Close(_update_from_wire(wire.close.update) if wire.close.HasField("update") else None)
+            return Close(update_from_wire(wire.close.update) if wire.close.HasField("update") else None)
         case _:
             raise InvalidRequest.of("kind", "is missing: one of open, step, close")
-
-
-def _update_to_wire(update: SequenceUpdate) -> common_pb2.SequenceUpdate:
-    return common_pb2.SequenceUpdate(
-        step_id=update.step_id,
-        keep=update.keep,
-        tokens=update.tokens,
-        decided=update.decided,
-        prefix_hash=update.prefix_hash,
-    )
-
-
-def _update_from_wire(wire: common_pb2.SequenceUpdate) -> SequenceUpdate:
-    return SequenceUpdate(
-        step_id=wire.step_id,
-        keep=wire.keep,
-        tokens=tuple(wire.tokens),
-        decided=wire.decided,
-        prefix_hash=wire.prefix_hash,
-    )
-
-
-def _stale_from_wire(wire: common_pb2.Stale) -> Stale:
-    return Stale(wire.step_id, _STALE_REASONS.get(wire.reason, StaleReason.BEYOND_STATE))
-
-
-def _distribution_to_wire(distribution: SparseDistribution) -> common_pb2.SparseDistribution:
-    return common_pb2.SparseDistribution(ids=distribution.ids, probabilities=distribution.probabilities)
-
-
-def _distributions_from_wire(wire: Any) -> tuple[SparseDistribution, ...]:
-    return tuple(SparseDistribution(tuple(each.ids), tuple(each.probabilities)) for each in wire)
-
-
-def _times_to_wire(times: StepTimes) -> common_pb2.StepTimes:
-    return common_pb2.StepTimes(
-        queue_ns=times.queue_ns,
-        forward_ns=times.forward_ns,
-        batch_size=times.batch_size,
-        batch_tokens=times.batch_tokens,
-        prefill_tokens=times.prefill_tokens,
-        reused_tokens=times.reused_tokens,
-    )
-
-
-def _times_from_wire(wire: common_pb2.StepTimes) -> StepTimes:
-    return StepTimes(
-        queue_ns=wire.queue_ns,
-        forward_ns=wire.forward_ns,
-        batch_size=wire.batch_size,
-        batch_tokens=wire.batch_tokens,
-        prefill_tokens=wire.prefill_tokens,
-        reused_tokens=wire.reused_tokens,
-    )
-
-
-def _load_to_wire(load: Load) -> common_pb2.Load:
-    return common_pb2.Load(
-        sequences=load.sequences,
-        queued=load.queued,
-        kv_used=load.kv_used,
-        kv_capacity=load.kv_capacity,
-        kv_cached=load.kv_cached,
-        prefill_tokens=load.prefill_tokens,
-        reused_tokens=load.reused_tokens,
-    )
-
-
-def _load_from_wire(wire: common_pb2.Load) -> Load:
-    return Load(
-        sequences=wire.sequences,
-        queued=wire.queued,
-        kv_used=wire.kv_used,
-        kv_capacity=wire.kv_capacity,
-        kv_cached=wire.kv_cached,
-        prefill_tokens=wire.prefill_tokens,
-        reused_tokens=wire.reused_tokens,
-    )
-
-
-def _logprobs_to_wire(logprobs: PositionLogprobs) -> target_pb2.PositionLogprobs:
-    return target_pb2.PositionLogprobs(
-        draft=logprobs.draft,
-        choice=logprobs.choice,
-        top_ids=[token for token, _ in logprobs.top],
-        top_logprobs=[logprob for _, logprob in logprobs.top],
-    )
-
-
-def _logprobs_from_wire(wire: target_pb2.PositionLogprobs) -> PositionLogprobs:
-    top = tuple(zip(wire.top_ids, wire.top_logprobs, strict=True))
-    return PositionLogprobs(wire.draft if wire.HasField("draft") else None, wire.choice, top)

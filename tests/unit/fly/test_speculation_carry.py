@@ -132,7 +132,7 @@ def test_exact_speculation_emits_the_tokens_of_plain_decoding(
     model: TableModel, drafts: list[list[bool]], budget: int
 ) -> None:
     exact, plain = play(model, EXACT, drafts, budget), play(model, EXACT, [[]], budget)
-    assert [t.id for t in exact.ids] == [t.id for t in plain.tokens]
+    assert [t.id for t in exact.tokens] == [t.id for t in plain.tokens]
     assert {t.verdict for t in plain.tokens} == {Verdict.PLAIN}
 
 
