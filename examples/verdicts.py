@@ -1,4 +1,4 @@
-"""How one answer came to be, mode by mode, while `flyserve up` runs: `verdicts.py [host:port]`."""
+"""Show the verdict of each token in every mode, while `flyserve up` runs: `verdicts.py [host:port]`."""
 
 import sys
 from collections import Counter

@@ -47,8 +47,8 @@ class HttpRig:
         """A completion, as plain data."""
         response = await self.post("/v1/completions", {"model": MODEL, "prompt": "the fox", **fields})
         assert response.status_code == 200, response.text
-        told: dict[str, Any] = response.json()
-        return told
+        body: dict[str, Any] = response.json()
+        return body
 
     async def stream(self, path: str, **fields: Any) -> list[dict[str, Any]]:
         """The chunks of a streamed response; `[DONE]` has come after them."""
@@ -58,7 +58,7 @@ class HttpRig:
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """What the events of a stream hold."""
+    """Return the contents of a stream's events."""
     *chunks, done = [event.removeprefix("data: ") for event in text.strip().split("\n\n")]
     assert done == "[DONE]"
     return [json.loads(chunk) for chunk in chunks]

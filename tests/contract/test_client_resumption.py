@@ -1,4 +1,4 @@
-"""A client whose stream is cut at any place has the same response in the end, or is told why not."""
+"""A client whose stream is cut anywhere gets the same response in the end, or an error that says why not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ SAMPLED = SamplingParams(temperature=1.0, top_p=0.95)
 
 
 class Cutter(GenerationServicer):
-    """Passes a router's streams on, and cuts each one after so many chunks."""
+    """Forward a router's streams, and cut each one after a number of chunks."""
 
     def __init__(self, stub: Any) -> None:
         self.cut_after = 10_000

@@ -39,7 +39,7 @@ async def test_a_thousand_requests_find_no_fault_of_the_servers(tmp_path: Path) 
 
 
 async def schemathesis(document: Path, url: str) -> str:
-    """What a run says that found no failure."""
+    """Return the summary line of a run without failures."""
     run = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "run", str(document), "--url", url),
         *(

@@ -1,4 +1,4 @@
-"""What becomes of the HTTP face's work when clients leave, places are full, time is over or servers fail."""
+"""HTTP requests whose client cancels, that find no slot, that time out, or whose servers fail."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -98,7 +98,7 @@ async def test_without_a_target_it_is_not_ready(tmp_path: Path) -> None:
 async def test_a_fault_of_the_servers_own_has_an_id_and_no_text(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*told: Any) -> None:
+    def broken(*arguments: Any) -> None:
         raise RuntimeError("a secret")
 
     monkeypatch.setattr("router.service.prepare", broken)

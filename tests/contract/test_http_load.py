@@ -23,13 +23,13 @@ async def test_many_users_are_each_told_their_own_answer(tmp_path: Path) -> None
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            told, errors = await run.communicate()
+            output, errors = await run.communicate()
         finally:
             if run.returncode is None:
                 run.kill()
                 await run.wait()
         assert run.returncode == 0, errors.decode()
         assert not rig.target.num_open and not rig.drafter.num_open
-    counted = {kind["name"]: (kind["num_requests"], kind["num_failures"]) for kind in json.loads(told)}
+    counted = {kind["name"]: (kind["num_requests"], kind["num_failures"]) for kind in json.loads(output)}
     assert set(counted) == {"whole", "streamed"}
     assert all(requests > 20 and not failures for requests, failures in counted.values()), counted

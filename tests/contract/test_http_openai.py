@@ -23,13 +23,19 @@ async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
 
 async def test_a_completion_is_what_grpc_gives(rig: HttpRig) -> None:
     over_grpc, response = await rig.rig.choices(FLY, 40, prompt="the fox", prompt_token_ids=None)
-    told = await rig.openai.completions.create(model=MODEL, prompt="the fox", max_tokens=40, temperature=0)
-    (choice,) = told.choices
+    completion = await rig.openai.completions.create(
+        model=MODEL, prompt="the fox", max_tokens=40, temperature=0
+    )
+    (choice,) = completion.choices
     assert (choice.text, choice.finish_reason, choice.index) == (over_grpc[0].text, "length", 0)
-    assert told.usage is not None
-    assert told.usage.prompt_tokens == response.prompt_tokens and told.usage.completion_tokens == 40
-    assert told.usage.total_tokens == 40 + response.prompt_tokens
-    assert (told.object, told.model) == ("text_completion", MODEL) and told.id.startswith("cmpl-")
+    assert completion.usage is not None
+    assert (
+        completion.usage.prompt_tokens == response.prompt_tokens and completion.usage.completion_tokens == 40
+    )
+    assert completion.usage.total_tokens == 40 + response.prompt_tokens
+    assert (completion.object, completion.model) == ("text_completion", MODEL) and completion.id.startswith(
+        "cmpl-"
+    )
 
 
 async def test_a_streamed_completion_says_the_same_in_pieces(rig: HttpRig) -> None:
@@ -70,18 +76,20 @@ async def test_the_text_ends_before_a_stop_string(rig: HttpRig) -> None:
     text = whole.choices[0].text
     stop = text[20:24]
     for stops in (stop, ["never said", stop]):
-        told = await rig.openai.completions.create(
+        completion = await rig.openai.completions.create(
             model=MODEL, prompt="the fox", max_tokens=60, temperature=0, stop=stops
         )
-        assert told.choices[0].finish_reason == "stop"
-        assert told.choices[0].text == text[: text.index(stop)]
+        assert completion.choices[0].finish_reason == "stop"
+        assert completion.choices[0].text == text[: text.index(stop)]
 
 
 async def test_one_seed_gives_one_text_and_every_choice_has_its_own(rig: HttpRig) -> None:
     asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 20, "temperature": 0.9, "n": 3}
     first, again = [await rig.openai.chat.completions.create(**asked, seed=-5) for _ in range(2)]
     other = await rig.openai.chat.completions.create(**asked, seed=6)
-    texts = [[choice.message.content for choice in told.choices] for told in (first, again, other)]
+    texts = [
+        [choice.message.content for choice in completion.choices] for completion in (first, again, other)
+    ]
     assert texts[0] == texts[1] != texts[2] and len(set(texts[0])) == 3
     assert [choice.index for choice in first.choices] == [0, 1, 2]
     assert first.usage is not None and first.usage.completion_tokens == 60
@@ -97,10 +105,14 @@ async def test_several_prompts_have_their_choices_one_after_the_other(rig: HttpR
     asked: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "temperature": 0.9, "seed": 3, "n": 2}
     alone = [await rig.openai.completions.create(**asked, prompt=prompt) for prompt in prompts]
     together = await rig.openai.completions.create(**asked, prompt=prompts)
-    assert [choice.text for choice in together.choices] == [c.text for told in alone for c in told.choices]
+    assert [choice.text for choice in together.choices] == [
+        c.text for completion in alone for c in completion.choices
+    ]
     assert [choice.index for choice in together.choices] == list(range(6))
     assert together.usage is not None
-    assert together.usage.total_tokens == sum(told.usage.total_tokens for told in alone if told.usage)
+    assert together.usage.total_tokens == sum(
+        completion.usage.total_tokens for completion in alone if completion.usage
+    )
     by_ids = await rig.openai.completions.create(**asked, prompt=[[40, 41], [42]])
     assert len(by_ids.choices) == 4 and by_ids.usage is not None and by_ids.usage.prompt_tokens == 3
 
@@ -108,21 +120,21 @@ async def test_several_prompts_have_their_choices_one_after_the_other(rig: HttpR
 async def test_log_probabilities_of_a_completion(rig: HttpRig) -> None:
     asked = {"max_tokens": 30, "temperature": 0, "logprobs": 2, "verdicts": True}
     (choice,) = (await rig.complete(**asked))["choices"]
-    tokens, told = choice["flyserve"]["tokens"], choice["logprobs"]
-    assert told["tokens"] == [token["text"] for token in tokens]
-    assert told["token_logprobs"] == pytest.approx([logprob(token["id"]) for token in tokens])
-    assert all(1 <= len(top) <= 2 for top in told["top_logprobs"])
-    offsets = [sum(map(len, told["tokens"][:index])) for index in range(30)]
-    assert told["text_offset"] == offsets
+    tokens, completion = choice["flyserve"]["tokens"], choice["logprobs"]
+    assert completion["tokens"] == [token["text"] for token in tokens]
+    assert completion["token_logprobs"] == pytest.approx([logprob(token["id"]) for token in tokens])
+    assert all(1 <= len(top) <= 2 for top in completion["top_logprobs"])
+    offsets = [sum(map(len, completion["tokens"][:index])) for index in range(30)]
+    assert completion["text_offset"] == offsets
     chunks = await rig.stream("/v1/completions", prompt="the fox", **asked)
     assert [at for chunk in chunks for at in chunk["choices"][0]["logprobs"]["text_offset"]] == offsets
 
 
 async def test_log_probabilities_of_a_chat(rig: HttpRig) -> None:
     asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 20, "temperature": 0}
-    told = await rig.openai.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
-    assert told.choices[0].logprobs is not None and told.choices[0].logprobs.content is not None
-    for entry in told.choices[0].logprobs.content:
+    completion = await rig.openai.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
+    assert completion.choices[0].logprobs is not None and completion.choices[0].logprobs.content is not None
+    for entry in completion.choices[0].logprobs.content:
         assert entry.logprob < 0 and len(entry.top_logprobs) == 3
         assert bytes(entry.bytes or ()).decode() == entry.token
     bare = await rig.openai.chat.completions.create(**asked, logprobs=True)
@@ -133,20 +145,20 @@ async def test_log_probabilities_of_a_chat(rig: HttpRig) -> None:
 async def test_verdicts_are_told_where_they_are_asked_for(rig: HttpRig) -> None:
     asked: dict[str, Any] = {"model": MODEL, "messages": FOX, "max_tokens": 60, "temperature": 0}
     whole = await rig.openai.chat.completions.create(**asked, extra_body={"verdicts": True})
-    told = whole.choices[0].model_extra["flyserve"] if whole.choices[0].model_extra else {}
+    completion = whole.choices[0].model_extra["flyserve"] if whole.choices[0].model_extra else {}
     chunks = await rig.stream("/v1/chat/completions", **{**asked, "verdicts": True})
     pieces = [chunk["flyserve"] for chunk in chunks]
-    assert [token for piece in pieces for token in piece["tokens"]] == told["tokens"]
-    assert {token["verdict"] for token in told["tokens"]} >= {"exact", "rescued", "corrected"}
-    for token in told["tokens"]:
+    assert [token for piece in pieces for token in piece["tokens"]] == completion["tokens"]
+    assert {token["verdict"] for token in completion["tokens"]} >= {"exact", "rescued", "corrected"}
+    for token in completion["tokens"]:
         assert (token["choice"] is not None) == (token["verdict"] == "rescued")
-    statistics = told["statistics"]
+    statistics = completion["statistics"]
     assert set(statistics) == {field.name for field in pb.Statistics.DESCRIPTOR.fields}
-    for rounds in (told["rounds"], [played for piece in pieces for played in piece["rounds"]]):
+    for rounds in (completion["rounds"], [played for piece in pieces for played in piece["rounds"]]):
         assert [played["index"] for played in rounds] == list(range(statistics["rounds"]))
         assert sum(played["accepted"] for played in rounds) == statistics["accepted"]
     assert [set(piece) for piece in pieces[:-1]] == [{"tokens", "rounds"}] * (len(pieces) - 1)
-    assert set(pieces[-1]) == {"tokens", "rounds", "statistics", "warnings"} and told["warnings"] == []
+    assert set(pieces[-1]) == {"tokens", "rounds", "statistics", "warnings"} and completion["warnings"] == []
 
 
 async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
@@ -155,8 +167,8 @@ async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
     changed = {"mode": "fly", "preset": "official", "draft_length": {"policy": "fixed", "max": 4}}
     rule = {"window": 2, "threshold": 0.1, "tail": "carry", "carry_after": 1, "entropy": "top_k"}
     guards = {"guard_stops": True, "guard_excluded": False, "strict_prefix_tokens": 3, "sub_drafter": False}
-    told = await rig.complete(verdicts=True, max_tokens=40, speculation={**changed, **rule, **guards})
-    rounds = told["choices"][0]["flyserve"]["rounds"]
+    completion = await rig.complete(verdicts=True, max_tokens=40, speculation={**changed, **rule, **guards})
+    rounds = completion["choices"][0]["flyserve"]["rounds"]
     assert max(played["drafted"] for played in rounds) == 4
     assert rig.drafter.openings[-1].without_sub_drafter
 

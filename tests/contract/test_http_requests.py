@@ -1,4 +1,4 @@
-"""What the HTTP face rejects, and how it says so."""
+"""Rejected HTTP requests and their error messages."""
 
 import asyncio
 import json
@@ -226,16 +226,16 @@ async def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
 
 async def test_control_tokens_in_a_message_are_only_text(rig: HttpRig) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "the <eos> fox"}], "max_tokens": 2}
-    told = (await rig.post(CHAT, body)).json()
+    answer = (await rig.post(CHAT, body)).json()
     plain = await rig.complete(prompt="the <eos> fox\n", max_tokens=2)
-    assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+    assert answer["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
 
 
 async def test_a_template_takes_variables(rig: HttpRig) -> None:
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 2, "chat_template_kwargs": {"tail": "!!!!!!!!"}}
-    told = (await rig.post(CHAT, body)).json()
+    answer = (await rig.post(CHAT, body)).json()
     plain = (await rig.post(CHAT, {**body, "chat_template_kwargs": None})).json()
-    assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+    assert answer["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
 
 
 async def test_a_request_id_is_taken_and_told(rig: HttpRig) -> None:

@@ -1,4 +1,4 @@
-"""What a router rejects and how it says so, and what a client without our stubs can do."""
+"""Rejected gRPC requests and their errors; calls by a client without our stubs."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -59,9 +59,9 @@ def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
 
 
 def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:
-    told = json.loads(run("info", "--json", "--address", served[1]).stdout)
-    assert told["deployment"]["target"]["weight_fingerprint"] == "w1"
-    assert told["deployment"]["default_speculation"]["preset"] == "vllm" and told["answered_in_s"] > 0
+    printed = json.loads(run("info", "--json", "--address", served[1]).stdout)
+    assert printed["deployment"]["target"]["weight_fingerprint"] == "w1"
+    assert printed["deployment"]["default_speculation"]["preset"] == "vllm" and printed["answered_in_s"] > 0
 
 
 def test_info_of_nothing_is_one_line_with_the_remedy() -> None:

@@ -1,4 +1,4 @@
-"""What the commands of a cluster print and reject, without one."""
+"""Output and errors of the cluster commands, without a cluster."""
 
 import io
 import json

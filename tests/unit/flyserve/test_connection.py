@@ -48,7 +48,7 @@ async def test_tls_with_a_root_of_ones_own(files: Files) -> None:
             assert client.generate("hello").text == "the quick fox"
         async with AsyncClient(address, tls=str(files.root)) as client:
             assert (await client.generate("hello")).text == "the quick fox"
-        assert [told.get("authorization") for told in service.metadata] == ["Bearer secret", None]
+        assert [call.get("authorization") for call in service.metadata] == ["Bearer secret", None]
         with Client(address, tls=True, retries=0) as client, pytest.raises(NotReady):
             client.info(timeout_s=5)
 

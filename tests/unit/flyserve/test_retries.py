@@ -12,21 +12,21 @@ AWAY, SHARE = NotReady("away"), st.floats(0, 1)
 
 def waits(policy: RetryPolicy, error: FlyServeError, now: float = 0.0) -> list[float]:
     """The waits until it gives up; every try itself takes no time."""
-    told = []
+    delays = []
     while True:
         try:
-            told.append(policy.next_delay_s(error, now))
+            delays.append(policy.next_delay_s(error, now))
         except FlyServeError as raised:
             assert raised is error
-            return told
-        now += told[-1]
+            return delays
+        now += delays[-1]
 
 
 @given(retries=st.integers(0, 12), draw=SHARE)
 def test_waits_double_and_are_bounded(retries: int, draw: float) -> None:
-    told = waits(RetryPolicy(retries, 1, 0, None, 0.0, lambda: draw), AWAY)
-    assert len(told) == retries
-    for count, wait_s in enumerate(told):
+    delays = waits(RetryPolicy(retries, 1, 0, None, 0.0, lambda: draw), AWAY)
+    assert len(delays) == retries
+    for count, wait_s in enumerate(delays):
         longest_s = min(0.1 * 2**count, 5.0)
         assert longest_s / 2 - 1e-9 <= wait_s <= longest_s + 1e-9
 

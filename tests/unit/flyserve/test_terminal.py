@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: real processes on a pseudo-terminal."""
+"""The command line on a pseudo-terminal: real processes as a person uses them."""
 
 import os
 import pty
@@ -36,7 +36,7 @@ class Terminal:
         os.write(self._screen, text.encode())
 
     def read_until(self, pattern: str) -> str:
-        """What was printed up to and with a match, from where the last one ended."""
+        """Return the output up to and including a match, from the end of the last one."""
         end = time.monotonic() + TIMEOUT_S
         while (match := re.search(pattern, self.seen)) is None:
             assert self._read(end), f"{pattern!r} did not come: {self.seen!r}"

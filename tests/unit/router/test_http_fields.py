@@ -1,4 +1,4 @@
-"""What becomes of a body's fields: which are dropped, which rejected, and what a model's makers add."""
+"""Fields of a request's body: dropped ones, rejected ones, defaults from the model's generation config."""
 
 import json
 from pathlib import Path
