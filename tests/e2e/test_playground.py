@@ -51,7 +51,7 @@ def test_a_card_tells_of_the_token_that_is_pointed_at(page: Page, problems: list
     expect(card).to_contain_text("it was unsure here")
     expect(card).to_contain_text(re.compile(r"Entropy\d\.\d{3} nats"))
     expect(card).to_contain_text(re.compile(r"Target.s choice\W.+ \(\d+\)"))
-    expect(card).to_contain_text(re.compile(r"Token id\d+Token in round\d+"))
+    expect(card).to_contain_text(re.compile(r"Token id\d+Decided in round\d+"))
     page.mouse.move(5, 5)
     expect(card).to_be_hidden()
 
