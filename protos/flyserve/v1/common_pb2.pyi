@@ -282,7 +282,7 @@ class Open(_message.Message):
     deadline_ms: _builtins.int
     """Milliseconds from now after which the client no longer needs the response; 0 is no deadline."""
     cache_salt: _builtins.str
-    """Cached prefixes and memories are shared only between sequences with the same salt."""
+    """Cached prefixes and cached responses are shared only between sequences with the same salt."""
     entropy: Global___EntropyEstimator.ValueType
     """Target: the estimator that the rule uses; TOP_K when it is not set."""
     num_logprobs: _builtins.int
@@ -360,7 +360,7 @@ Global___SequenceUpdate: _TypeAlias = SequenceUpdate  # noqa: Y015
 
 @_typing.final
 class Close(_message.Message):
-    """Last message of a stream: the server frees the sequence's state. A stream that ends without it has lost its client."""
+    """Last message of a stream: the server frees the sequence's state. A stream that ends without it means that the client is lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -500,7 +500,7 @@ Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class InfoRequest(_message.Message):
-    """Request for what a service serves."""
+    """Request for the model and the load of a service."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

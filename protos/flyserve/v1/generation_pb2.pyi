@@ -185,7 +185,7 @@ class DeploymentInfo(_message.Message):
     choices_limit: _builtins.int
     """Most choices of one request."""
     logprobs_limit: _builtins.int
-    """Most likely tokens that a request may ask for at each position."""
+    """Largest number of most likely tokens per position whose log-probabilities a request may ask for."""
     @_builtins.property
     def target(self) -> _common_pb2.ModelInfo:
         """Model of the targets."""
@@ -273,7 +273,7 @@ class GenerateRequest(_message.Message):
     priority: _builtins.int
     """Higher values run first when work queues."""
     cache_salt: _builtins.str
-    """Cached prefixes and memories are shared only between requests with the same salt."""
+    """Cached prefixes and cached responses are shared only between requests with the same salt."""
     n: _builtins.int
     """Number of choices, decoded in parallel; 1 when absent. The first choice uses the request's seed, each further
     one a seed derived from it.
@@ -904,7 +904,7 @@ Global___GenerateChunk: _TypeAlias = GenerateChunk  # noqa: Y015
 
 @_typing.final
 class Origin(_message.Message):
-    """Everything besides the request that is needed to resume its response after a broken stream."""
+    """Data that a client needs, in addition to the request, to resume a response after a broken stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
