@@ -46,13 +46,13 @@ class LimitsConfig(Config):
     """Longest request id and longest cache salt."""
 
     choices: int = Field(16, ge=1)
-    """Most choices of one request; they are decoded concurrently and take one place together."""
+    """Most choices of one request; they are decoded concurrently and take one slot together."""
 
     logprobs: int = Field(20, ge=0)
     """Most tokens per position whose log-probabilities are reported."""
 
     prompts: int = Field(64, ge=1)
-    """Most prompts of one HTTP request; each takes a place."""
+    """Most prompts of one HTTP request; each takes a slot."""
 
 
 class HttpConfig(Config):

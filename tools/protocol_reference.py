@@ -25,14 +25,14 @@ _MEMBERS = 2
 
 _INTRODUCTION = """# The protocol
 
-Written from [the protos](../protos/flyserve/v1) by `make protos`; do not edit.
+Generated from [the protos](../protos/flyserve/v1) by `make protos`; do not edit.
 
 `Generation` is public, served by the router. `Target` and `Drafter` are internal: one long-lived stream per
-sequence, opened by the router (by the drafter at its sub-drafter), on which every step tells the truth by
-position: how many tokens to keep, what to append after them, and how many will never be rolled back.
-Prefill, verification, roll-back, retry and fail-over are that one operation. A server that does not know
-the kept tokens any more answers `stale`, and is told the sequence from its start on the same stream. The
-end of a stream without `close` means that the peer is gone.
+sequence, opened by the router (by the drafter at its sub-drafter). Every step sends the absolute position:
+how many tokens to keep, what to append after them, and how many will never be rolled back. Prefill,
+verification, roll-back, retry and fail-over are this one operation. A server that no longer has the kept
+tokens answers `stale`, and the client replays the sequence from its start on the same stream. A stream that
+ends without `close` means that the peer is lost.
 """
 
 Place = tuple[int, ...]
