@@ -7,10 +7,24 @@ from fly.errors import DeadlineExceeded, FlyServeError
 from fly.request import GenerateRequest, ReceivedChoice, Resumption
 from fly.response import Chunk, Origin, Response, join_chunks
 from fly.types import Coupling, Mode
-from flyserve.errors import StreamBroken
 from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import generation_pb2
 from protos.wire.generation import chunk_from_wire, request_to_wire
+
+
+class StreamBroken(FlyServeError):
+    """A stream broke in mid-response, and the rest cannot be resumed exactly.
+
+    Attributes:
+        received: Received part of the response; a choice that was cut short has no finish reason.
+    """
+
+    def __init__(self, message: str, received: Response) -> None:
+        self.received = received
+        super().__init__(message, received)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class _Phase(Enum):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fly.errors import InvalidRequest
 from fly.messages import Role
@@ -14,15 +14,22 @@ from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from router.admission.admission import Admission
 from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.generation import Emit, RouterContext
-from router.generation.header import Header
 from router.generation.observation import observed_request
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.deadline import Deadline
 from router.requests.request import PreparedRequest
 from router.requests.validation import prepare
-from router.security.callers import current_caller
-from router.security.quotas import Quotas
+from router.security.callers import Quotas, current_caller
 from router.text.tokenizer import is_slow_to_encode
+
+
+class Header(NamedTuple):
+    """Fields of a response's first chunk, by their names there."""
+
+    request_id: str
+    prompt_tokens: int
+    origin: Origin
+
 
 T = TypeVar("T")
 

@@ -15,9 +15,8 @@ from fly.types import Decision, FinishReason, ResponseLimits, Token
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
-from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_response
-from router.generation.round import Response, run_round
+from router.generation.round import PendingLogprobs, Response, run_round
 from router.generation.target_session import TargetSession
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory

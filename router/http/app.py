@@ -10,12 +10,11 @@ from starlette.routing import Route
 
 from fly.request import SamplingParams
 from router.config import RouterConfig
-from router.http.authentication import Authentication
 from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.middleware import REQUEST_ID, ErrorMiddleware, RequestIds
+from router.http.middleware import REQUEST_ID, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.security.keys import Keys

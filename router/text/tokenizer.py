@@ -1,4 +1,4 @@
-"""Tokenizer of the target and its end-of-sequence ids, loaded from the model folder without torch."""
+"""Tokenizer of the target, end-of-sequence ids and sampling defaults: read from its folder without torch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fly.errors import ModelError
+from fly.request import SamplingParams
 
 _ENCODE_INLINE_CHARACTERS = 16_384
 _MOST_KEPT = 1 << 17
@@ -131,3 +132,29 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+_OPENAI = SamplingParams(temperature=1.0)
+
+
+def sampling_defaults(folder: Path) -> SamplingParams:
+    """Return the defaults: greedy with `do_sample: false`; fields that the config leaves open are OpenAI's.
+
+    Raises:
+        ModelError: The generation config is not JSON.
+    """
+    config = read_json(folder / "generation_config.json")
+    if config.get("do_sample") is False:
+        return SamplingParams()
+
+    def number(name: str, default: float) -> float:
+        found = config.get(name)
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else default
+
+    return SamplingParams(
+        temperature=number("temperature", _OPENAI.temperature),
+        top_k=max(0, int(number("top_k", _OPENAI.top_k))),
+        top_p=number("top_p", _OPENAI.top_p),
+        min_p=number("min_p", _OPENAI.min_p),
+        repetition_penalty=number("repetition_penalty", _OPENAI.repetition_penalty),
+    )

@@ -8,7 +8,7 @@ import typer
 
 from fly.errors import NotReady
 from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, read_status
-from flyserve.cli.cluster.table import fault_line, is_complete, summary
+from flyserve.cli.cluster.status import fault_line, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:

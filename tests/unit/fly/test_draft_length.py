@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fly.clock import VirtualClock
 from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.exploration import ExplorationBudget
-from fly.draft_length.goodput import GoodputLength
+from fly.draft_length.goodput import ExplorationBudget, GoodputLength
 from fly.draft_length.policy import FixedLength
 from fly.draft_length.round_time import RoundTimeCorrection, RoundTimes
 from fly.messages import Draft, Load, StepTimes, Verification
