@@ -76,8 +76,7 @@ class ReceivedStream:
     def take(self, wire: generation_pb2.GenerateChunk) -> Chunk:
         """Add the next chunk, and return it as if there had been only one stream.
 
-        Raises:
-            StreamBroken: The server did not resume the response, but began another one.
+        Raise StreamBroken if the server did not resume the response, but began another one.
         """
         chunk, phase, self._phase = chunk_from_wire(wire), self._phase, _Phase.FOLLOWS
         if phase is _Phase.BEGINS:

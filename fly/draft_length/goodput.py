@@ -71,14 +71,7 @@ class GoodputLength:
     def __init__(
         self, pool: AcceptancePool, round_times: RoundTimes, exploration: ExplorationBudget, clock: Clock
     ) -> None:
-        """Control the drafts of one sequence.
-
-        Args:
-            pool: Acceptance statistics of all sequences with the same weights and rule.
-            round_times: Round times of all sequences at the same target.
-            exploration: Exploration budget of all sequences at the same target.
-            clock: Clock that measures rounds.
-        """
+        """Control one sequence; it shares `pool` by weights and rule, the times and the budget by target."""
         self._acceptance = Acceptance(pool)
         self._max_length = pool.max_length
         self._round_times = round_times

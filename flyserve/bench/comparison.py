@@ -64,13 +64,7 @@ class Summary:
 
 
 def summarize(setting: str, runs: Sequence[Solved], baseline: Sequence[Solved]) -> Summary:
-    """Summarize one setting against the baseline, task by task.
-
-    Args:
-        setting: Its name.
-        runs: One measurement per task, at least one.
-        baseline: Measurements of the same tasks in the same order.
-    """
+    """Summarize one setting against the baseline: the same tasks in the same order, at least one."""
     emitted = total(runs, lambda s: s.emitted)
     pairs = list(zip(runs, baseline, strict=True))
     return Summary(
@@ -154,17 +148,10 @@ class Measurement:
 
 
 def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str, list[Measurement]]:
-    """Measure every task under every setting, after warm-up requests.
+    """Measure every task (at least one) under every setting, after warm-up requests.
 
     Each setting has its own cache salt, so no setting profits from what the servers cached for another.
-
-    Args:
-        client: Connected to a running deployment.
-        tasks: At least one.
-        advance: Called after each request; there are `num_requests`.
-
-    Raises:
-        FlyServeError: The deployment rejected a request.
+    `advance` is called after each of the `num_requests`; the first error of the deployment is raised.
     """
     salt = uuid4().hex
     for task in tasks[:_WARM_UPS]:

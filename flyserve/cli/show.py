@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fly.response import Choice, Chunk, Response, Statistics
+from fly.response import Chunk, Part, Response, Statistics
 from fly.types import Verdict
 from flyserve.cli.terminal import messages, output
 from flyserve.client import Stream
@@ -38,8 +38,8 @@ class Colouring:
     def __init__(self) -> None:
         self._pending: deque[tuple[str, Verdict]] = deque()
 
-    def colour(self, chunk: Chunk) -> Text:
-        """Return a chunk's text.
+    def colour(self, chunk: Part) -> Text:
+        """Return the text of a chunk or of a whole choice.
 
         A token arrives before its text if the text may begin a stop string, hence the queue. Text without a
         token, an incomplete character at the end, stays uncoloured.
@@ -114,7 +114,7 @@ def show_choices(response: Response) -> None:
     console = output()
     for choice in response.choices:
         console.print(f"[choice {choice.index}]", markup=False, style="dim")
-        _print_chunk(console, Colouring(), _as_chunk(choice))
+        _print_chunk(console, Colouring(), choice)
         console.print()
     if is_coloured(console):
         show_legend()
@@ -141,16 +141,12 @@ def is_coloured(console: Console) -> bool:
     return console.is_terminal and not console.no_color
 
 
-def _print_chunk(console: Console, colouring: Colouring, chunk: Chunk) -> None:
+def _print_chunk(console: Console, colouring: Colouring, chunk: Part) -> None:
     if is_coloured(console):
         console.print(colouring.colour(chunk), end="")
     else:
         console.print(chunk.text, end="", markup=False)
     console.file.flush()
-
-
-def _as_chunk(choice: Choice) -> Chunk:
-    return Chunk(text=choice.text, tokens=choice.tokens)
 
 
 def to_plain(value: Any) -> Any:

@@ -14,6 +14,9 @@ from rich.text import Text
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
+    from rich.progress import Task
+
+    from orchestration.control.status import ReplicaStatus
     from orchestration.local.runner import LocalDeployment
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
@@ -70,11 +73,7 @@ def running(
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment file while the block runs; print the progress on stderr.
 
-    Args:
-        path: The deployment file.
-        ports: Ports of the router that replace the file's, by their keys.
-        startup_timeout_s: Time limit for the replicas to be ready.
-        verbose: Print what the services log.
+    `ports` replace the file's ports of the router, by their keys; `verbose` prints what the services log.
     """
     from orchestration.deployment.file import load_deployment
     from orchestration.local.runner import LocalOptions, local_deployment
@@ -102,24 +101,17 @@ def _print_addresses(deployed: "LocalDeployment") -> None:
         aside.print(f"{'playground':<16} {deployed.http_url}/", markup=False)
 
 
-if TYPE_CHECKING:
-    from rich.progress import Task
-
-    from orchestration.control.status import ReplicaStatus
-
 Show = Callable[["Sequence[ReplicaStatus]"], None]
-"""Told the state of every replica, whenever there is news."""
+"""Show the state of every replica; called whenever it changes."""
 
 _BEGINNING = "starting Ray and the controller"
 
 
 @contextmanager
 def start_progress(console: Console, timeout_s: float) -> Iterator[tuple[Show, Callable[[], None]]]:
-    """What shows the replicas as they come up, and what ends it.
+    """Yield a function that shows the replicas as they start, and one that removes the display.
 
-    Args:
-        console: Where to.
-        timeout_s: After which the start is given up: the time that is left at most.
+    `timeout_s` is the time limit of the start, which the display counts down.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
@@ -135,7 +127,7 @@ def start_progress(console: Console, timeout_s: float) -> Iterator[tuple[Show, C
 
 
 class _TimeLeft(TextColumn):
-    """How long the start may still take."""
+    """The time left until the time limit of the start."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__("")
@@ -147,8 +139,8 @@ class _TimeLeft(TextColumn):
 
 
 def summary(replicas: "Sequence[ReplicaStatus]") -> str:
-    """How many replicas of each tier are ready, such as `starting drafter 0/1, target 1/2`."""
+    """Return the ready replicas of each tier, such as `starting drafter 0/1, target 1/2`."""
     desired = Counter(replica.role.value for replica in replicas)
     ready = Counter(replica.role.value for replica in replicas if replica.state.value == "ready")
-    told = ", ".join(f"{role} {ready[role]}/{count}" for role, count in sorted(desired.items()))
-    return f"starting {told}" if told else _BEGINNING
+    listed = ", ".join(f"{role} {ready[role]}/{count}" for role, count in sorted(desired.items()))
+    return f"starting {listed}" if listed else _BEGINNING

@@ -14,8 +14,7 @@ from router.generation.drafter_session import DrafterSession
 from router.generation.observation import trace_round
 from router.generation.target_session import TargetSession
 from router.metrics import ModeMetrics
-from router.requests.deadline import Deadline
-from router.requests.request import PreparedRequest
+from router.requests.request import Deadline, PreparedRequest
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
 from services.common.telemetry.tracing import Span
@@ -162,10 +161,7 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
 def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
     """Return the number of a round's drafts that the sequence keeps, decided or provisional.
 
-    Args:
-        num_drafts: Draft tokens of the round.
-        growth: Change of the sequence's length; negative if an earlier round's window has failed.
-        decision: Decision of the round.
+    `growth` is the change of the sequence's length; negative if an earlier round's window has failed.
     """
     ends_with_choice = bool(decision.decided) and not decision.provisional
     own = int(ends_with_choice and decision.decided[-1].verdict in _OWN_CHOICES)

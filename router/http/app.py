@@ -24,13 +24,9 @@ from router.service import GenerationService
 def create_app(
     service: GenerationService, config: RouterConfig, defaults: SamplingParams, keys: Keys | None = None
 ) -> Starlette:
-    """Return the application.
+    """Return the application; without `keys` it accepts every request.
 
-    Args:
-        service: Serves the requests.
-        config: Name of the model, and limits of requests.
-        defaults: Sampling parameters of a request that does not set its own.
-        keys: API keys that are accepted; None accepts every request.
+    `defaults` are the sampling parameters of a request that does not set its own.
     """
     completions = Generate(service, Completions(defaults, config.limits), config)
     chat = Generate(service, Chat(service, defaults), config)

@@ -118,8 +118,7 @@ def _json(content: ResponseModel) -> Response:
 async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
     """Return the JSON object of a request.
 
-    Raises:
-        Rejected: The body has another type, is too long or too slow, or is not a JSON object in UTF-8.
+    Raise Rejected if the body has another type, is too long or too slow, or is not a JSON object in UTF-8.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -81,11 +81,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 
 def drop_unsupported(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that request nothing.
-
-    Raises:
-        InvalidRequest: A field requests an unsupported feature.
-    """
+    """Return the fields without those that request nothing; raise InvalidRequest for unsupported features."""
     asked = [name for name in data if name in UNSUPPORTED and not _asks_nothing(name, data[name])]
     if asked:
         raise InvalidRequest(*map(_unsupported, asked))
@@ -115,11 +111,7 @@ _TYPE_FAULTS = ("_type", "_parsing", "is_instance_of")
 
 
 def parse(model: type[M], data: Mapping[str, Any]) -> M:
-    """Return the request.
-
-    Raises:
-        InvalidRequest: With every fault.
-    """
+    """Return the request; raise InvalidRequest with every fault."""
     supported = drop_unsupported(data)
     try:
         return model.model_validate(supported)

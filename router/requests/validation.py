@@ -25,19 +25,18 @@ def prepare(
 ) -> PreparedRequest:
     """Return a request that can be served.
 
-    Args:
-        request: Request as the client sent it.
-        encode: Returns the token ids of a text.
-        eos_ids: The model's own end-of-sequence ids.
-        target: Model of the target that serves it.
-        config: Limits and defaults.
-
-    Raises:
-        InvalidRequest: With a violation for every field that breaks a limit.
+    `encode` returns the token ids of a text; `eos_ids` are the model's own. Raise InvalidRequest with a
+    violation for every field that breaks a limit.
     """
     limits, default_plan = config.limits, config.speculation.plan
     violations = [*_check_texts(request, limits), *_check_length(request, limits)]
-    violations += check_sampling(request.sampling, target.vocab_size, _sampling_limits(target, limits))
+    sampling_limits = SamplingLimits(
+        top_k=target.vocab_size,
+        penalty=PUBLIC_PENALTY,
+        logit_bias=PUBLIC_LOGIT_BIAS,
+        listed_tokens=limits.listed_tokens,
+    )
+    violations += check_sampling(request.sampling, target.vocab_size, sampling_limits)
     violations += check_speculation(
         request.speculation, default_plan, limits.draft_length, limits.max_new_tokens
     )
@@ -49,15 +48,6 @@ def prepare(
     if violations:
         raise InvalidRequest(*violations)
     return _complete(request, prompt_ids, eos_ids, target, config)
-
-
-def _sampling_limits(target: ModelInfo, limits: LimitsConfig) -> SamplingLimits:
-    return SamplingLimits(
-        top_k=target.vocab_size,
-        penalty=PUBLIC_PENALTY,
-        logit_bias=PUBLIC_LOGIT_BIAS,
-        listed_tokens=limits.listed_tokens,
-    )
 
 
 def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:

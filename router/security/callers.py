@@ -67,8 +67,7 @@ class Quotas:
     def counted(self, caller: Caller) -> Iterator[None]:
         """Count one request while the block runs.
 
-        Raises:
-            Overloaded: The caller has reached its concurrent requests, or its requests per minute.
+        Raise Overloaded if the caller has reached its concurrent requests, or its requests per minute.
         """
         self._check_number(caller)
         self._check_rate(caller)

@@ -97,13 +97,9 @@ class Keys:
         self._file = WatchedFiles((path,), lambda: _load(path))
 
     def caller(self, authorization: str) -> Caller:
-        """Return the caller that holds a token.
+        """Return the caller that holds the token of a header `Bearer TOKEN`.
 
-        Args:
-            authorization: The header as the client sends it: `Bearer`, then the token.
-
-        Raises:
-            Unauthenticated: There is no token, or no key has it.
+        Raise Unauthenticated if there is no token, or no key has it.
         """
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
@@ -122,11 +118,7 @@ class Keys:
 
 
 def read_keys(path: Path) -> KeysConfig:
-    """Read a file of keys.
-
-    Raises:
-        ConfigError: It cannot be read, or breaks a limit; the message contains no hash.
-    """
+    """Read a file of keys; the message of a ConfigError contains no hash."""
     return load_yaml(KeysConfig, path)
 
 
@@ -145,15 +137,10 @@ _TOKEN_BYTES = 32
 
 
 def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
-    """Add a key to a file, created if missing, and return its token.
+    """Add a key to a file, created if missing, and return its token; `limits` are fields of `KeyConfig`.
 
-    Args:
-        file: File of keys; replaced atomically, readable by its owner only.
-        name: Name of the key's holder.
-        limits: Fields of `KeyConfig`.
-
-    Raises:
-        ConfigError: The file is invalid or cannot be written, or the name is taken.
+    The file is replaced atomically, readable by its owner only. Raise ConfigError if it is invalid or cannot
+    be written, or the name is taken.
     """
     known = read_keys(file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
     if name in known:

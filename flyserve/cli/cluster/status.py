@@ -15,7 +15,7 @@ from flyserve.cli.cluster.connecting import DEFAULT_NAME, Name, RayAddress, cont
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.control.status import DeploymentStatus
+    from orchestration.control.status import DeploymentStatus, ReplicaStatus
 
 EXAMPLES = """Examples:
 
@@ -50,9 +50,6 @@ def status(
 def _json(status: "DeploymentStatus") -> str:
     return json.dumps(asdict(status))
 
-
-if TYPE_CHECKING:
-    from orchestration.control.status import DeploymentStatus, ReplicaStatus
 
 _STYLES = {
     "ready": "green",
