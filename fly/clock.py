@@ -1,8 +1,6 @@
-"""Clocks as a dependency: the system clock, and a virtual clock for tests and simulations."""
+"""Clocks as a dependency, so that tests can replace the system clock by a virtual one."""
 
 import asyncio
-import heapq
-import itertools
 import time
 from typing import Protocol
 
@@ -28,28 +26,3 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds * self._dilation)
-
-
-class VirtualClock:
-    """A clock that moves only by `advance`; for one event loop."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._order = itertools.count()
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-
-    def now(self) -> float:
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), wake))
-        await wake
-
-    def advance(self, seconds: float) -> None:
-        """Move time forward and wake, in order, the coroutines whose sleep has ended."""
-        self._now += seconds
-        while self._sleepers and self._sleepers[0][0] <= self._now:
-            _, _, wake = heapq.heappop(self._sleepers)
-            if not wake.done():
-                wake.set_result(None)

@@ -34,9 +34,8 @@ class CostCurve:
     def __init__(self, clock: Clock, extrapolates: bool = True) -> None:
         """Start without observations.
 
-        Args:
-            clock: Clock for the age of observations.
-            extrapolates: Beyond the largest observed size the curve continues with its last slope, else flat.
+        Beyond the largest observed size the curve continues with its last slope if it `extrapolates`, or
+        flat.
         """
         self._clock = clock
         self._extrapolates = extrapolates
@@ -44,12 +43,9 @@ class CostCurve:
         self._fit: tuple[list[float], list[float]] | None = ([], [])
 
     def observe(self, size: float, seconds: float, weight: float = 1.0) -> None:
-        """Add a forward; ignore invalid values.
+        """Add a forward of `size` token rows or sequences; ignore invalid values.
 
-        Args:
-            size: Token rows or sequences, at least 1.
-            seconds: Its duration.
-            weight: One over the number of reports of this forward.
+        `weight` is one over the number of reports of this forward.
         """
         if not (1 <= size < math.inf and 0 < seconds < math.inf and 0 < weight <= 1):
             return

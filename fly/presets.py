@@ -35,18 +35,11 @@ PRESETS = {
 
 
 def tuned(rule: FlyRule, changes: Mapping[str, Any]) -> FlyRule:
-    """Return the rule with some fields changed.
+    """Return the rule with some fields changed; raise TypeError for a name that is not a field of `FlyRule`.
 
     `min_following` keeps its distance from `window`. If the tail is changed to `carry`, `min_following`
     becomes the window and `shrinks` becomes false: the next draft fills the window, so no draft has to be
     longer for it, and a short draft does not make it smaller.
-
-    Args:
-        rule: The rule to start from.
-        changes: New values by field name of `FlyRule`.
-
-    Raises:
-        TypeError: `changes` has a name that is not a field of `FlyRule`.
     """
     changed = replace(rule, **changes)
     distance = rule.min_following - rule.window

@@ -60,21 +60,8 @@ def decide(
     return _accepted(state, positions, evidence)
 
 
-def count_matches(drafts: Sequence[int], choices: Sequence[int]) -> int:
-    """Return the length of the longest prefix of `drafts` that equals `choices`: exact acceptance."""
-    for length, (draft, choice) in enumerate(zip(drafts, choices, strict=False)):
-        if draft != choice:
-            return length
-    return min(len(drafts), len(choices))
-
-
 def tail_length(rule: FlyRule, num_drafts: int) -> int:
-    """Return how many of the last tokens of a draft the rule cannot rescue, since too few tokens follow them.
-
-    Args:
-        rule: The parameters of the rule.
-        num_drafts: Tokens of the draft.
-    """
+    """Return the number of last tokens of a draft that cannot be rescued: too few tokens follow them."""
     if math.isinf(rule.threshold):
         return 0
     _, needed = _window_sizes(rule, num_drafts)
@@ -168,16 +155,12 @@ def _decided(positions: Sequence[Position]) -> tuple[Token, ...]:
     return tuple([Token(p.token, _verdict(p), p.choice, p.entropy) for p in positions])
 
 
-def _next_state(state: RuleState, decided: tuple[Token, ...]) -> RuleState:
-    return RuleState(state.num_decided + len(decided))
-
-
 def _rejected(
     state: RuleState, accepted: Sequence[Position], mismatch: Position, rejection: RejectionReason
 ) -> tuple[RuleState, Decision]:
     correction = Token(mismatch.choice, Verdict.CORRECTED, mismatch.choice, mismatch.entropy)
     decided = (*_decided(accepted), correction)
-    return _next_state(state, decided), Decision(decided, rejection=rejection)
+    return RuleState(state.num_decided + len(decided)), Decision(decided, rejection=rejection)
 
 
 def _carried(
@@ -197,4 +180,4 @@ def _accepted(
     verdict = Verdict.BONUS if positions else Verdict.PLAIN
     extra = Token(evidence.extra_choice, verdict, evidence.extra_choice, evidence.extra_entropy)
     decided = (*_decided(positions), extra)
-    return _next_state(state, decided), Decision(decided)
+    return RuleState(state.num_decided + len(decided)), Decision(decided)

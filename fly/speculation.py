@@ -33,15 +33,7 @@ class Speculation:
         find_stop: StopFinder = lambda ids: None,
         received: Sequence[int] = (),
     ) -> None:
-        """Start a response.
-
-        Args:
-            prompt: Token ids of the prompt.
-            rule: The acceptance rule.
-            limits: The token budget and the ending tokens.
-            find_stop: Search for stop strings in the decided tokens.
-            received: Decided tokens of a response that is resumed; they count towards `limits`.
-        """
+        """Start a response, or resume one after its decided tokens `received`; they count for `limits`."""
         self.sequence = TokenSequence((*prompt, *received))
         self.prompt_length = len(prompt)
         self.statistics = Statistics()
@@ -64,8 +56,7 @@ class Speculation:
     def apply(self, evidence: Evidence) -> Decision:
         """Decide the round, and update the sequence, the statistics and `finish_reason`.
 
-        Returns:
-            The decision, cut after the first ending token and at the token budget.
+        Return the decision, cut after the first ending token and at the token budget.
         """
         self._state, decision = decide(self._rule, self._state, evidence, self._limits)
         decision = self._cut(decision)

@@ -27,7 +27,7 @@ from fly.types import (
 from flyserve.async_client import AsyncClient, AsyncStream
 from flyserve.client import Client, Stream
 from flyserve.connection import Tls
-from flyserve.errors import StreamBroken
+from flyserve.received import StreamBroken
 
 __all__ = [
     "AsyncClient",

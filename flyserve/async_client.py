@@ -10,10 +10,8 @@ import grpc
 from fly.errors import FlyServeError, NotReady
 from fly.request import ChatMessage, SamplingParams, SpeculationParams
 from fly.response import Chunk, DeploymentInfo, Response, TextToken
-from flyserve.core import ClientCore
-from flyserve.options import Prompt, RequestOptions, make_request
+from flyserve.core import ClientCore, Prompt, RequestOptions, StreamCore, make_request
 from flyserve.received import ReceivedStream
-from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import common_pb2, generation_pb2
 from protos.wire.generation import (
     deployment_from_wire,
@@ -73,11 +71,7 @@ class AsyncClient(ClientCore):
         return AsyncStream(self, ReceivedStream(request), self.begin(timeout_s))
 
     async def info(self, timeout_s: float | None = None) -> DeploymentInfo:
-        """Return the models, defaults and limits of the deployment.
-
-        Raises:
-            FlyServeError: It serves nothing at present.
-        """
+        """Return the models, defaults and limits of the deployment; raises what `Client.info` raises."""
         return deployment_from_wire(
             await self._call(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s)
         )
@@ -85,12 +79,7 @@ class AsyncClient(ClientCore):
     async def tokenize(
         self, text: str | Sequence[ChatMessage], timeout_s: float | None = None
     ) -> tuple[TextToken, ...]:
-        """Return the tokens of a text, or of a conversation: the prompt of its next turn.
-
-        Raises:
-            InvalidRequest: The text is too long, or the chat template is missing or rejects the messages.
-            FlyServeError: The server reported another error.
-        """
+        """Return the tokens of a text or of a conversation; errors are those of `Client.tokenize`."""
         return text_tokens_from_wire(
             await self._call(lambda stub: stub.Tokenize, tokenize_to_wire(text), timeout_s)
         )
@@ -112,24 +101,14 @@ class AsyncClient(ClientCore):
             await asyncio.sleep(wait_s)
 
 
-class AsyncStream(AsyncIterator[Chunk]):
+class AsyncStream(StreamCore, AsyncIterator[Chunk]):
     """A response as it is decided: an async iterator of its chunks, and an async context manager.
 
     Leaving it (`aclose`, the end of an `async with` block, dropping the last reference, or cancelling the
     task that iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
     """
 
-    def __init__(self, client: AsyncClient, received: ReceivedStream, policy: RetryPolicy) -> None:
-        self._client = client
-        self._received = received
-        self._policy = policy
-        self._call: Any = None
-        self._is_closed = False
-
-    @property
-    def response(self) -> Response:
-        """Everything received so far."""
-        return self._received.response
+    _is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,8 +159,3 @@ class AsyncStream(AsyncIterator[Chunk]):
             fault = NotReady("the stream was closed")
         self._call = None
         return None, fault
-
-    def _open(self) -> Any:
-        request = self._received.request
-        options = self._client.call_options(self._policy, request.request_id)
-        return self._client.stub(self._policy.place).GenerateStream(request, **options)

@@ -10,8 +10,7 @@ import grpc
 from fly.errors import FlyServeError, NotReady
 from fly.request import ChatMessage, SamplingParams, SpeculationParams
 from fly.response import Chunk, DeploymentInfo, Response, TextToken
-from flyserve.core import ClientCore
-from flyserve.options import Prompt, RequestOptions, make_request
+from flyserve.core import ClientCore, Prompt, RequestOptions, StreamCore, make_request
 from flyserve.received import ReceivedStream
 from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import common_pb2, generation_pb2
@@ -100,11 +99,7 @@ class Client(ClientCore):
         return Stream(self, ReceivedStream(request), self.begin(timeout_s))
 
     def info(self, timeout_s: float | None = None) -> DeploymentInfo:
-        """Return the models, defaults and limits of the deployment.
-
-        Raises:
-            FlyServeError: It serves nothing at present.
-        """
+        """Return the models, defaults and limits; raises FlyServeError if nothing is served at present."""
         return deployment_from_wire(self._call(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s))
 
     def tokenize(
@@ -134,7 +129,7 @@ class Client(ClientCore):
             time.sleep(wait_s)
 
 
-class Stream(Iterator[Chunk]):
+class Stream(StreamCore, Iterator[Chunk]):
     """A response as it is decided: an iterator of its chunks, and a context manager.
 
     Leaving it (`close`, the end of a `with` block, or dropping the last reference) cancels the rest.
@@ -142,17 +137,9 @@ class Stream(Iterator[Chunk]):
     mid-response and the rest cannot be resumed exactly.
     """
 
-    def __init__(self, client: Client, received: ReceivedStream, policy: RetryPolicy) -> None:
-        self._client = client
-        self._received = received
-        self._policy = policy
-        self._call: Any = None
+    def __init__(self, client: ClientCore, received: ReceivedStream, policy: RetryPolicy) -> None:
+        super().__init__(client, received, policy)
         self._closed = threading.Event()
-
-    @property
-    def response(self) -> Response:
-        """Everything received so far."""
-        return self._received.response
 
     def __enter__(self) -> Self:
         return self
@@ -194,8 +181,3 @@ class Stream(Iterator[Chunk]):
             fault = self._client.error(error, self._policy)
         self._call = None
         return None, fault
-
-    def _open(self) -> Any:
-        request = self._received.request
-        options = self._client.call_options(self._policy, request.request_id)
-        return self._client.stub(self._policy.place).GenerateStream(request, **options)

@@ -49,8 +49,7 @@ def make_connection(
 ) -> Connection:
     """Check the parameters of a client.
 
-    Raises:
-        ConfigError: There is no address, a file cannot be read, or a token would travel in plaintext.
+    Raise ConfigError if there is no address, a file cannot be read, or a token would travel in plaintext.
     """
     addresses = (address,) if isinstance(address, str) else tuple(address)
     if not addresses or not all(addresses):

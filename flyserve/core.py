@@ -1,16 +1,66 @@
-"""Base of the blocking and the asynchronous client: addresses, channels, retries, errors."""
+"""Bases of both clients and their streams: requests, channels, retries, errors."""
 
 import threading
 import time
+import uuid
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from fly.errors import FlyServeError
+from fly.request import GenerateRequest, SamplingParams, SpeculationParams
+from fly.response import Response
 from flyserve.connection import TlsOption, make_connection
+from flyserve.received import ReceivedStream
 from flyserve.retries import RetryPolicy
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from protos.wire.channel import CHANNEL_OPTIONS
 from protos.wire.status import from_rpc_error
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+
+class RequestOptions(TypedDict, total=False):
+    """Keyword arguments of `generate` and `stream`, all optional.
+
+    Attributes:
+        stop: The response ends before the first of these strings.
+        n: Number of choices, decoded in parallel; 1 by default.
+        logprobs: Return log-probabilities, also those of this many most likely tokens; 0 to 20.
+        cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
+        priority: Higher values run first when work queues; 0 by default.
+        request_id: For logs, the server's too; drawn by default.
+    """
+
+    stop: Sequence[str]
+    n: int | None
+    logprobs: int | None
+    cache_salt: str
+    priority: int
+    request_id: str
+
+
+def make_request(
+    prompt: Prompt,
+    max_new_tokens: int | None = None,
+    sampling: SamplingParams | None = None,
+    speculation: SpeculationParams | None = None,
+    **options: Unpack[RequestOptions],
+) -> GenerateRequest:
+    """Return the request; the wire and the server check it."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given["request_id"] = given.get("request_id") or uuid.uuid4().hex
+    # A text in place of a list is left as it is: the wire rejects it.
+    if isinstance(given.get("stop"), list):
+        given["stop"] = tuple(given["stop"])
+    return GenerateRequest(
+        prompt=prompt if isinstance(prompt, str) else tuple(prompt),
+        max_new_tokens=max_new_tokens,
+        sampling=sampling or SamplingParams(),
+        speculation=speculation or SpeculationParams(),
+        **given,
+    )
+
 
 _OPTIONS: Sequence[tuple[str, Any]] = (
     *CHANNEL_OPTIONS,
@@ -75,8 +125,7 @@ class ClientCore:
     def call_options(self, policy: RetryPolicy, request_id: str = "") -> dict[str, Any]:
         """Return the keyword arguments of a call: the time left, credentials and the request id.
 
-        Raises:
-            DeadlineExceeded: No time is left.
+        Raise DeadlineExceeded if no time is left.
         """
         named = (("x-request-id", request_id),) if request_id.isascii() and request_id.isprintable() else ()
         metadata = (*self._connection.metadata, *(pair for pair in named if pair[1]))
@@ -103,3 +152,23 @@ class ClientCore:
             self._is_closed = True
             channels, self._channels = list(self._channels.values()), {}
         return channels
+
+
+class StreamCore:
+    """A response that arrives over one call, or over several if a call breaks."""
+
+    def __init__(self, client: ClientCore, received: ReceivedStream, policy: RetryPolicy) -> None:
+        self._client = client
+        self._received = received
+        self._policy = policy
+        self._call: Any = None
+
+    @property
+    def response(self) -> Response:
+        """Everything received so far."""
+        return self._received.response
+
+    def _open(self) -> Any:
+        request = self._received.request
+        options = self._client.call_options(self._policy, request.request_id)
+        return self._client.stub(self._policy.place).GenerateStream(request, **options)

@@ -7,10 +7,24 @@ from fly.errors import DeadlineExceeded, FlyServeError
 from fly.request import GenerateRequest, ReceivedChoice, Resumption
 from fly.response import Chunk, Origin, Response, join_chunks
 from fly.types import Coupling, Mode
-from flyserve.errors import StreamBroken
 from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import generation_pb2
 from protos.wire.generation import chunk_from_wire, request_to_wire
+
+
+class StreamBroken(FlyServeError):
+    """A stream broke in mid-response, and the rest cannot be resumed exactly.
+
+    Attributes:
+        received: Received part of the response; a choice that was cut short has no finish reason.
+    """
+
+    def __init__(self, message: str, received: Response) -> None:
+        self.received = received
+        super().__init__(message, received)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class _Phase(Enum):
@@ -62,8 +76,7 @@ class ReceivedStream:
     def take(self, wire: generation_pb2.GenerateChunk) -> Chunk:
         """Add the next chunk, and return it as if there had been only one stream.
 
-        Raises:
-            StreamBroken: The server did not resume the response, but began another one.
+        Raise StreamBroken if the server did not resume the response, but began another one.
         """
         chunk, phase, self._phase = chunk_from_wire(wire), self._phase, _Phase.FOLLOWS
         if phase is _Phase.BEGINS:

@@ -33,15 +33,10 @@ class RetryPolicy:
         now: float,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """Begin a call.
+        """Begin a call, first at address `place`, with a timeout that includes delays; None is no timeout.
 
-        Args:
-            retries: Most consecutive retries; progress resets the count.
-            num_places: Number of addresses.
-            place: Index of the first address to try.
-            timeout_s: Timeout of the whole call, delays included; None is no timeout.
-            now: Clock reading in seconds.
-            draw: Returns a number from 0 to 1, which spreads the delays of many clients.
+        At most `retries` follow each other without progress. `draw` returns a number from 0 to 1, which
+        spreads the delays of many clients.
         """
         self.place = place
         self._retries = retries
@@ -52,11 +47,7 @@ class RetryPolicy:
         self._not_before: dict[int, float] = {}
 
     def remaining_s(self, now: float) -> float | None:
-        """Return the seconds left for the next attempt; None if there is no deadline.
-
-        Raises:
-            DeadlineExceeded: None are left.
-        """
+        """Return the seconds left, None without a deadline; raise DeadlineExceeded if none are left."""
         if self._deadline is None:
             return None
         if now >= self._deadline:
@@ -70,8 +61,7 @@ class RetryPolicy:
     def next_delay_s(self, error: FlyServeError, now: float) -> float:
         """Return the seconds to wait before the next attempt, at `place`.
 
-        Raises:
-            FlyServeError: The error itself, if a retry is unsafe, one too many, or too late.
+        Raise the error itself if a retry is unsafe, one too many, or too late.
         """
         delay_s = self._delay_s(error)
         self._failures += 1

@@ -19,7 +19,23 @@ _NUM_POSITIONS = 64
 """Draft positions that are counted one by one; later positions are not counted."""
 
 
-class RouterMetrics:
+class _Families:
+    """Metrics in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(name, help, labels, registry=self._registry)
+
+    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
+        return Gauge(name, help, labels, registry=self._registry)
+
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, help, labels, registry=self._registry, buckets=buckets)
+
+
+class RouterMetrics(_Families):
     """The metrics of one router.
 
     Attributes:
@@ -30,69 +46,57 @@ class RouterMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
-            "flyserve_requests_total",
-            "Finished requests by outcome: ok or the kind of error.",
-            ("mode", "outcome"),
-            registry=registry,
-        )
-        self.request_duration = Histogram(
-            "flyserve_request_duration_seconds",
-            "Time from a request's arrival to its end.",
-            ("mode",),
-            registry=registry,
-            buckets=LONG_SECONDS,
+        super().__init__(registry)
+        outcomes = "Finished requests by outcome: ok or the kind of error."
+        self.requests = self._counter("flyserve_requests_total", outcomes, "mode", "outcome")
+        duration = "Time from a request's arrival to its end."
+        self.request_duration = self._histogram(
+            "flyserve_request_duration_seconds", duration, LONG_SECONDS, "mode"
         )
         for mode in (*_MODES, UNKNOWN):
             self.requests.labels(mode, "ok")
             self.request_duration.labels(mode)
-        self.requests_active = Gauge(
-            "flyserve_requests_active", "Requests that have arrived and not ended.", registry=registry
+        arrived = "Requests that have arrived and not ended."
+        self.requests_active = self._gauge("flyserve_requests_active", arrived)
+        self.requests_queued = self._gauge("flyserve_requests_queued", "Requests that wait for admission.")
+        self.queue_wait = self._histogram(
+            "flyserve_queue_wait_seconds", "Time that a request waited for admission.", LONG_SECONDS
         )
-        self.requests_queued = Gauge(
-            "flyserve_requests_queued", "Requests that wait for admission.", registry=registry
-        )
-        self.queue_wait = Histogram(
-            "flyserve_queue_wait_seconds",
-            "Time that a request waited for admission.",
-            registry=registry,
-            buckets=LONG_SECONDS,
-        )
-        self.replicas = Gauge(
-            "flyserve_replicas", "Replicas that accept new sequences.", ("role",), registry=registry
-        )
+        self.replicas = self._gauge("flyserve_replicas", "Replicas that accept new sequences.", "role")
         for role in (Role.TARGET, Role.DRAFTER):
             self.replicas.labels(role.value)
         families = _ResponseFamilies(registry)
         self.by_mode = {mode: ModeMetrics(families, mode) for mode in Mode}
 
 
-class _ResponseFamilies:
+class _ResponseFamilies(_Families):
     """The metrics of responses, over all modes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+        super().__init__(registry)
         self.prompt_tokens = self._counter(
-            "flyserve_prompt_tokens_total", "Prompt tokens of accepted requests."
+            "flyserve_prompt_tokens_total", "Prompt tokens of accepted requests.", "mode"
         )
         self.responses = self._counter(
-            "flyserve_responses_total", "Finished responses by finish reason.", "finish_reason"
+            "flyserve_responses_total", "Finished responses by finish reason.", "mode", "finish_reason"
         )
-        self.tokens = self._counter("flyserve_tokens_total", "Emitted tokens by verdict.", "verdict")
+        self.tokens = self._counter("flyserve_tokens_total", "Emitted tokens by verdict.", "mode", "verdict")
         self.goodput = self._counter(
-            "flyserve_goodput_tokens_total", "Tokens of finished responses; their rate is the goodput."
+            "flyserve_goodput_tokens_total",
+            "Tokens of finished responses; their rate is the goodput.",
+            "mode",
         )
         self.rounds = self._counter(
-            "flyserve_rounds_total", "Verification rounds, with a draft or without.", "drafted"
+            "flyserve_rounds_total", "Verification rounds, with a draft or without.", "mode", "drafted"
         )
         self.rounds_carried = self._counter(
-            "flyserve_rounds_carried_total", "Rounds that left a window open for the next draft."
+            "flyserve_rounds_carried_total", "Rounds that left a window open for the next draft.", "mode"
         )
         self.rounds_missed = self._counter(
-            "flyserve_rounds_missed_total", "Rounds that requested a draft and received none."
+            "flyserve_rounds_missed_total", "Rounds that requested a draft and received none.", "mode"
         )
         self.rejections = self._counter(
-            "flyserve_rejections_total", "First rejected mismatch of each round, by reason.", "reason"
+            "flyserve_rejections_total", "First rejected mismatch of each round, by reason.", "mode", "reason"
         )
         self.positions = PositionCollector()
         registry.register(self.positions)
@@ -100,46 +104,38 @@ class _ResponseFamilies:
 
     def _declare_lengths_and_times(self) -> None:
         self.draft_length = self._histogram(
-            "flyserve_draft_length_tokens", "Draft tokens per round; the sum counts all of them.", TOKENS
+            "flyserve_draft_length_tokens",
+            "Draft tokens per round; the sum counts all of them.",
+            TOKENS,
+            "mode",
         )
         self.first_token = self._histogram(
             "flyserve_time_to_first_token_seconds",
             "Time from a request's arrival to its first token.",
             LONG_SECONDS,
+            "mode",
         )
         self.inter_token = self._histogram(
             "flyserve_inter_token_seconds",
             "Mean time between the tokens of a finished response, after the first.",
             SECONDS,
+            "mode",
         )
         self.round_phase = self._histogram(
             "flyserve_round_phase_seconds",
             "Time that the router waited for one draft or verification, network and queues included.",
             SECONDS,
-            label="phase",
+            "phase",
         )
-        self.response_seconds = Counter(
-            "flyserve_response_seconds_total",
-            "Time of finished responses by part: draft, verify or wire.",
-            ("part",),
-            registry=self._registry,
-        )
-        self.wire_bytes = Counter(
+        parts = "Time of finished responses by part: draft, verify or wire."
+        self.response_seconds = self._counter("flyserve_response_seconds_total", parts, "part")
+        self.wire_bytes = self._counter(
             "flyserve_wire_bytes_total",
             "Bytes sent to and received from targets and drafters, for finished responses.",
-            registry=self._registry,
         )
-        self.replays = Counter(
-            "flyserve_replays_total",
-            "Full-sequence replays during finished responses.",
-            registry=self._registry,
+        self.replays = self._counter(
+            "flyserve_replays_total", "Full-sequence replays during finished responses."
         )
-
-    def _counter(self, name: str, help: str, *labels: str) -> Counter:
-        return Counter(name, help, ("mode", *labels), registry=self._registry)
-
-    def _histogram(self, name: str, help: str, buckets: tuple[float, ...], label: str = "mode") -> Histogram:
-        return Histogram(name, help, (label,), registry=self._registry, buckets=buckets)
 
 
 class ModeMetrics:

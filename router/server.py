@@ -17,13 +17,12 @@ from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import ProbeConfig
-from router.requests.sampling_defaults import sampling_defaults
 from router.security.callers import public_access_policy
 from router.security.keys import Keys
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.text.chat_template import ChatTemplate
-from router.text.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer, sampling_defaults
 from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
 from services.common.model_source import model_folder

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fly.errors import InvalidRequest
 from fly.messages import Role
@@ -14,15 +14,21 @@ from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from router.admission.admission import Admission
 from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.generation import Emit, RouterContext
-from router.generation.header import Header
 from router.generation.observation import observed_request
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
-from router.requests.deadline import Deadline
-from router.requests.request import PreparedRequest
+from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
-from router.security.callers import current_caller
-from router.security.quotas import Quotas
+from router.security.callers import Quotas, current_caller
 from router.text.tokenizer import is_slow_to_encode
+
+
+class Header(NamedTuple):
+    """Fields of a response's first chunk, by their names there."""
+
+    request_id: str
+    prompt_tokens: int
+    origin: Origin
+
 
 T = TypeVar("T")
 
@@ -39,11 +45,7 @@ class GenerationService:
             context.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
     async def describe(self) -> DeploymentInfo:
-        """Return the models, defaults and limits of this deployment.
-
-        Raises:
-            NotReady: No target became ready in time.
-        """
+        """Return the models, defaults and limits; raise NotReady if no target became ready in time."""
         target, drafter = await self._paired()
         config = self._context.config
         return DeploymentInfo(
@@ -71,14 +73,8 @@ class GenerationService:
     ) -> Header:
         """Check, admit and generate one request. All its work ends with this call, also after an error.
 
-        Args:
-            request: The request as received.
-            time_remaining_s: Time until the deadline; None for no deadline.
-            emit: Sends each chunk as it is decided.
-            traceparent: W3C trace context of the client, if any.
-
-        Raises:
-            FlyServeError: The request breaks a limit, is not admitted, or cannot be finished.
+        `emit` gets each chunk as it is decided; `traceparent` is the client's W3C trace context, or empty.
+        Raise FlyServeError if the request breaks a limit, is not admitted, or cannot be finished.
         """
         context, clock = self._context, self._context.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
@@ -102,11 +98,7 @@ class GenerationService:
         return header
 
     async def tokenize(self, text: str) -> tuple[TextToken, ...]:
-        """Return the tokens of a text.
-
-        Raises:
-            InvalidRequest: The text is too long.
-        """
+        """Return the tokens of a text; raise InvalidRequest if it is too long."""
         limit = self._context.config.limits.prompt_characters
         if len(text) > limit:
             raise InvalidRequest.of("text", _too_long("has", len(text), limit))
@@ -118,12 +110,8 @@ class GenerationService:
     ) -> tuple[int, ...]:
         """Return the token ids of a conversation, up to where the model answers.
 
-        Args:
-            messages: Each with its role and content.
-            variables: Further variables of the chat template.
-
-        Raises:
-            InvalidRequest: The messages are too long, or there is no chat template, or it rejects them.
+        Each message has its role and content. Raise InvalidRequest if the messages are too long, or there is
+        no chat template, or it rejects the messages or the variables.
         """
         limit, texts = self._context.config.limits.prompt_characters, [m["content"] for m in messages]
         if (length := sum(map(len, texts))) > limit:

@@ -2,9 +2,53 @@
 
 from fly.clock import Clock
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.exploration import ExplorationBudget
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
+
+_SHARE = 0.015
+_EVERY_ROUNDS = 32
+_RARELY = 8
+
+
+class ExplorationBudget:
+    """A limit on the share of time that exploring may lose.
+
+    Shared by the sequences of one target, so that many sequences together explore no more often than one.
+    """
+
+    def __init__(self) -> None:
+        self._credit_s = 0.0
+        self._rounds = 0
+
+    def try_explore(self, is_plain: bool) -> bool:
+        """Return True if this round may explore; the following rounds then wait for their turn.
+
+        Args:
+            is_plain: The present length is 0. Exploring is then more frequent, since only an explored round
+                shows that drafts have become profitable again.
+        """
+        if self._rounds < _EVERY_ROUNDS * (1 if is_plain else _RARELY) or self._credit_s < 0:
+            return False
+        self._rounds = 0
+        return True
+
+    def record_round(self, round_s: float) -> None:
+        """Record an ordinary round: it earns time for exploring."""
+        self._rounds += 1
+        self._credit_s = max(self._credit_s, min(0.0, self._credit_s + _SHARE * round_s))
+
+    def record_exploration(self, spent_s: float, usual_s: float) -> None:
+        """Record an explored round and charge the time that it lost.
+
+        Args:
+            spent_s: Seconds that the round took.
+            usual_s: Seconds that its tokens take at the usual length. If this is more, the next round may
+                explore again at once, and the gain pays for one that fails.
+        """
+        self._credit_s = min(spent_s, self._credit_s + usual_s - spent_s)
+        if usual_s > spent_s:
+            self._rounds = _EVERY_ROUNDS * _RARELY
+
 
 _TOKEN_PRICE = 0.003
 """Share of the goodput that a draft token must gain beyond its cost: of equally good lengths, the shorter."""
@@ -27,14 +71,7 @@ class GoodputLength:
     def __init__(
         self, pool: AcceptancePool, round_times: RoundTimes, exploration: ExplorationBudget, clock: Clock
     ) -> None:
-        """Control the drafts of one sequence.
-
-        Args:
-            pool: Acceptance statistics of all sequences with the same weights and rule.
-            round_times: Round times of all sequences at the same target.
-            exploration: Exploration budget of all sequences at the same target.
-            clock: Clock that measures rounds.
-        """
+        """Control one sequence; it shares `pool` by weights and rule, the times and the budget by target."""
         self._acceptance = Acceptance(pool)
         self._max_length = pool.max_length
         self._round_times = round_times

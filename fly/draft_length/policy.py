@@ -17,9 +17,11 @@ class DraftLength(Protocol):
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         """Record a draft that arrived `spent_s` seconds after its request."""
+        return None
 
     def record_verification(self, verification: Verification, spent_s: float) -> None:
         """Record the target's verification, which arrived `spent_s` seconds after its request."""
+        return None
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         """Record the end of a round after which the sequence continues.
@@ -30,22 +32,14 @@ class DraftLength(Protocol):
             decided_length: Tokens of the sequence that will never be rolled back.
             is_open: Provisional tokens follow them; a later round decides these.
         """
+        return None
 
 
-class FixedLength:
-    """A policy with the same length in every round."""
+class FixedLength(DraftLength):
+    """A policy with the same length in every round; it records nothing."""
 
     def __init__(self, length: int) -> None:
         self._length = length
 
     def choose(self) -> int:
         return self._length
-
-    def record_draft(self, draft: Draft, spent_s: float) -> None:
-        return None
-
-    def record_verification(self, verification: Verification, spent_s: float) -> None:
-        return None
-
-    def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
-        return None

@@ -1,22 +1,119 @@
-"""Plain, exact, FLy, FLy with sub-drafter: the shipped tasks, interleaved task by task."""
+"""Compare plain, exact, FLy, and FLy with sub-drafter on the shipped tasks, interleaved task by task."""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from statistics import median
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from fly.request import SpeculationParams
 from fly.response import Statistics
 from fly.types import Mode
 from flyserve.bench.progress import Advance, progress_bar
-from flyserve.bench.summary import Summary, summarize
+from flyserve.bench.statistics import Interval, Timed, bootstrap, share, speed, tau, total
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
+
+
+class Solved(Timed, Protocol):
+    """A timed response that solves its task or does not."""
+
+    @property
+    def is_solved(self) -> bool:
+        """True if the response ends with the right answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one setting.
+
+    Attributes:
+        setting: Its name.
+        problems: Number of tasks measured.
+        tokens_per_s: All tokens divided by all seconds.
+        median_tokens_per_s: Median over the tasks.
+        speed_up: `tokens_per_s` divided by the baseline's in the same run.
+        tau: Tokens emitted in rounds with a draft, divided by the number of these rounds.
+        rescued_share: Rescued tokens divided by emitted tokens.
+        supplied_share: Draft tokens supplied by the sub-drafter divided by draft tokens.
+        forwards_per_token: Drafter forwards divided by emitted tokens.
+        accuracy: Solved tasks divided by tasks.
+        lost: Tasks that the baseline solved and this setting did not.
+        gained: Tasks that this setting solved and the baseline did not.
+    """
+
+    setting: str
+    problems: int
+    tokens_per_s: float
+    median_tokens_per_s: float
+    speed_up: Interval
+    tau: float
+    rescued_share: float
+    supplied_share: float
+    forwards_per_token: float
+    accuracy: float
+    lost: int
+    gained: int
+
+
+def summarize(setting: str, runs: Sequence[Solved], baseline: Sequence[Solved]) -> Summary:
+    """Summarize one setting against the baseline: the same tasks in the same order, at least one."""
+    emitted = total(runs, lambda s: s.emitted)
+    pairs = list(zip(runs, baseline, strict=True))
+    return Summary(
+        setting=setting,
+        problems=len(runs),
+        tokens_per_s=speed(runs),
+        median_tokens_per_s=median(speed([run]) for run in runs),
+        speed_up=bootstrap(pairs, _speed_up),
+        tau=tau(runs),
+        rescued_share=share(total(runs, lambda s: s.rescued), emitted),
+        supplied_share=share(total(runs, lambda s: s.sub_drafter_tokens), total(runs, lambda s: s.drafted)),
+        forwards_per_token=share(total(runs, lambda s: s.drafter_forwards), emitted),
+        accuracy=share(sum(run.is_solved for run in runs), len(runs)),
+        lost=sum(base.is_solved and not run.is_solved for run, base in pairs),
+        gained=sum(run.is_solved and not base.is_solved for run, base in pairs),
+    )
+
+
+def _speed_up(pairs: Sequence[tuple[Timed, Timed]]) -> float:
+    return share(speed([run for run, _ in pairs]), speed([base for _, base in pairs]))
+
+
+_ROWS: Mapping[str, Callable[[Summary], str]] = {
+    "tokens/s": lambda s: f"{s.tokens_per_s:.0f}",
+    "median tokens/s": lambda s: f"{s.median_tokens_per_s:.0f}",
+    "speed-up": lambda s: f"{s.speed_up.value:.2f}x",
+    "95% interval": lambda s: f"{s.speed_up.low:.2f}-{s.speed_up.high:.2f}",
+    "tau": lambda s: f"{s.tau:.2f}",
+    "rescued tokens": lambda s: f"{s.rescued_share:.1%}",
+    "drafts by sub-drafter": lambda s: f"{s.supplied_share:.1%}",
+    "drafter forwards/token": lambda s: f"{s.forwards_per_token:.2f}",
+    "accuracy": lambda s: f"{s.accuracy:.1%}",
+    "problems lost / gained": lambda s: f"{s.lost} / {s.gained}",
+}
+_ROWS_WITHOUT_DRAFTS = ("tokens/s", "median tokens/s", "accuracy")
+
+
+def comparison_table(summaries: Sequence[Summary]) -> Table:
+    """Return a table with one column per setting, so that it fits 80 characters; the baseline comes first."""
+    title = f"{summaries[0].problems} held-out problems, one request at a time"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    table.add_column("")
+    for summary in summaries:
+        table.add_column(summary.setting, justify="right", no_wrap=True)
+    for row, cell in _ROWS.items():
+        shown = (cell(s) if s.tau or row in _ROWS_WITHOUT_DRAFTS else "-" for s in summaries)
+        table.add_row(row, *shown)
+    return table
+
 
 BASELINE = "plain"
 SETTINGS = {
@@ -51,17 +148,10 @@ class Measurement:
 
 
 def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str, list[Measurement]]:
-    """Measure every task under every setting, after warm-up requests.
+    """Measure every task (at least one) under every setting, after warm-up requests.
 
     Each setting has its own cache salt, so no setting profits from what the servers cached for another.
-
-    Args:
-        client: Connected to a running deployment.
-        tasks: At least one.
-        advance: Called after each request; there are `num_requests`.
-
-    Raises:
-        FlyServeError: The deployment rejected a request.
+    `advance` is called after each of the `num_requests`; the first error of the deployment is raised.
     """
     salt = uuid4().hex
     for task in tasks[:_WARM_UPS]:

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 def _add(name: str, command: Callable[..., Any], examples: str) -> None:
-    """A command whose help is its docstring, with paragraphs as wide as the terminal."""
+    """Add a command whose help is its docstring, with paragraphs as wide as the terminal."""
     paragraphs = (command.__doc__ or "").split("\n\n")
     told = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     app.command(name, help=told, epilog=examples)(command)
@@ -46,5 +46,5 @@ _add("router", router.router, router.EXAMPLES)
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     app()

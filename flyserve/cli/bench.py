@@ -32,8 +32,7 @@ def bench(
 ) -> None:
     """Compare the ways of decoding on the shipped held-out tasks, and print a table."""
     with reported_errors(START_FIRST):
-        from flyserve.bench.comparison import run, write_report
-        from flyserve.bench.summary import comparison_table
+        from flyserve.bench.comparison import comparison_table, run, write_report
         from flyserve.bench.tasks import load_tasks
 
         tasks = load_tasks(problems)

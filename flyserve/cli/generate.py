@@ -10,7 +10,7 @@ from flyserve.cli.groups import grouped
 from flyserve.cli.options import ConnectionOptions, SamplingOptions, SpeculationOptions
 from flyserve.cli.show import print_json, print_json_lines, show, show_choices
 from flyserve.cli.terminal import START_FIRST, reported_errors
-from flyserve.options import RequestOptions
+from flyserve.core import RequestOptions
 
 EXAMPLES = """Examples:
 

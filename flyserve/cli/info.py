@@ -64,11 +64,7 @@ def info(
 
 
 def read_status(client: Client, timeout_s: float) -> Status:
-    """Request the status of the deployment.
-
-    Raises:
-        FlyServeError: It does not answer, or serves nothing at present.
-    """
+    """Request the status; raises FlyServeError if nothing answers, or nothing is served at present."""
     started = time.monotonic()
     deployment = client.info(timeout_s)
     return Status(deployment, time.monotonic() - started)

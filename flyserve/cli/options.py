@@ -100,11 +100,7 @@ class ConnectionOptions:
     ] = None
 
     def client(self) -> Client:
-        """Return a client; the caller closes it.
-
-        Raises:
-            ConfigError: A file cannot be read, or a token would travel in plaintext.
-        """
+        """Return a client, which the caller closes; raises the ConfigErrors of `Client`."""
         return Client(
             self.address or DEFAULT_ADDRESS, tls=self._tls(), token=self.token, retries=self.retries
         )

@@ -1,6 +1,7 @@
-"""Print a response: streamed and coloured, several choices one after the other, or as JSON."""
+"""Print a response: streamed and coloured by verdict, several choices one after the other, or as JSON."""
 
 import json
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -8,11 +9,72 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from fly.response import Choice, Chunk, Response, Statistics
+from fly.response import Chunk, Part, Response, Statistics
+from fly.types import Verdict
 from flyserve.cli.terminal import messages, output
-from flyserve.cli.verdicts import Colouring, legend, statistics_line
 from flyserve.client import Stream
+
+STYLES = {
+    Verdict.EXACT: "green",
+    Verdict.RESCUED: "bold yellow",
+    Verdict.CORRECTED: "red",
+    Verdict.BONUS: "cyan",
+    Verdict.PLAIN: "default",
+}
+_MEANINGS = {
+    Verdict.EXACT: "the target's choice, drafted",
+    Verdict.RESCUED: "accepted by FLy",
+    Verdict.CORRECTED: "by the target",
+    Verdict.BONUS: "after a whole draft",
+    Verdict.PLAIN: "no draft",
+}
+
+
+class Colouring:
+    """Text of one choice as it arrives, each token's part in the colour of its verdict."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[str, Verdict]] = deque()
+
+    def colour(self, chunk: Part) -> Text:
+        """Return the text of a chunk or of a whole choice.
+
+        A token arrives before its text if the text may begin a stop string, hence the queue. Text without a
+        token, an incomplete character at the end, stays uncoloured.
+        """
+        self._pending.extend((token.text, token.verdict) for token in chunk.tokens)
+        text, at = Text(), 0
+        while at < len(chunk.text) and self._pending:
+            part, verdict = self._pending.popleft()
+            shown = part[: len(chunk.text) - at]
+            text.append(chunk.text[at : at + len(shown)], STYLES[verdict])
+            at += len(shown)
+            if len(shown) < len(part):
+                self._pending.appendleft((part[len(shown) :], verdict))
+        return text.append(chunk.text[at:])
+
+
+def legend() -> Text:
+    """Return one line that explains the colours."""
+    entries = (
+        Text.assemble((verdict.value, style), f" {_MEANINGS[verdict]}") for verdict, style in STYLES.items()
+    )
+    return Text(" | ").join(entries)
+
+
+def statistics_line(statistics: Statistics) -> str:
+    """Return one line: number of tokens, speed, and the effect of speculation."""
+    speed = statistics.emitted / statistics.total_s if statistics.total_s else 0.0
+    parts = [
+        f"{statistics.emitted} tokens",
+        f"{speed:.1f} tokens/s",
+        f"tau {statistics.tau:.2f}",
+        f"{statistics.rescued} rescued",
+        f"first token after {statistics.time_to_first_token_s * 1000:.0f} ms",
+    ]
+    return " | ".join(parts)
 
 
 def print_json(value: Any) -> None:
@@ -52,7 +114,7 @@ def show_choices(response: Response) -> None:
     console = output()
     for choice in response.choices:
         console.print(f"[choice {choice.index}]", markup=False, style="dim")
-        _print_chunk(console, Colouring(), _as_chunk(choice))
+        _print_chunk(console, Colouring(), choice)
         console.print()
     if is_coloured(console):
         show_legend()
@@ -79,16 +141,12 @@ def is_coloured(console: Console) -> bool:
     return console.is_terminal and not console.no_color
 
 
-def _print_chunk(console: Console, colouring: Colouring, chunk: Chunk) -> None:
+def _print_chunk(console: Console, colouring: Colouring, chunk: Part) -> None:
     if is_coloured(console):
         console.print(colouring.colour(chunk), end="")
     else:
         console.print(chunk.text, end="", markup=False)
     console.file.flush()
-
-
-def _as_chunk(choice: Choice) -> Chunk:
-    return Chunk(text=choice.text, tokens=choice.tokens)
 
 
 def to_plain(value: Any) -> Any:

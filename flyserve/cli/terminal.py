@@ -35,21 +35,20 @@ _STATUS = (
 
 
 def output() -> Console:
-    """Standard output: plain where it is no terminal or NO_COLOR is set."""
+    """Return standard output: plain if it is no terminal or NO_COLOR is set."""
     return Console(highlight=False, soft_wrap=True)
 
 
 def messages() -> Console:
-    """Standard error, for progress and errors."""
+    """Return standard error, for progress and errors."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def reported_errors(remedy: str = "") -> Iterator[None]:
-    """An expected error is one line on stderr and an exit status that says its kind; Ctrl-C is 130.
+    """Report an expected error as one line on stderr and an exit status for its kind; Ctrl-C is 130.
 
-    Args:
-        remedy: What helps when nothing can serve at present.
+    `remedy` is the advice if nothing can serve at present.
     """
     try:
         yield
@@ -61,13 +60,13 @@ def reported_errors(remedy: str = "") -> Iterator[None]:
 
 
 def print_error(error: FlyServeError, remedy: str = "") -> None:
-    """One line on stderr: what is wrong, and what helps."""
+    """Print one line on stderr: the error and its remedy."""
     message, hint = " ".join(str(error).split()), _hint(error, remedy)
     messages().print(f"error: {message}{f'; {hint}' if hint else ''}", markup=False, style="red")
 
 
 def exit_status(error: FlyServeError) -> int:
-    """The exit status that says an error's kind."""
+    """Return the exit status for the kind of an error."""
     return next(status for kinds, status in _STATUS if isinstance(error, kinds))
 
 

@@ -31,7 +31,7 @@ def token(
     Routers read the file named by security.auth_tokens_file, and read it again when it changes. To revoke a
     key, take its entry out.
     """
-    from router.security.issuing import issue_key
+    from router.security.keys import issue_key
 
     limits = {"max_concurrent": max_concurrent, "requests_per_minute": requests_per_minute}
     with reported_errors():

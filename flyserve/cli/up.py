@@ -1,16 +1,22 @@
 """`flyserve up`: run a whole deployment on this machine until Ctrl-C."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from flyserve.cli.starting import start_progress
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
+    from rich.progress import Task
+
+    from orchestration.control.status import ReplicaStatus
     from orchestration.local.runner import LocalDeployment
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
@@ -67,11 +73,7 @@ def running(
 ) -> Iterator["LocalDeployment"]:
     """Run a deployment file while the block runs; print the progress on stderr.
 
-    Args:
-        path: The deployment file.
-        ports: Ports of the router that replace the file's, by their keys.
-        startup_timeout_s: Time limit for the replicas to be ready.
-        verbose: Print what the services log.
+    `ports` replace the file's ports of the router, by their keys; `verbose` prints what the services log.
     """
     from orchestration.deployment.file import load_deployment
     from orchestration.local.runner import LocalOptions, local_deployment
@@ -97,3 +99,48 @@ def _print_addresses(deployed: "LocalDeployment") -> None:
     if deployed.http_url is not None:
         aside.print(f"{'OpenAI API':<16} {deployed.http_url}/v1", markup=False)
         aside.print(f"{'playground':<16} {deployed.http_url}/", markup=False)
+
+
+Show = Callable[["Sequence[ReplicaStatus]"], None]
+"""Show the state of every replica; called whenever it changes."""
+
+_BEGINNING = "starting Ray and the controller"
+
+
+@contextmanager
+def start_progress(console: Console, timeout_s: float) -> Iterator[tuple[Show, Callable[[], None]]]:
+    """Yield a function that shows the replicas as they start, and one that removes the display.
+
+    `timeout_s` is the time limit of the start, which the display counts down.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, _TimeLeft(timeout_s), console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        bar = progress.add_task(_BEGINNING, total=None)
+
+        def show(replicas: "Sequence[ReplicaStatus]") -> None:
+            ready = sum(replica.state.value == "ready" for replica in replicas)
+            progress.update(bar, description=summary(replicas), total=len(replicas) or None, completed=ready)
+
+        yield show, progress.stop
+
+
+class _TimeLeft(TextColumn):
+    """The time left until the time limit of the start."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__("")
+        self._timeout_s = timeout_s
+
+    def render(self, task: "Task") -> Text:
+        left_s = max(0.0, self._timeout_s - (task.elapsed or 0.0))
+        return Text(f"at most {left_s:.0f} s left", style="progress.remaining")
+
+
+def summary(replicas: "Sequence[ReplicaStatus]") -> str:
+    """Return the ready replicas of each tier, such as `starting drafter 0/1, target 1/2`."""
+    desired = Counter(replica.role.value for replica in replicas)
+    ready = Counter(replica.role.value for replica in replicas if replica.state.value == "ready")
+    listed = ", ".join(f"{role} {ready[role]}/{count}" for role, count in sorted(desired.items()))
+    return f"starting {listed}" if listed else _BEGINNING

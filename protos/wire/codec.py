@@ -74,11 +74,7 @@ def decode(kind: Callable[..., T], message: Message, path: str = "", **known: An
 
 
 def set_field(message: Message, name: str, value: Any, path: str = "") -> None:
-    """Set or extend one field that is not a message.
-
-    Raises:
-        InvalidRequest: The value has another type than the field, or is out of its range.
-    """
+    """Set or extend one field that is not a message; raises InvalidRequest as `encode` does."""
     _value_writer(message.DESCRIPTOR.fields_by_name[name])(message, value, path)
 
 

@@ -15,11 +15,7 @@ E = TypeVar("E", bound=Enum)
 
 @cache
 def numbers(kind: type[E], descriptor: EnumDescriptor) -> Mapping[E, int]:
-    """Return the wire's number of each member.
-
-    Raises:
-        KeyError: The wire's enumeration does not have the same members.
-    """
+    """Return the wire's number of each member; raise KeyError if the wire lacks one."""
     prefix = re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).upper()
     return {member: descriptor.values_by_name[f"{prefix}_{member.name}"].number for member in kind}
 
@@ -31,11 +27,7 @@ def members(kind: type[E], descriptor: EnumDescriptor) -> Mapping[int, E]:
 
 
 def number_of(kind: type[E], descriptor: EnumDescriptor, member: E, field: str) -> int:
-    """Return the wire's number of a member.
-
-    Raises:
-        InvalidRequest: It is not a member.
-    """
+    """Return the wire's number of a member; raise InvalidRequest if it is not a member."""
     try:
         return numbers(kind, descriptor)[member]
     except (KeyError, TypeError):
@@ -43,11 +35,7 @@ def number_of(kind: type[E], descriptor: EnumDescriptor, member: E, field: str) 
 
 
 def member_of(kind: type[E], descriptor: EnumDescriptor, number: int, field: str) -> E:
-    """Return the member of a number other than 0.
-
-    Raises:
-        InvalidRequest: This version does not have the number.
-    """
+    """Return the member of a number other than 0; raise InvalidRequest if this version lacks the number."""
     try:
         member: E = members(kind, descriptor)[number]
     except KeyError:

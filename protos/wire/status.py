@@ -71,11 +71,9 @@ def _packed(detail: Message) -> any_pb2.Any:
 
 
 def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
-    """Return the error that a server reported; NotReady if it does not answer.
+    """Return the error that a server reported to grpc or grpc.aio; NotReady if it does not answer.
 
-    Args:
-        error: Error of a call of grpc or of grpc.aio.
-        address: Address of the server, for messages.
+    The `address` of the server is used in messages.
     """
     code, message = error.code(), error.details() or error.code().name
     match code:

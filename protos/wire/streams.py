@@ -12,7 +12,6 @@ from fly.messages import (
     Load,
     ModelInfo,
     Open,
-    ProposalCounts,
     Role,
     Snapshot,
     Stale,
@@ -23,6 +22,8 @@ from protos.flyserve.v1 import common_pb2, drafter_pb2, registry_pb2, target_pb2
 from protos.wire.codec import decode, encode
 from protos.wire.enums import members
 from protos.wire.step_parts import (
+    counts_from_wire,
+    counts_to_wire,
     distribution_to_wire,
     distributions_from_wire,
     load_from_wire,
@@ -150,7 +151,6 @@ def _draft_step_from_wire(wire: drafter_pb2.DraftStep) -> DraftStep:
 def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
     if isinstance(message, Stale):
         return drafter_pb2.DraftResponse(stale=encode(message, common_pb2.Stale()))
-    proposals = message.proposals
     draft = drafter_pb2.Draft(
         step_id=message.step_id,
         tokens=message.tokens,
@@ -161,12 +161,7 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
         times=times_to_wire(message.times),
         load=load_to_wire(message.load),
         distributions=[distribution_to_wire(each) for each in message.distributions],
-        proposals=drafter_pb2.ProposalCounts(
-            requested=proposals.requested,
-            late=proposals.late,
-            invalid=proposals.invalid,
-            low_confidence=proposals.low_confidence,
-        ),
+        proposals=counts_to_wire(message.proposals),
         drafted_ahead=message.drafted_ahead,
         dropped_ahead=message.dropped_ahead,
         snippets=[drafter_pb2.Snippet(tokens=snippet) for snippet in message.snippets],
@@ -177,7 +172,7 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
 def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
     if wire.HasField("stale"):
         return stale_from_wire(wire.stale)
-    draft, proposals = wire.draft, wire.draft.proposals
+    draft = wire.draft
     return Draft(
         step_id=draft.step_id,
         tokens=tuple(draft.tokens),
@@ -186,12 +181,7 @@ def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
         match_length=draft.match_length,
         confidence=draft.confidence,
         distributions=distributions_from_wire(draft.distributions),
-        proposals=ProposalCounts(
-            requested=proposals.requested,
-            late=proposals.late,
-            invalid=proposals.invalid,
-            low_confidence=proposals.low_confidence,
-        ),
+        proposals=counts_from_wire(draft.proposals),
         drafted_ahead=draft.drafted_ahead,
         dropped_ahead=draft.dropped_ahead,
         snippets=tuple(tuple(snippet.tokens) for snippet in draft.snippets),

@@ -9,7 +9,7 @@ from fly.clock import Clock
 from fly.errors import DeadlineExceeded, Overloaded
 from fly.ewma import Ewma
 from router.admission.fair_queue import FairQueue
-from router.requests.deadline import Deadline
+from router.requests.request import Deadline
 
 _UNKNOWN_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0

@@ -1,15 +1,15 @@
 """The choices of one request: decoded concurrently, each with its own seed."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from fly.errors import DeadlineExceeded
 from fly.response import Chunk
 from router.generation.generation import Emit, RouterContext, generate
 from router.generation.step_timeout import StepTimeout
-from router.requests.deadline import Deadline
-from router.requests.request import PreparedRequest
+from router.requests.request import Deadline, PreparedRequest
 
 
 @contextmanager
@@ -56,25 +56,28 @@ async def generate_choices(
 ) -> None:
     """Generate all choices of a request; if one fails or the call is cancelled, all are cancelled.
 
-    Args:
-        context: State shared by all requests.
-        request: The checked request.
-        started: Clock reading at the arrival of the request.
-        deadline: Time after which the result is not needed.
-        emit: Sends each chunk as it is decided; chunks of several choices are sent one at a time.
-
-    Raises:
-        FlyServeError: The error of the first choice that failed.
+    `started` is the clock reading at the arrival of the request. `emit` gets each chunk as it is decided, and
+    chunks of several choices one at a time. Raise the error of the first choice that failed.
     """
     emit = serialized(emit)
 
     async def make(index: int, choice: PreparedRequest) -> None:
         await generate(context, choice, index, started, deadline, emit)
 
-    tasks = [asyncio.create_task(make(index, choice)) for index, choice in request.unfinished().items()]
+    await run_all(make(index, choice) for index, choice in request.unfinished().items())
+
+
+async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all in parallel; if one fails or the call is cancelled, cancel the others."""
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel the tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

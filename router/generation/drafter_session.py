@@ -7,15 +7,15 @@ from typing import Self
 
 from fly.clock import Clock
 from fly.errors import FlyServeError, NotReady
+from fly.limits import check_distributions
 from fly.messages import Draft, Open
 from fly.sequence import TokenSequence
-from router.generation.response_checks import check_draft
 from router.generation.step_timeout import StepTimeout
 from router.policies.request_key import RequestKey
+from router.replicas.breaker import Breaker
 from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Replica
-from services.common.backoff import Backoff
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,8 @@ class DrafterSession:
         self._make_open = make_open
         self._timeout_s = timeout_s
         self._step_timeout = StepTimeout(timeout_s)
-        self._clock = clock
         self._key = key
-        self._backoff: Backoff | None = None
-        self._retry_at = clock.now()
+        self._breaker = Breaker(clock)
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,12 +94,12 @@ class DrafterSession:
                 draft = await connection.stream.draft(sequence, decided, max_tokens, end_at_stop)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None
-        check_draft(draft, max_tokens, target.info.vocab_size)
+        _check(draft, max_tokens, target.info.vocab_size)
         connection.replica.record_answer(draft.load)
         return draft
 
     async def _open(self, target: Replica) -> Connection[DrafterStream] | None:
-        if self._clock.now() < self._retry_at:
+        if self._breaker.wait_s:
             return None
         replica = self._replicas.drafter_for(target, self._key)
         if replica is None:
@@ -116,14 +114,17 @@ class DrafterSession:
         await self.connections.cancel(error)
         if isinstance(error, NotReady):
             connection.replica.is_broken.set()
-        self._back_off()
+        # The first failure delays nothing, because there may be another drafter.
+        self._breaker.record_failure()
 
-    def _back_off(self) -> None:
-        """Set the time of the next try.
 
-        After the first failure it is now, because there may be another drafter.
-        """
-        if self._backoff is None:
-            self._backoff = Backoff()
-        else:
-            self._retry_at = self._clock.now() + self._backoff.next_s()
+def _check(draft: Draft, max_tokens: int, vocab_size: int) -> None:
+    """Raise NotReady if the draft is too long, or has invalid tokens or distributions."""
+    if len(draft.tokens) > max_tokens:
+        raise NotReady(
+            f"the drafter answered {len(draft.tokens)} tokens, at most {max_tokens} were requested"
+        )
+    if draft.tokens and max(draft.tokens) >= vocab_size:
+        raise NotReady(f"the drafter proposed {max(draft.tokens)}, the vocabulary ends at {vocab_size}")
+    if faults := [*check_distributions(draft.distributions, draft.tokens, vocab_size)]:
+        raise NotReady(f"the drafter returned invalid {faults[0].field}: {faults[0].description}")

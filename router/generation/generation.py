@@ -15,14 +15,12 @@ from fly.types import Decision, FinishReason, ResponseLimits, Token
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
-from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_response
-from router.generation.round import Response, run_round
+from router.generation.round import PendingLogprobs, Response, run_round
 from router.generation.target_session import TargetSession
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
-from router.requests.deadline import Deadline
-from router.requests.request import PreparedRequest
+from router.requests.request import Deadline, PreparedRequest
 from router.text.chat_template import ChatTemplate
 from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
@@ -60,16 +58,8 @@ async def generate(
 ) -> None:
     """Generate one choice. Its streams end with this call, also if it fails or is cancelled.
 
-    Args:
-        context: State shared by all requests.
-        request: The checked request with the seed of this choice.
-        index: Index of the choice.
-        started: Clock reading at the arrival of the request.
-        deadline: Time after which the result is not needed.
-        emit: Sends each chunk as it is decided; the last one has a finish reason.
-
-    Raises:
-        FlyServeError: The response cannot be finished.
+    `request` has the seed of this choice; the last chunk has a finish reason. Other arguments and errors are
+    those of `generate_choices`.
     """
     async with open_response(context, request, started, deadline) as response:
         while response.speculation.finish_reason is None:
@@ -101,13 +91,13 @@ async def open_response(
             drafter = DrafterSession(replicas, make_open, config.draft_timeout_s, context.clock, request.key)
             await sessions.enter_async_context(drafter)
         text = ResponseText(context.tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, ledger = await _begin(request, text), PendingLogprobs(context.tokenizer)
+        speculation, logprobs = await _begin(request, text), PendingLogprobs(context.tokenizer)
         draft_length = context.draft_lengths.for_response(request.plan, target.replica)
         yield Response(
             request,
             speculation,
             text,
-            ledger,
+            logprobs,
             target,
             drafter,
             draft_length,

@@ -87,32 +87,21 @@ class RequestTelemetry:
 
 def trace_round(span: Span, request: PreparedRequest, round: Round) -> None:
     """Add a round to the request's span as an event; the event's time is the end of the round."""
-    figures = {
-        "drafted": round.drafted,
-        "accepted": round.accepted,
-        "draft_s": round.draft_s,
-        "verify_s": round.verify_s,
-        "wire_s": round.wire_s,
-    }
-    span.add_event("round", {**figures, **_choice(request)})
+    span.add_event("round", {**_figures(round, "drafted", "accepted"), **_choice(request)})
 
 
 def trace_response(
     span: Span, request: PreparedRequest, reason: FinishReason, statistics: Statistics
 ) -> None:
     """Add a finished choice to the request's span as an event, with its totals."""
-    figures: dict[str, str | int | float] = {
-        "finish_reason": reason.value,
-        "tokens": statistics.emitted,
-        "rounds": statistics.rounds,
-        "drafted": statistics.drafted,
-        "accepted": statistics.accepted,
-        "replays": statistics.replays,
-        "draft_s": statistics.draft_s,
-        "verify_s": statistics.verify_s,
-        "wire_s": statistics.wire_s,
-    }
-    span.add_event("response", {**figures, **_choice(request)})
+    figures = _figures(statistics, "rounds", "drafted", "accepted", "replays")
+    ending = {"finish_reason": reason.value, "tokens": statistics.emitted}
+    span.add_event("response", {**ending, **figures, **_choice(request)})
+
+
+def _figures(record: Round | Statistics, *names: str) -> dict[str, float]:
+    """Return some counts of a round or of all rounds, and their times."""
+    return {name: getattr(record, name) for name in (*names, "draft_s", "verify_s", "wire_s")}
 
 
 def _choice(request: PreparedRequest) -> dict[str, str]:

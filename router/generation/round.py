@@ -9,16 +9,40 @@ from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, StepTimes, Verification
 from fly.response import Round
 from fly.speculation import Speculation
-from fly.types import Decision, Evidence, Position, Verdict
+from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, RankedToken, Token, Verdict
 from router.generation.drafter_session import DrafterSession
-from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_round
 from router.generation.target_session import TargetSession
 from router.metrics import ModeMetrics
-from router.requests.deadline import Deadline
-from router.requests.request import PreparedRequest
+from router.requests.request import Deadline, PreparedRequest
 from router.text.output import ResponseText
+from router.text.tokenizer import Tokenizer
 from services.common.telemetry.tracing import Span
+
+
+class PendingLogprobs:
+    """Log-probabilities by position; a later verification of a position overwrites an earlier one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._by_position: dict[int, PositionLogprobs] = {}
+
+    def record(self, first: int, verification: Verification) -> None:
+        """Record the log-probabilities of the positions from `first` on, if they were requested."""
+        self._by_position.update(enumerate(verification.logprobs, start=first))
+
+    def take(self, position: int, decided: Token) -> Logprobs | None:
+        """Remove and return those of the token decided at a position; None if they were not requested."""
+        found = self._by_position.pop(position, None)
+        if found is None:
+            return None
+        is_choice = decided.id == decided.choice or found.draft is None
+        own = found.choice if is_choice else found.draft
+        assert own is not None
+        texts = self._tokenizer.pieces([token for token, _ in found.top])
+        top = (RankedToken(token, text, value) for (token, value), text in zip(found.top, texts, strict=True))
+        return Logprobs(own, found.choice, tuple(top))
+
 
 NO_DRAFT = Draft(step_id=0, tokens=())
 _TOTALS = attrgetter("drafted", "accepted", "draft_s", "verify_s", "wire_s")
@@ -137,10 +161,7 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
 def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
     """Return the number of a round's drafts that the sequence keeps, decided or provisional.
 
-    Args:
-        num_drafts: Draft tokens of the round.
-        growth: Change of the sequence's length; negative if an earlier round's window has failed.
-        decision: Decision of the round.
+    `growth` is the change of the sequence's length; negative if an earlier round's window has failed.
     """
     ends_with_choice = bool(decision.decided) and not decision.provisional
     own = int(ends_with_choice and decision.decided[-1].verdict in _OWN_CHOICES)

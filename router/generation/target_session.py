@@ -9,7 +9,6 @@ from fly.errors import FlyServeError, InvalidRequest, NotReady, Overloaded
 from fly.messages import Open, Verification
 from fly.sequence import TokenSequence
 from fly.types import SparseDistribution
-from router.generation.response_checks import check_verification
 from router.generation.step_timeout import StepTimeout
 from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
@@ -41,14 +40,10 @@ class TargetSession:
     ) -> None:
         """Open nothing yet.
 
-        Args:
-            replicas: Directory from which targets are picked.
-            make_open: Makes the first message; called for every stream, because the remaining time differs.
-            timeout_s: A replica that takes longer for one step is unhealthy.
-            wait_s: Time to wait for a replica if there is none.
-            num_logprobs: Number of log-probabilities per position that the first message asks for, if any.
-            key: Request key of the prompt, for the balancing policy.
-            weight_fingerprint: Weights that a replica must have; empty accepts any.
+        `make_open` makes the first message of every stream, because the remaining time differs. A replica
+        that takes longer than `timeout_s` for one step is unhealthy; if there is none, a request waits
+        `wait_s` for one. `num_logprobs` is what the first message asks for; an empty `weight_fingerprint`
+        accepts any.
         """
         self.connections: Connections[TargetStream] = Connections()
         self._replicas = replicas
@@ -87,11 +82,8 @@ class TargetSession:
     ) -> Verification:
         """Score `drafts` after `sequence`; fail over between replicas as necessary.
 
-        Args:
-            sequence: Tokens before the drafts.
-            drafts: Tokens to score.
-            decided: Tokens of the sequence that will never be rolled back.
-            distributions: Distribution that each draft was drawn from (coupling `rejection`); else empty.
+        The first `decided` tokens of the sequence will never be rolled back. `distributions` has the one that
+        each draft was drawn from (coupling `rejection`), else nothing.
 
         Raises:
             NotReady: No replica with the same weights is left, or too many failed in a row.
@@ -119,7 +111,7 @@ class TargetSession:
                 verification = await self._connection.stream.verify(sequence, drafts, decided, distributions)
         except TimeoutError:
             raise NotReady(f"no answer within {self._timeout_s:g} s") from None
-        check_verification(verification, len(drafts), self.replica.info.vocab_size, self._num_logprobs)
+        _check(verification, len(drafts), self.replica.info.vocab_size, self._num_logprobs)
         self.replica.record_answer(verification.load)
         self._failures_in_a_row = 0
         return verification
@@ -162,3 +154,19 @@ class TargetSession:
     async def _open(self, replica: Replica) -> None:
         stream = TargetStream(replica.channel, self._make_open())
         self._connection = await self.connections.open(replica, stream)
+
+
+def _check(answer: Verification, num_drafts: int, vocab_size: int, num_logprobs: int | None) -> None:
+    """Raise NotReady if the verification does not fit its step: a fault of the replica, not of the client."""
+    positions = num_drafts + 1
+    if len(answer.choices) != positions or len(answer.entropies) != positions:
+        found = f"{len(answer.choices)} choices and {len(answer.entropies)} entropies"
+        raise NotReady(f"the target answered {found} for {positions} positions")
+    if max(answer.choices) >= vocab_size:
+        raise NotReady(f"the target chose {max(answer.choices)}, its vocabulary ends at {vocab_size}")
+    if answer.excluded_drafts and max(answer.excluded_drafts) >= num_drafts:
+        raise NotReady(f"the target excludes draft {max(answer.excluded_drafts)} of {num_drafts}")
+    if num_logprobs is not None and len(answer.logprobs) != positions:
+        raise NotReady(
+            f"the target answered {len(answer.logprobs)} log-probabilities for {positions} positions"
+        )

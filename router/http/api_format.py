@@ -1,12 +1,88 @@
-"""Interface of the two API formats, completions and chat: bodies to requests, chunks to choices."""
+"""The two API formats, completions and chat: bodies to requests, chunks to choices."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
+from fly.errors import InvalidRequest
+from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 from fly.response import Choice, Chunk, Part
 from fly.types import FinishReason as Finish
+from router.http.fields import GenerationFields
 from router.http.objects import Envelope, FinishReason, ResponseModel
-from router.http.request_builder import HttpRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """One HTTP request for text.
+
+    Attributes:
+        model: Name of the model, as the client sent it.
+        requests: One request per prompt, all with the same number of choices.
+        names: Names of fields in the body, by their names in `GenerateRequest`.
+        stream: Answer with a stream of chunks.
+        include_usage: Send the usage in a chunk of its own at the end of the stream.
+        continuous_usage: Send the usage so far in each chunk.
+        verdicts: Return the verdict of every token.
+        timeout_s: Seconds after which the client no longer needs the response; None is never.
+        traceparent: Context of the client's trace (W3C), if it has one.
+    """
+
+    model: str
+    requests: tuple[GenerateRequest, ...]
+    names: Mapping[str, str]
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    verdicts: bool = False
+    timeout_s: float | None = None
+    traceparent: str = ""
+
+
+def make_request(
+    body: GenerationFields,
+    prompt: str | tuple[int, ...],
+    request_id: str,
+    max_tokens: int | None,
+    logprobs: int | None,
+    defaults: SamplingParams,
+) -> GenerateRequest:
+    """Return the request for one prompt, a text or token ids; the service checks it."""
+    return GenerateRequest(
+        prompt=prompt,
+        request_id=request_id,
+        max_new_tokens=max_tokens,
+        sampling=body.sampling(defaults),
+        stop=tuple(body.stop or ()),
+        speculation=SpeculationParams() if body.speculation is None else body.speculation.params,
+        cache_salt=body.cache_salt or "",
+        n=1 if body.n is None else body.n,
+        logprobs=logprobs,
+    )
+
+
+def make_http_request(
+    body: GenerationFields, requests: tuple[GenerateRequest, ...], names: Mapping[str, str]
+) -> HttpRequest:
+    """Return the HTTP request with the requests made from its body.
+
+    Raise InvalidRequest for options of a stream where none is requested.
+    """
+    options = body.stream_options
+    if options is not None and not body.stream:
+        raise InvalidRequest.of("stream_options", "must not be set without stream")
+    return HttpRequest(
+        model=body.model,
+        requests=requests,
+        names=names,
+        stream=bool(body.stream),
+        include_usage=options is not None and bool(options.include_usage),
+        continuous_usage=options is not None and bool(options.continuous_usage_stats),
+        verdicts=bool(body.verdicts),
+        timeout_s=body.timeout,
+    )
+
 
 _FINISH_REASONS: dict[Finish, FinishReason] = {
     Finish.LENGTH: "length",
@@ -15,46 +91,36 @@ _FINISH_REASONS: dict[Finish, FinishReason] = {
 }
 
 
-class ApiFormat(Protocol):
-    """Completions or chat."""
+class ApiFormat(ABC):
+    """Completions or chat.
 
-    @property
-    def id_prefix(self) -> str:
-        """Prefix of a response's id, before the request's id."""
-        ...
+    Attributes:
+        id_prefix: Prefix of a response's id, before the request's id.
+        response_type: Type of a whole response.
+        response_object: Value of its field `object`.
+        chunk_type: Type of a chunk.
+        chunk_object: Value of its field `object`.
+    """
 
-    @property
-    def response_type(self) -> type[Envelope]:
-        """Type of a whole response."""
-        ...
+    id_prefix: str
+    response_type: type[Envelope]
+    response_object: str
+    chunk_type: type[Envelope]
+    chunk_object: str
 
-    @property
-    def response_object(self) -> str:
-        """Value of its field `object`."""
-        ...
-
-    @property
-    def chunk_type(self) -> type[Envelope]:
-        """Type of a chunk."""
-        ...
-
-    @property
-    def chunk_object(self) -> str:
-        """Value of its field `object`."""
-        ...
-
+    @abstractmethod
     async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body.
 
         Raises:
             FlyServeError: A field is unknown, unsupported, missing or malformed.
         """
-        ...
 
+    @abstractmethod
     def choice(self, choice: Choice, extra: Mapping[str, Any]) -> ResponseModel:
         """Return a whole choice, with further fields."""
-        ...
 
+    @abstractmethod
     def chunk_choice(self, chunk: Chunk, sent: int | None) -> ResponseModel:
         """Return the part of a choice that a chunk has.
 
@@ -62,7 +128,6 @@ class ApiFormat(Protocol):
             chunk: Its choice index is among all choices of the HTTP request.
             sent: Characters of the choice's tokens in earlier chunks; None for its first chunk.
         """
-        ...
 
 
 def finish_reason(part: Part) -> FinishReason | None:

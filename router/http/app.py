@@ -10,12 +10,11 @@ from starlette.routing import Route
 
 from fly.request import SamplingParams
 from router.config import RouterConfig
-from router.http.authentication import Authentication
 from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.middleware import REQUEST_ID, ErrorMiddleware, RequestIds
+from router.http.middleware import REQUEST_ID, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.security.keys import Keys
@@ -25,13 +24,9 @@ from router.service import GenerationService
 def create_app(
     service: GenerationService, config: RouterConfig, defaults: SamplingParams, keys: Keys | None = None
 ) -> Starlette:
-    """Return the application.
+    """Return the application; without `keys` it accepts every request.
 
-    Args:
-        service: Serves the requests.
-        config: Name of the model, and limits of requests.
-        defaults: Sampling parameters of a request that does not set its own.
-        keys: API keys that are accepted; None accepts every request.
+    `defaults` are the sampling parameters of a request that does not set its own.
     """
     completions = Generate(service, Completions(defaults, config.limits), config)
     chat = Generate(service, Chat(service, defaults), config)

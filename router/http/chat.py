@@ -1,6 +1,6 @@
 """`/v1/chat/completions`: conversations, rendered to a prompt by the model's chat template."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -9,19 +9,21 @@ from pydantic_core import PydanticCustomError
 from fly.errors import InvalidRequest
 from fly.request import SamplingParams
 from fly.response import Choice, Chunk
-from router.http.api_format import finish_reason
+from fly.types import Token
+from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_http_request, make_request
 from router.http.fields import Count, GenerationFields, RequestModel, Whole
-from router.http.logprobs import chat_logprobs
 from router.http.objects import (
     AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
+    ChatLogprob,
+    ChatLogprobs,
     Delta,
+    RankedLogprob,
 )
 from router.http.parsing import parse
-from router.http.request_builder import HttpRequest, make_http_request, make_request
 from router.service import GenerationService
 
 _TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
@@ -106,7 +108,7 @@ class ChatRequest(GenerationFields):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class Chat:
+class Chat(ApiFormat):
     """API format of chat."""
 
     id_prefix = "chatcmpl-"
@@ -120,15 +122,10 @@ class Chat:
         self._defaults = defaults
 
     async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
-        """Return the request of a body.
-
-        Raises:
-            InvalidRequest: A field is unknown, unsupported, missing or malformed, or the chat template
-                rejects the messages.
-        """
+        """Return the request of a body; the chat template may reject its messages, too."""
         body = parse(ChatRequest, data)
         limit_name, max_tokens = _max_tokens(body)
-        logprobs = _logprobs(body)
+        logprobs = _num_logprobs(body)
         messages = [message.as_dict for message in body.messages]
         prompt = await self._service.render_chat(messages, body.chat_template_kwargs or {})
         request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults)
@@ -144,7 +141,7 @@ class Chat:
         return ChatChoice(
             index=choice.index,
             message=AssistantMessage(role="assistant", content=choice.text, refusal=None),
-            logprobs=chat_logprobs(choice.tokens),
+            logprobs=_logprobs(choice.tokens),
             finish_reason=finish_reason(choice),
             **extra,
         )
@@ -154,7 +151,7 @@ class Chat:
         return ChatChunkChoice(
             index=chunk.choice_index,
             delta=Delta(role="assistant", content=chunk.text) if is_first else Delta(content=chunk.text),
-            logprobs=chat_logprobs(chunk.tokens),
+            logprobs=_logprobs(chunk.tokens),
             finish_reason=finish_reason(chunk),
         )
 
@@ -168,7 +165,29 @@ def _max_tokens(body: ChatRequest) -> tuple[str, int | None]:
     return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
 
 
-def _logprobs(body: ChatRequest) -> int | None:
+def _num_logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest.of("top_logprobs", "must not be set without logprobs: true")
     return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _logprobs(tokens: Sequence[Token]) -> ChatLogprobs | None:
+    """Return the entries of a chat choice; None if no log-probabilities were requested."""
+    content = [
+        ChatLogprob(
+            token=token.text,
+            logprob=token.logprobs.token,
+            bytes=_bytes(token.text),
+            top_logprobs=[
+                RankedLogprob(token=ranked.text, logprob=ranked.logprob, bytes=_bytes(ranked.text))
+                for ranked in token.logprobs.top
+            ],
+        )
+        for token in tokens
+        if token.logprobs is not None
+    ]
+    return ChatLogprobs(content=content) if content else None
+
+
+def _bytes(text: str) -> list[int]:
+    return list(text.encode("utf-8"))

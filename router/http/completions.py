@@ -1,6 +1,6 @@
 """`/v1/completions`: prompts as text or token ids, one or many."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import PlainValidator
@@ -8,13 +8,12 @@ from pydantic import PlainValidator
 from fly.errors import InvalidRequest
 from fly.request import GenerateRequest, SamplingParams
 from fly.response import Choice, Chunk
+from fly.types import Token
 from router.config import LimitsConfig
-from router.http.api_format import finish_reason
+from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_http_request, make_request
 from router.http.fields import Count, GenerationFields
-from router.http.logprobs import completion_logprobs
-from router.http.objects import Completion, CompletionChoice
+from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
-from router.http.request_builder import HttpRequest, make_http_request, make_request
 
 Prompt = str | tuple[int, ...]
 _MOST = 2**32 - 1
@@ -57,7 +56,7 @@ class CompletionRequest(GenerationFields):
     logprobs: Count | None = None
 
 
-class Completions:
+class Completions(ApiFormat):
     """API format of completions."""
 
     id_prefix = "cmpl-"
@@ -69,11 +68,6 @@ class Completions:
         self._limits = limits
 
     async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
-        """Return the request of a body.
-
-        Raises:
-            InvalidRequest: A field is unknown, unsupported, missing or malformed.
-        """
         body = parse(CompletionRequest, data)
         if len(body.prompt) > self._limits.prompts:
             found = f"has {len(body.prompt)} prompts, at most {self._limits.prompts}"
@@ -93,7 +87,7 @@ class Completions:
         return CompletionChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=completion_logprobs(choice.tokens, 0),
+            logprobs=_logprobs(choice.tokens, 0),
             finish_reason=finish_reason(choice),
             **extra,
         )
@@ -102,6 +96,26 @@ class Completions:
         return CompletionChoice(
             index=chunk.choice_index,
             text=chunk.text,
-            logprobs=completion_logprobs(chunk.tokens, sent or 0),
+            logprobs=_logprobs(chunk.tokens, sent or 0),
             finish_reason=finish_reason(chunk),
         )
+
+
+def _logprobs(tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None:
+    """Return the lists of consecutive tokens; None if no log-probabilities were requested.
+
+    `offset` is the number of characters of the choice before the first token.
+    """
+    found = [(token.text, token.logprobs) for token in tokens if token.logprobs is not None]
+    if not found:
+        return None
+    offsets = []
+    for text, _ in found:
+        offsets.append(offset)
+        offset += len(text)
+    return CompletionLogprobs(
+        tokens=[text for text, _ in found],
+        token_logprobs=[logprobs.token for _, logprobs in found],
+        top_logprobs=[{ranked.text: ranked.logprob for ranked in logprobs.top} for _, logprobs in found],
+        text_offset=offsets,
+    )

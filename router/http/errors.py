@@ -88,11 +88,9 @@ def reply_to(error: BaseException) -> ErrorReply:
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """Return the error with the field names of the HTTP request.
+    """Return the error with the HTTP request's own names of fields.
 
-    Args:
-        error: Has the field names of `GenerateRequest`.
-        names: Names of the HTTP request, by the beginning of the field's dotted path.
+    `names` has them by the beginning of the dotted path in `GenerateRequest`.
     """
     return InvalidRequest(*(replace(v, field=_renamed(v.field, names)) for v in error.violations))
 

@@ -1,4 +1,4 @@
-"""Middleware of every HTTP request: request ids, and errors to responses."""
+"""Middleware of every HTTP request: request ids, errors to responses, and authentication by API key."""
 
 import asyncio
 import uuid
@@ -9,6 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fly.errors import NotReady
 from router.http.errors import reply_to
+from router.security.callers import AUTHORIZATION, set_caller
+from router.security.keys import Keys
 
 REQUEST_ID = "X-Request-Id"
 
@@ -57,3 +59,29 @@ class ErrorMiddleware:
             reply = reply_to(error)
         if not has_begun:
             await reply.response(scope, receive, send)
+
+
+_OPEN = frozenset({"/", "/health", "/version", "/openapi.json"})
+_ASSETS = "/playground/"
+_SETTINGS = "/playground/settings.json"
+
+
+class Authentication:
+    """Middleware that requires an API key, except for health, version, and static pages."""
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or raise Unauthenticated."""
+        if not is_open(scope["path"]):
+            said = Headers(scope=scope).getlist(AUTHORIZATION)
+            # NOTE: of two, a proxy before us may have looked at the other.
+            set_caller(self._keys.caller(said[0] if len(said) == 1 else ""))
+        await self._app(scope, receive, send)
+
+
+def is_open(path: str) -> bool:
+    """Return True if a path needs no API key."""
+    return path in _OPEN or (path.startswith(_ASSETS) and path != _SETTINGS)

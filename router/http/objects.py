@@ -26,14 +26,6 @@ class Usage(ResponseModel):
     completion_tokens: int
     total_tokens: int
 
-    @classmethod
-    def of(cls, prompt_tokens: int, completion_tokens: int) -> "Usage":
-        return cls(
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=prompt_tokens + completion_tokens,
-        )
-
 
 class NamedToken(ResponseModel):
     """A token and its text."""

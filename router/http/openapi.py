@@ -49,11 +49,7 @@ _ERRORS = {
 
 
 def openapi_document(model: str) -> bytes:
-    """Return the document as JSON.
-
-    Args:
-        model: Name of the served model, the only one that requests may name.
-    """
+    """Return the document as JSON; requests may name only this model."""
     schemas = _schemas()
     for request in _REQUESTS:
         schemas[request.__name__]["properties"]["model"] = {"const": model, "type": "string"}

@@ -1,22 +1,101 @@
-"""Responses to HTTP requests: whole, or as a stream of server-sent events."""
+"""Run an HTTP request until its client disconnects; send the response, whole or as server-sent events."""
 
+import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fly.errors import DeadlineExceeded, InvalidRequest
+from fly.request import GenerateRequest
 from fly.response import Chunk, Round, Statistics, join_chunks
 from fly.types import Token
-from router.http.api_format import ApiFormat
-from router.http.errors import reply_to
-from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
-from router.http.request_builder import HttpRequest
-from router.http.running import UsageCounter, run_requests, while_connected
+from router.generation.choices import end_tasks, run_all
+from router.generation.generation import Emit
+from router.http.api_format import ApiFormat, HttpRequest
+from router.http.errors import renamed, reply_to
+from router.http.objects import Envelope, Extension, NamedToken, Usage, VerdictToken
 from router.service import GenerationService
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """Number of tokens of one HTTP request so far."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+
+
+async def run_requests(
+    service: GenerationService, http_request: HttpRequest, counter: UsageCounter, emit: Emit
+) -> None:
+    """Generate every choice of every prompt; if one fails, cancel the others.
+
+    Args:
+        service: Serves the requests.
+        http_request: Requests to serve.
+        counter: Counts their tokens.
+        emit: Takes each chunk, with the choice's index among all of the HTTP request; one chunk at a time.
+
+    Raises:
+        InvalidRequest: With the fields named as in the body.
+        DeadlineExceeded: The request's timeout has passed.
+        FlyServeError: Error of the first request that failed.
+    """
+    turn, timeout_s = asyncio.Lock(), http_request.timeout_s
+
+    async def serve(request: GenerateRequest, first: int) -> None:
+        async def emit_in_turn(chunk: Chunk) -> None:
+            async with turn:
+                counter.prompt_tokens += chunk.prompt_tokens
+                counter.completion_tokens += len(chunk.tokens)
+                await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
+
+        await service.serve(request, timeout_s, emit_in_turn, http_request.traceparent)
+
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            requests = enumerate(http_request.requests)
+            await run_all(serve(request, index * request.n) for index, request in requests)
+    except InvalidRequest as error:
+        raise renamed(error, http_request.names) from None
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DeadlineExceeded(f"the request's timeout of {timeout_s:g} s has passed") from None
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; if the client disconnects first, cancel the work and raise ClientDisconnect.
+
+    `receive` reports the end of the connection; the body has been read from it. The work has always ended
+    when this returns or raises; its own errors are raised.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        working.result()
+    finally:
+        await end_tasks((working, leaving))
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 _DONE = b"[DONE]"
 _EVENT_HEADERS = [

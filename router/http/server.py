@@ -47,11 +47,7 @@ class HttpServer:
         return f"http{'s' if self._server.config.is_ssl else ''}://{self._host}:{self._port}"
 
     async def start(self) -> None:
-        """Bind and serve.
-
-        Raises:
-            ConfigError: The port is in use, or the address cannot be bound.
-        """
+        """Bind and serve; raise ConfigError if the port is in use, or the address cannot be bound."""
         bound = _bind(self._host, self._port)
         self._port = bound.getsockname()[1]
         self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
@@ -106,21 +102,10 @@ class _Server(uvicorn.Server):
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket; old connections of an earlier process do not block the port."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        bound = socket.socket(family, kind, protocol)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address, family=family, dualstack_ipv6=family == socket.AF_INET6)
     except OSError:
-        raise _unbindable(host, port) from None
-    # Old connections of an earlier process do not block the port; a listening process does.
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(address)
-    except OSError:
-        bound.close()
-        raise _unbindable(host, port) from None
-    return bound
-
-
-def _unbindable(host: str, port: int) -> ConfigError:
-    return ConfigError(f"http_port: {host}:{port} is in use or cannot be bound")
+        raise ConfigError(f"http_port: {host}:{port} is in use or cannot be bound") from None

@@ -53,11 +53,8 @@ class RecentTraffic:
     def owner(self, affinity_key: BlockKey, order: Sequence[str], share: float) -> str:
         """Return the owner of the key, or a new owner if it exceeds its share and another replica has room.
 
-        Args:
-            affinity_key: Of a request.
-            order: Identities of the candidates, the preferred one first. The present owner may be missing,
-                for this one request.
-            share: Share of all requests whose keys one replica may own.
+        `order` has the candidates, the preferred one first; the present owner may be missing, for this one
+        request. A replica may own the keys of a `share` of all requests.
         """
         limit = max(_FEW, share * (len(self._requests) + 1))
         owner, own = self._owners.get(affinity_key), self._affinity_keys[affinity_key]

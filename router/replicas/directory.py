@@ -82,8 +82,7 @@ class ReplicaDirectory:
     def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """Return an accepted target and a drafter for it, to describe the deployment; this picks nothing.
 
-        Raises:
-            NotReady: There is no target at present.
+        Raise NotReady if there is no target at present.
         """
         if not (targets := self.targets.ready(accepts)):
             raise NotReady("no target replica is available")

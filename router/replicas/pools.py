@@ -156,9 +156,7 @@ async def handshake(
 ) -> tuple[ModelInfo, Load]:
     """Ask an endpoint for its model and load.
 
-    Raises:
-        ProbeTimeout: It did not answer in time.
-        NotReady: It cannot be reached, or its answer is invalid.
+    Raise ProbeTimeout without an answer in time, NotReady if it cannot be reached or its answer is invalid.
     """
     stub = TargetStub(channel) if endpoint.role is Role.TARGET else DrafterStub(channel)
     try:

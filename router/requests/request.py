@@ -1,12 +1,38 @@
-"""A request that is checked and complete, and the seeds of its choices."""
+"""A request that is checked and complete, its deadline, and the seeds of its choices."""
 
 import random
 from dataclasses import dataclass, replace
 
+from fly.clock import Clock
+from fly.errors import DeadlineExceeded
 from fly.request import ReceivedChoice, RequestParams, SamplingParams
 from fly.types import Coupling
 from router.policies.request_key import RequestKey
 from router.requests.planning import SpeculationPlan
+
+
+class Deadline:
+    """A point on a clock, or never."""
+
+    def __init__(self, clock: Clock, timeout_s: float | None) -> None:
+        """Set the deadline `timeout_s` from now; None is never."""
+        self._clock = clock
+        self._at = None if timeout_s is None else clock.now() + timeout_s
+
+    def remaining_s(self) -> float | None:
+        """Return the seconds left, None without a deadline; raise DeadlineExceeded if it has passed."""
+        if self._at is None:
+            return None
+        remaining_s = self._at - self._clock.now()
+        if remaining_s <= 0:
+            raise DeadlineExceeded("the request's deadline has passed")
+        return remaining_s
+
+    def remaining_ms(self) -> int:
+        """Return the milliseconds left, at least 1, or 0 without a deadline; raises as `remaining_s`."""
+        remaining_s = self.remaining_s()
+        return 0 if remaining_s is None else max(1, int(remaining_s * 1000))
+
 
 SEED_BITS = 64
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from fly.errors import FieldViolation, InvalidRequest
 from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_sampling
 from fly.messages import ModelInfo
-from fly.request import GenerateRequest, SamplingParams
+from fly.request import GenerateRequest, ReceivedChoice, SamplingParams
 from router.config import LimitsConfig, RouterConfig
 from router.policies.request_key import request_key
 from router.requests.planning import check_speculation, plan_speculation
 from router.requests.request import PreparedRequest, draw_seed
-from router.requests.resumption import check_resumption
 from router.requests.warnings import request_warnings
 
 
@@ -26,19 +25,18 @@ def prepare(
 ) -> PreparedRequest:
     """Return a request that can be served.
 
-    Args:
-        request: Request as the client sent it.
-        encode: Returns the token ids of a text.
-        eos_ids: The model's own end-of-sequence ids.
-        target: Model of the target that serves it.
-        config: Limits and defaults.
-
-    Raises:
-        InvalidRequest: With a violation for every field that breaks a limit.
+    `encode` returns the token ids of a text; `eos_ids` are the model's own. Raise InvalidRequest with a
+    violation for every field that breaks a limit.
     """
     limits, default_plan = config.limits, config.speculation.plan
     violations = [*_check_texts(request, limits), *_check_length(request, limits)]
-    violations += check_sampling(request.sampling, target.vocab_size, _sampling_limits(target, limits))
+    sampling_limits = SamplingLimits(
+        top_k=target.vocab_size,
+        penalty=PUBLIC_PENALTY,
+        logit_bias=PUBLIC_LOGIT_BIAS,
+        listed_tokens=limits.listed_tokens,
+    )
+    violations += check_sampling(request.sampling, target.vocab_size, sampling_limits)
     violations += check_speculation(
         request.speculation, default_plan, limits.draft_length, limits.max_new_tokens
     )
@@ -50,15 +48,6 @@ def prepare(
     if violations:
         raise InvalidRequest(*violations)
     return _complete(request, prompt_ids, eos_ids, target, config)
-
-
-def _sampling_limits(target: ModelInfo, limits: LimitsConfig) -> SamplingLimits:
-    return SamplingLimits(
-        top_k=target.vocab_size,
-        penalty=PUBLIC_PENALTY,
-        logit_bias=PUBLIC_LOGIT_BIAS,
-        listed_tokens=limits.listed_tokens,
-    )
 
 
 def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
@@ -146,3 +135,38 @@ def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int]) -> Samp
     seed = draw_seed() if sampling.seed is None else sampling.seed
     stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *own)))
     return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed)
+
+
+def check_resumption(
+    request: GenerateRequest, prompt_length: int, target: ModelInfo, limits: LimitsConfig
+) -> Iterator[FieldViolation]:
+    """Yield a violation for every choice that is not one of the request's, or that cannot continue."""
+    seen = set[int]()
+    for place, choice in enumerate(request.resume.choices if request.resume else ()):
+        field = f"resume.choices[{place}]"
+        if choice.index >= request.n:
+            yield FieldViolation(f"{field}.index", f"is {choice.index}, must be 0 to {request.n - 1}")
+        if choice.index in seen:
+            yield FieldViolation(f"{field}.index", f"is {choice.index} again, each index may occur once")
+        seen.add(choice.index)
+        yield from _check_tokens(f"{field}.token_ids", choice, prompt_length, target, request, limits)
+
+
+def _check_tokens(
+    field: str,
+    choice: ReceivedChoice,
+    prompt_length: int,
+    target: ModelInfo,
+    request: GenerateRequest,
+    limits: LimitsConfig,
+) -> Iterator[FieldViolation]:
+    ids = choice.token_ids
+    if unknown := next((token for token in ids if token >= target.vocab_size), None):
+        yield FieldViolation(field, f"holds {unknown}, must be 0 to {target.vocab_size - 1}")
+    if choice.is_finished:
+        return
+    most = (request.max_new_tokens or limits.default_new_tokens) - 1
+    if target.context_length:
+        most = min(most, target.context_length - prompt_length - 1)
+    if len(ids) > most:
+        yield FieldViolation(field, f"has {len(ids)} tokens, at most {most} leave room for another")

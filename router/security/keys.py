@@ -1,16 +1,20 @@
-"""API keys: a file with their hashes, and the lookup of a token's caller."""
+"""API keys: a file with their hashes, the lookup of a token's caller, and new keys."""
 
 import hashlib
 import hmac
+import os
+import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import yaml
 from pydantic import ConfigDict, Field, StringConstraints
 
 from fly.errors import ConfigError, Unauthenticated
-from services.common.config import Config, load_yaml
+from services.common.config import Config, load_yaml, parse
 from services.common.security.files import WatchedFiles
 
 _LONGEST_TOKEN = 512
@@ -93,13 +97,9 @@ class Keys:
         self._file = WatchedFiles((path,), lambda: _load(path))
 
     def caller(self, authorization: str) -> Caller:
-        """Return the caller that holds a token.
+        """Return the caller that holds the token of a header `Bearer TOKEN`.
 
-        Args:
-            authorization: The header as the client sends it: `Bearer`, then the token.
-
-        Raises:
-            Unauthenticated: There is no token, or no key has it.
+        Raise Unauthenticated if there is no token, or no key has it.
         """
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
@@ -118,11 +118,7 @@ class Keys:
 
 
 def read_keys(path: Path) -> KeysConfig:
-    """Read a file of keys.
-
-    Raises:
-        ConfigError: It cannot be read, or breaks a limit; the message contains no hash.
-    """
+    """Read a file of keys; the message of a ConfigError contains no hash."""
     return load_yaml(KeysConfig, path)
 
 
@@ -133,3 +129,40 @@ def _load(path: Path) -> Mapping[bytes, Caller]:
             raise ConfigError(f"{path}: keys.{name}: has the token of {callers[key.sha256.encode()].name}")
         callers[key.sha256.encode()] = Caller(name, key.max_concurrent, key.requests_per_minute)
     return callers
+
+
+PREFIX = "flyserve-"
+"""Prefix of every token, so that scanners for leaked secrets recognize it."""
+_TOKEN_BYTES = 32
+
+
+def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
+    """Add a key to a file, created if missing, and return its token; `limits` are fields of `KeyConfig`.
+
+    The file is replaced atomically, readable by its owner only. Raise ConfigError if it is invalid or cannot
+    be written, or the name is taken.
+    """
+    known = read_keys(file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
+    if name in known:
+        raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
+    token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+    given = {field: value for field, value in limits.items() if value is not None}
+    whole: dict[str, Any] = {"keys": {**known, name: {"sha256": hash_of(token), **given}}}
+    parse(KeysConfig, whole, str(file))
+    _write(file, yaml.safe_dump(whole, sort_keys=False))
+    return token
+
+
+def _write(file: Path, text: str) -> None:
+    # NOTE: mkstemp creates a file that only its owner can read.
+    try:
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as new:
+                new.write(text)
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None

@@ -36,19 +36,14 @@ class ChatTemplate:
     """Render messages into token ids."""
 
     def __init__(self, tokenizer: Tokenizer, file: Path | None = None) -> None:
-        """Use the template of a file, else the tokenizer's own.
-
-        Raises:
-            ConfigError: The file cannot be read or is not a template.
-        """
+        """Use the template of a file, else the tokenizer's own; raise ConfigError for an unusable file."""
         self._tokenizer = tokenizer
         self._template = None if file is None else _read(file)
 
     def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the token ids of the prompt.
 
-        Raises:
-            InvalidRequest: There is no template, or it rejects the messages.
+        Raise InvalidRequest if there is no template, or it rejects the messages.
         """
         if self._template is None and not self._tokenizer.has_chat_template:
             remedy = "use completions, or set the router's chat_template to a Jinja file"

@@ -1,16 +1,14 @@
-"""Tokenizer of the target and its end-of-sequence ids, loaded from the model folder without torch."""
+"""Tokenizer of the target, end-of-sequence ids and sampling defaults: read from its folder without torch."""
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fly.errors import ModelError
+from fly.request import SamplingParams
 
 _ENCODE_INLINE_CHARACTERS = 16_384
-_MOST_KEPT = 1 << 17
-"""Tokens whose own text is cached."""
 
 
 class Tokenizer:
@@ -30,15 +28,10 @@ class Tokenizer:
         self.has_chat_template = bool(fast.chat_template)
         self._fast = fast
         self.backend = fast.backend_tokenizer
-        self._decode_one = lru_cache(_MOST_KEPT)(self._decode)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read the tokenizer and the configs of a model folder.
-
-        Raises:
-            ModelError: The folder or its tokenizer is missing or unusable.
-        """
+        """Read the tokenizer and the configs of a model folder; raise ModelError if one is unusable."""
         # NOTE: AutoTokenizer would import torch.
         from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
@@ -59,15 +52,8 @@ class Tokenizer:
     ) -> tuple[int, ...]:
         """Return the token ids of a conversation, up to where the model answers.
 
-        Control tokens spelled out in a message are ordinary text; only those of the template count.
-
-        Args:
-            messages: Each with its role and content.
-            template: Jinja template; None uses the tokenizer's own.
-            variables: Further variables of the template.
-
-        Raises:
-            Exception: Any error of the template.
+        Control tokens spelled out in a message are ordinary text; only those of the template count. The
+        `template` is Jinja, None uses the tokenizer's own; its errors are of any type.
         """
         return tuple(
             self._fast.apply_chat_template(
@@ -79,13 +65,6 @@ class Tokenizer:
                 **variables,
             )
         )
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens; incomplete characters become U+FFFD."""
-        return self._decode_one(ids[0]) if len(ids) == 1 else self._decode(*ids)
-
-    def _decode(self, *ids: int) -> str:
-        return str(self.backend.decode(ids, skip_special_tokens=True))
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the text of each id by itself, special tokens included."""
@@ -115,11 +94,7 @@ def _check_ids(ids: Sequence[Any], path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file; an empty object if there is no such file.
-
-    Raises:
-        ModelError: It is not JSON.
-    """
+    """Return a JSON object, empty if there is no such file; raise ModelError if it is not JSON."""
     if not path.is_file():
         return {}
     try:
@@ -131,3 +106,25 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+_OPENAI = SamplingParams(temperature=1.0)
+
+
+def sampling_defaults(folder: Path) -> SamplingParams:
+    """Return the defaults: greedy with `do_sample: false`, else OpenAI's where the config leaves one open."""
+    config = read_json(folder / "generation_config.json")
+    if config.get("do_sample") is False:
+        return SamplingParams()
+
+    def number(name: str, default: float) -> float:
+        found = config.get(name)
+        return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else default
+
+    return SamplingParams(
+        temperature=number("temperature", _OPENAI.temperature),
+        top_k=max(0, int(number("top_k", _OPENAI.top_k))),
+        top_p=number("top_p", _OPENAI.top_p),
+        min_p=number("min_p", _OPENAI.min_p),
+        repetition_penalty=number("repetition_penalty", _OPENAI.repetition_penalty),
+    )

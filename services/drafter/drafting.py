@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fly.rule import count_matches
+from fly.sequence import common_length
 from fly.types import SparseDistribution
 from services.drafter.base import Proposer
 from services.engine.base import Job
@@ -99,7 +99,7 @@ class Drafting:
             self._sequence.truncate(length)
             raise
         self.forwards += 1
-        matched = count_matches(proposal, scores.choices)
+        matched = common_length(proposal, scores.choices)
         self._sequence.truncate(length + matched)
         self._sequence.extend(scores.choices[matched : matched + 1])
         self._distributions += scores.distributions[: matched + 1]

@@ -163,7 +163,7 @@ async def test_stop_strings_are_searched_in_decided_text_only(tmp_path: Path) ->
     async with scene(tmp_path, [3]) as rescuing:
         rescued = await rescuing.carried()
     tokenizer = Tokenizer.load(tmp_path)
-    stop = tokenizer.decode(ids(rescued)[2:5])
+    stop = tokenizer.backend.decode(ids(rescued)[2:5])
     async with scene(tmp_path, [3]) as rescuing:
         stopped = await rescuing.carried(stop=[stop])
     assert stopped.finish_reason == pb.FINISH_REASON_STOP_STRING and stopped.text in rescued.text

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from flyserve import AsyncClient
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.wire.status import from_rpc_error
-from router.security.issuing import issue_key
+from router.security.keys import issue_key
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http

@@ -12,8 +12,7 @@ from fly.clock import SystemClock
 from fly.errors import InvalidRequest
 from fly.messages import Draft, Open, Role
 from fly.request import SamplingParams
-from fly.rule import count_matches
-from fly.sequence import TokenSequence
+from fly.sequence import TokenSequence, common_length
 from fly.types import Coupling, SparseDistribution
 from services.common.streams import DrafterStream, TargetStream
 from services.drafter.servicer import host_engine as host_drafter
@@ -81,7 +80,7 @@ async def speculated(
             draft = await proposer.draft(sequence, len(sequence), num_drafts)
             check_distributions_of(draft, sampling)
             answer = await scorer.verify(sequence, draft.tokens, len(sequence), draft.distributions)
-            native = count_matches(draft.tokens, answer.choices)
+            native = common_length(draft.tokens, answer.choices)
             accepted += native
             sequence.extend(answer.choices[: native + 1])
     return sequence.ids[len(PROMPT) : len(PROMPT) + count], accepted

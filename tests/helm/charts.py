@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from orchestration.deployment.file import Deployment
-from router.security.issuing import issue_key
+from router.security.keys import issue_key
 from services.common.config import load_yaml
 from tests.support.certificates import Authority
 from tests.support.secret_mounts import MountedSecrets, certificate_files

@@ -9,7 +9,7 @@ from fly.errors import NotReady, Unauthenticated
 from flyserve import Client, Tls
 from orchestration.deployment.file import load_deployment
 from orchestration.local.runner import LocalOptions, local_deployment
-from router.security.issuing import issue_key
+from router.security.keys import issue_key
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.slow

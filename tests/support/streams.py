@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from fly.errors import FlyServeError
 from fly.response import Response
 from flyserve import AsyncClient, Mode, SpeculationParams
-from flyserve.options import Prompt
+from flyserve.core import Prompt
 
 EXACT = SpeculationParams(mode=Mode.EXACT)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.harness.client import speculation
 from flyserve import Coupling, Mode, SamplingParams, SpeculationParams
-from flyserve.options import RequestOptions
+from flyserve.core import RequestOptions
 
 _PROMPTS, _SHORTEST, _LONGEST, _SHARED = 48, 4, 400, 16
 _WORDS = range(16, 1000)

@@ -8,7 +8,7 @@ import typer
 
 from fly.errors import NotReady
 from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, read_status
-from flyserve.cli.cluster.table import fault_line, is_complete, summary
+from flyserve.cli.cluster.status import fault_line, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ def apply(
 def wait_until_complete(controller: Any, timeout_s: float) -> None:
     """Wait until all desired replicas serve and no others run; print the progress on stderr.
 
-    Raises:
-        NotReady: The time is over; the message says what is missing and why.
+    Raise NotReady when the time is over; the message says what is missing and why.
     """
     deadline = time.monotonic() + timeout_s
     with messages().status("waiting for the replicas") as progress:

@@ -77,11 +77,7 @@ def down(
 
 
 def parse_tiers(tiers: Sequence[str]) -> "dict[Role, int]":
-    """Return the numbers of `target=4 drafter=2`, by tier.
-
-    Raises:
-        ConfigError: An argument has another form.
-    """
+    """Return the numbers of `target=4 drafter=2`, by tier; raise ConfigError for another form."""
     from fly.messages import Role
 
     replicas = {}

@@ -2,18 +2,20 @@
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from flyserve.cli.cluster.connecting import DEFAULT_NAME, Name, RayAddress, controller_of, read_status
-from flyserve.cli.cluster.table import status_view
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.control.status import DeploymentStatus
+    from orchestration.control.status import DeploymentStatus, ReplicaStatus
 
 EXAMPLES = """Examples:
 
@@ -47,3 +49,87 @@ def status(
 
 def _json(status: "DeploymentStatus") -> str:
     return json.dumps(asdict(status))
+
+
+_STYLES = {
+    "ready": "green",
+    "starting": "cyan",
+    "draining": "cyan",
+    "pending": "yellow",
+    "unreachable": "yellow",
+    "restarting": "yellow",
+    "failed": "red",
+}
+
+
+_HEADINGS = ("replica", "start", "state", "since", "node", "address", "sequences", "queued", "KV")
+
+
+def status_view(status: "DeploymentStatus") -> RenderableType:
+    """Return the whole view."""
+    starts = status.controller_starts
+    head = f"{status.name}: registry {status.registry}, controller started {starts} time{'s' * (starts > 1)}"
+    notes = map(Text, [*_autoscaling(status), *status.notes])
+    return Group(Text(head), Text(summary(status)), _replicas(status), *_faults(status), *notes)
+
+
+def summary(status: "DeploymentStatus") -> str:
+    """Return the ready replicas of each tier, such as `target 1/2 (1 to be replaced), drafter 0/1`."""
+    return ", ".join(
+        f"{tier.role.value} {tier.ready}/{tier.desired}"
+        + (f" ({tier.outdated} to be replaced)" if tier.outdated else "")
+        for tier in status.tiers
+    )
+
+
+def is_complete(status: "DeploymentStatus") -> bool:
+    """Return whether all desired replicas serve and no others run."""
+    return all(row.state.value == "ready" and row.is_current for row in status.replicas)
+
+
+def _replicas(status: "DeploymentStatus") -> Text:
+    """Return one line per replica; the terminal wraps wide ones, so that nothing is cut."""
+    rows = [_HEADINGS, *map(_cells, status.replicas)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    lines = [Text(_line(_HEADINGS, widths), style="dim")]
+    for row, cells in zip(status.replicas, rows[1:], strict=True):
+        lines.append(Text(_line(cells, widths)))
+        lines[-1].highlight_words([cells[2]], _STYLES[row.state.value])
+    return Text("\n").join(lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _cells(row: "ReplicaStatus") -> tuple[str, ...]:
+    load = row.load
+    held = f"{load.kv_used / load.kv_capacity:.0%}" if load.kv_capacity else "-"
+    carried = (str(load.sequences), str(load.queued), held) if row.address else ("-", "-", "-")
+    state = row.state.value if row.is_current else f"{row.state.value} (outdated)"
+    where = (row.node or "-", row.address or "-")
+    return row.replica, str(row.generation), state, _duration(row.since_s), *where, *carried
+
+
+def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:
+    """Yield the desired replicas of each autoscaled tier, with the limits and the reason."""
+    for tier in status.tiers:
+        if (how := tier.autoscaling) is not None:
+            yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.reason}"
+
+
+def _faults(status: "DeploymentStatus") -> Iterator[Text]:
+    for row in status.replicas:
+        if row.detail:
+            yield Text(fault_line(row))
+
+
+def fault_line(row: "ReplicaStatus") -> str:
+    """Return the fault of a replica and its remedy."""
+    return f"{row.replica}: {row.detail}" + (f"; {row.remedy}" if row.remedy else "")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

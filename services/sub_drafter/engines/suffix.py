@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from fly.lookup.ngram import Proposal
-from fly.lookup.response_cache import ResponseCache
-from fly.lookup.snippets import SnippetRetriever
+from fly.lookup.response_cache import ResponseCache, SnippetRetriever
 from fly.lookup.suffix import SaltedCache, SuffixProposer
 from fly.messages import Open
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
@@ -18,6 +17,7 @@ from services.engine.scheduling.batch_window import BatchWindow
 from services.engine.scheduling.job import forward_inputs
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from tests.support.clock import VirtualClock
 
 BUDGET = 512
 

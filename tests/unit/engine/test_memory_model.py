@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.clock import VirtualClock
 from fly.errors import NotReady, Overloaded
 from fly.messages import Open
 from fly.request import SamplingParams
@@ -21,6 +20,7 @@ from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig
+from tests.support.clock import VirtualClock
 from tests.support.remembering import RememberingRunner
 
 CONTEXT = 160

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
@@ -20,6 +19,7 @@ from services.engine.config import ModelConfig
 from services.engine.factory import build_engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from tests.support.clock import VirtualClock
 
 CONFIG = SimulatedConfig(vocab_size=512, context_length=4096, response_tokens=(20, 40))
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from fly.clock import VirtualClock
 from fly.messages import Open, Role
 from fly.sequence import SequenceUpdate
 from services.engine.core import EngineCore
@@ -12,6 +11,7 @@ from services.engine.future import EngineFuture
 from services.engine.scheduling.job import forward_inputs
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from tests.support.clock import VirtualClock
 
 CONFIG = SimulatedConfig(context_length=8192)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fly.clock import VirtualClock
+from tests.support.clock import VirtualClock
 
 
 async def test_sleeping_coroutines_wake_in_the_order_of_their_time() -> None:

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.clock import VirtualClock
 from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.exploration import ExplorationBudget
-from fly.draft_length.goodput import GoodputLength
+from fly.draft_length.goodput import ExplorationBudget, GoodputLength
 from fly.draft_length.policy import FixedLength
 from fly.draft_length.round_time import RoundTimeCorrection, RoundTimes
 from fly.messages import Draft, Load, StepTimes, Verification
 from fly.presets import EXACT, PRESETS
 from fly.rule import tail_length
+from tests.support.clock import VirtualClock
 
 SECONDS = st.floats(0, 1e3) | st.sampled_from([math.inf, math.nan, -1.0])
 

@@ -5,8 +5,7 @@ from functools import cache
 import pytest
 
 from fly.draft_length.acceptance import AcceptancePool
-from fly.draft_length.exploration import ExplorationBudget
-from fly.draft_length.goodput import GoodputLength
+from fly.draft_length.goodput import ExplorationBudget, GoodputLength
 from fly.draft_length.policy import FixedLength
 from fly.draft_length.round_time import RoundTimes
 from tests.support.queueing_simulation import Costs, RoundLog, RoundSimulation, SimulationClock

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.presets import EXACT, PRESETS
-from fly.rule import count_matches, decide
+from fly.rule import decide
+from fly.sequence import common_length
 from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimits, RuleState, Verdict
 
 LIMITS = ResponseLimits(max_new_tokens=1000, ending_ids=frozenset({2}))
@@ -139,7 +140,7 @@ def test_an_infinite_threshold_or_window_makes_it_exact(
     _, decision = decide(changed, RuleState(), given_, LIMITS)
     drafts = [position.token for position in given_.positions]
     choices = [*(position.choice for position in given_.positions), given_.extra_choice]
-    matched = count_matches(drafts, choices)
+    matched = common_length(drafts, choices)
     assert [decided.id for decided in decision.decided] == [*drafts[:matched], choices[matched]]
 
 

@@ -14,7 +14,7 @@ from fly.errors import ConfigError
 from fly.messages import Load, Role
 from flyserve.cli import app
 from flyserve.cli.cluster.scaling import parse_tiers
-from flyserve.cli.cluster.table import is_complete, status_view
+from flyserve.cli.cluster.status import is_complete, status_view
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
 from orchestration.local.discovery import find_local_deployment, publish_local_deployment

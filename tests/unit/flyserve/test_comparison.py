@@ -6,9 +6,17 @@ from rich.console import Console
 
 from demo.tasks import load_tasks
 from fly.response import Statistics
-from flyserve.bench.comparison import BASELINE, SETTINGS, Measurement, compare, num_requests, rotated
+from flyserve.bench.comparison import (
+    BASELINE,
+    SETTINGS,
+    Measurement,
+    compare,
+    comparison_table,
+    num_requests,
+    rotated,
+    summarize,
+)
 from flyserve.bench.statistics import share, speed
-from flyserve.bench.summary import comparison_table, summarize
 
 
 def measurement(problem: int, seconds: float, is_solved: bool = True, **figures: float) -> Measurement:

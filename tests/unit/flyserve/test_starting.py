@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from flyserve.cli.starting import start_progress
+from flyserve.cli.up import start_progress
 
 
 def replica(role: str, state: str) -> Any:

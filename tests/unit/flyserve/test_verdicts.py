@@ -6,7 +6,7 @@ from rich.text import Text
 
 from fly.response import Chunk, Statistics
 from fly.types import Token, Verdict
-from flyserve.cli.verdicts import STYLES, Colouring, legend, statistics_line
+from flyserve.cli.show import STYLES, Colouring, legend, statistics_line
 
 
 def chunk(text: str, *tokens: tuple[str, Verdict]) -> Chunk:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.clock import VirtualClock
 from fly.errors import DeadlineExceeded, Overloaded
 from router.admission.admission import Admission
 from router.admission.fair_queue import FairQueue
-from router.requests.deadline import Deadline
+from router.requests.request import Deadline
+from tests.support.clock import VirtualClock
 
 TENANTS = st.sampled_from("abcd")
 

@@ -9,11 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.clock import VirtualClock
 from fly.errors import ConfigError, Overloaded, Unauthenticated
-from router.security.issuing import issue_key
-from router.security.keys import Caller, Keys
-from router.security.quotas import Quotas
+from router.security.callers import Quotas
+from router.security.keys import Caller, Keys, issue_key
+from tests.support.clock import VirtualClock
 
 
 def age(file: Path) -> None:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.clock import VirtualClock
 from router.replicas.breaker import Breaker, BreakerState
+from tests.support.clock import VirtualClock
 
 ROUNDING_S = 1e-9
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN

@@ -12,11 +12,9 @@ from fly.errors import ConfigError, FlyServeError, InvalidRequest
 from fly.request import SamplingParams
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
-from router.http.parsing import parse
-from router.http.unsupported import IGNORED, UNSUPPORTED
-from router.requests.sampling_defaults import sampling_defaults
+from router.http.parsing import IGNORED, UNSUPPORTED, parse
 from router.text.chat_template import ChatTemplate
-from router.text.tokenizer import Tokenizer
+from router.text.tokenizer import Tokenizer, sampling_defaults
 from tests.contract.fakes import save_tokenizer
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fly.clock import VirtualClock
 from fly.messages import Endpoint, Load, ModelInfo, Role
 from router.policies import create_policy
 from router.replicas.breaker import Breaker
 from router.replicas.pools import Replica, ReplicaPool, any_replica
+from tests.support.clock import VirtualClock
 
 INFO = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 0, "", 1, 0, "")
 NO_CHANNEL: Any = None

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from router.text.detokenizer import Detokenizer
-from router.text.output import ResponseText
+from router.text.output import Detokenizer, ResponseText
 
 PIECES = ["Ġthe", "ing", "ðŁ", "ĺĢ", "Ġð", "\u0142\u013a", "ä½"]
 """Besides the single bytes: words, and tokens that cut characters in halves, or join two halves."""

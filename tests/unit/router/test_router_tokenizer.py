@@ -14,8 +14,8 @@ def test_text_comes_back(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(save_tokenizer(tmp_path))
     text = "the quick 😀 你好"
     ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text and max(ids) < tokenizer.vocab_size
-    assert tokenizer.decode((*ids, 0)) == text and tokenizer.pieces((0,)) == ("<eos>",)
+    assert tokenizer.backend.decode(ids) == text and max(ids) < tokenizer.vocab_size
+    assert tokenizer.backend.decode((*ids, 0)) == text and tokenizer.pieces((0,)) == ("<eos>",)
 
 
 def test_several_ends_come_from_the_generation_config(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-from fly.clock import VirtualClock
 from fly.messages import Role, Snapshot
 from services.common.endpoint_sources import (
     RESOLVE_INTERVAL_S,
@@ -13,6 +12,7 @@ from services.common.endpoint_sources import (
     configured_endpoints,
     resolve_addresses,
 )
+from tests.support.clock import VirtualClock
 
 
 class Names:
