@@ -13,9 +13,10 @@ from orchestration.deployment.file import (
     ModelTier,
     SubDrafterTier,
 )
-from orchestration.deployment.security import router_security, service_security
+from orchestration.deployment.security import router_security, security_of
 from router.config import RouterSection, SpeculationConfig
 from services.common.config import Config, changed_values
+from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
 from services.sub_drafter.config import SubDrafterSection
@@ -216,7 +217,7 @@ def _replicas(
 ) -> tuple[ReplicaSpec, ...]:
     """Return the replicas of a tier, each with its own telemetry and the deployment's security and ports."""
     tier = deployment.tiers[role]
-    own = service_security(deployment.security, role)
+    own = security_of(deployment.security, certificate_name(role))
     security = {"security": own} if own else {}
     ports = {} if deployment.service_ports is None else {"ports": deployment.service_ports}
     return tuple(

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,12 @@ from orchestration.deployment.file import Deployment, RouterTier
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.security import controller_security
-from orchestration.local.discovery import publish_local_deployment
-from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.local.local_ray import (
+    local_ray,
+    prepare_environment,
+    publish_local_deployment,
+    temporary_folder,
+)
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.ray.controller_client import create_controller, get_result, stop_controller
 from services.common.model_source import model_folder
@@ -40,7 +44,6 @@ class LocalOptions:
     """Options of a local run.
 
     Attributes:
-        actors: Actor class of each tier.
         router: Module to run as the router.
         startup_timeout_s: Time limit for every replica, and then the router, to be ready.
         grace_s: Time that running streams get to finish at the stop.
@@ -114,7 +117,9 @@ def local_deployment(
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
     _require_free_ports(deployment.router)
-    _fetch_models(deployment)
+    for tier in (deployment.target, deployment.drafter):
+        if tier is not None:
+            model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
         try:
@@ -196,25 +201,17 @@ def _with_detail(replica: ReplicaStatus) -> str:
     return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
 
 
-@contextmanager
 def _router(
     deployment: Deployment, registry: str, folder: Path, options: LocalOptions
-) -> Iterator[ServiceProcess]:
+) -> AbstractContextManager[ServiceProcess]:
+    """Run a router of the deployment until the block ends."""
     config = folder / "router.yaml"
     content = router_config(deployment, registry, options.startup_timeout_s, options.grace_s)
     config.write_text(yaml.safe_dump(content), encoding="utf-8")
     command = (options.router, "--config", str(config))
-    with service_process(
+    return service_process(
         command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
-    ) as process:
-        yield process
-
-
-def _fetch_models(deployment: Deployment) -> None:
-    """Download the models before anything is started, so that no start timeout includes it."""
-    for tier in (deployment.target, deployment.drafter):
-        if tier is not None:
-            model_folder(tier.model)
+    )
 
 
 def _require_free_ports(router: RouterTier) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 
 from fly.errors import ConfigError, NotReady, describe
-from orchestration.local.discovery import find_local_deployment
-from orchestration.local.local_ray import TOKEN, set_import_path
+from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"

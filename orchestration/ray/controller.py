@@ -45,12 +45,7 @@ class Controller:
     ) -> None:
         """Restore the state of an earlier controller, if there was one, and serve the registry.
 
-        Args:
-            name: Name of the deployment.
-            host: Interface that the registry listens at; None for the node's own address.
-            config: Port and advertised host of the registry.
-            actors: Actor class of each tier.
-            security: Security section of the controller, from `controller_security`.
+        The arguments are those of `create_controller`.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._host = host or node_address()

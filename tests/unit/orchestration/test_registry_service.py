@@ -5,7 +5,7 @@ import pytest
 
 from fly.messages import Endpoint, Role
 from orchestration.control.registry import Registry, registry_service
-from protos.flyserve.v1 import registry_pb2
+from protos.flyserve.v1 import common_pb2, registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from services.common.channel import open_channel
 from services.common.host import Host
@@ -37,7 +37,7 @@ async def test_list_returns_the_current_snapshot(registry: Registry, channel: gr
     registry.publish((target("h:1"),))
     response = await RegistryStub(channel).List(registry_pb2.ListRequest())
     assert listed(response.snapshot) == {"target-0": ("h:1", 1, False)}
-    assert response.snapshot.endpoints[0].role == registry_pb2.ROLE_TARGET
+    assert response.snapshot.endpoints[0].role == common_pb2.ROLE_TARGET
 
 
 async def test_watch_streams_the_current_and_every_later_snapshot(
