@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from fly.errors import FieldViolation, InvalidRequest
 from router.http.unsupported import UNSUPPORTED, drop_unsupported
-from services.common.model_faults import MESSAGE_PREFIX, field_names, nearest
+from services.common.model_faults import MESSAGE_PREFIX, nearest, section_at
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -74,5 +74,6 @@ def _name(part: str) -> str:
 
 def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     further = UNSUPPORTED if len(location) == 1 else ()
-    near = nearest(str(location[-1]), (*field_names(model, location), *further))
+    fields = getattr(section_at(model, location), "model_fields", {})
+    near = nearest(str(location[-1]), (*fields, *further))
     return f", did you mean {near}?" if near else ""

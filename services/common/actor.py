@@ -17,7 +17,6 @@ class ServiceActor:
     The process ends when the service has failed.
 
     Attributes:
-        role: Tier of the replica.
         follower: Class of the actors that share a replica with this one; None if the tier cannot be shared.
         followers: Handles of the followers, in order of their ranks.
     """

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from fly.errors import ConfigError
-from services.common.model_faults import MESSAGE_PREFIX, nearest
+from services.common.model_faults import MESSAGE_PREFIX, nearest, section_at, section_of
 
 
 class Config(BaseModel):
@@ -40,12 +40,6 @@ AutoSwitch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_name_switc
 """A feature that is on, off, or decided by the program."""
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section class of a key's type; that of an optional section is the section itself."""
-    options = (annotation, *getattr(annotation, "__args__", ()))
-    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
-
-
 def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield the dotted name and the declaration of every key, those of nested sections included."""
     for name, field in section.model_fields.items():
@@ -72,12 +66,7 @@ class OneOf:
 
 
 def parse(model: type[C], data: Any, source: str) -> C:
-    """Build a configuration from plain data.
-
-    Args:
-        model: The section.
-        data: Mappings and scalars, as YAML gives them.
-        source: Where the data comes from, for messages.
+    """Build a configuration from mappings and scalars, as YAML gives them; `source` names their origin.
 
     Raises:
         ConfigError: In one line: the key, the value found and the limit, for every fault.
@@ -137,14 +126,10 @@ def _keeps_secrets(model: type[BaseModel]) -> bool:
 
 
 def _explain_unknown(model: type[BaseModel], location: tuple[Any, ...]) -> str:
-    """Say why a key is not accepted: it is reserved, or unknown; then name the nearest key."""
-    section: type[BaseModel] | None = model
-    for part in location[:-1]:
-        field = section.model_fields.get(part) if section is not None else None
-        section = section_of(field.annotation) if field is not None else None
-    name, keys = str(location[-1]), list(section.model_fields) if section is not None else []
-    reserved = section.reserved if section is not None and issubclass(section, Config) else {}
-    if name in reserved:
+    """Explain why a key is not accepted: it is reserved, or unknown; then name the nearest key."""
+    section, name = section_at(model, location), str(location[-1])
+    if name in (reserved := getattr(section, "reserved", {})):
         return f"cannot be set here: {reserved[name]}"
+    keys = [] if section is None else list(section.model_fields)
     near = nearest(name, keys)
     return "unknown key" + (f", did you mean {near!r}?" if near else f", one of {', '.join(sorted(keys))}")

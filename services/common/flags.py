@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fly.errors import ConfigError
-from services.common.config import Config, leaves, parse, read_yaml, section_of
+from services.common.config import Config, leaves, parse, read_yaml
+from services.common.model_faults import section_of
 
 C = TypeVar("C", bound=Config)
 EXIT_BAD_INPUT = 2
@@ -45,11 +46,10 @@ def configure(config_class: type[C], summary: str, arguments: Sequence[str] | No
     file: Path | None = given.pop("config", None)
     try:
         data = {} if file is None else read_yaml(file) or {}
-        if not isinstance(data, dict):
-            raise ConfigError(f"{file}: must be a mapping of keys, found {type(data).__name__}")
-        # NOTE: a section first, then its keys, in whatever order the flags are given.
-        for key, value in sorted(given.items(), key=lambda item: item[0].count(".")):
-            _set(data, key.split("."), value)
+        if isinstance(data, dict):
+            # NOTE: a section first, then its keys, in whatever order the flags are given.
+            for key, value in sorted(given.items(), key=lambda item: item[0].count(".")):
+                _set(data, key.split("."), value)
         return parse(config_class, data, "flags" if file is None else str(file))
     except ConfigError as error:
         fail(str(error))

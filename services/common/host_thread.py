@@ -13,26 +13,21 @@ _ANY_PORT = 1
 
 
 class HostThread:
-    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on.
-
-    Attributes:
-        host: The host, which serves until it is stopped.
-        loop: Its event loop.
-    """
+    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on."""
 
     def __init__(
         self, build: Callable[[], Awaitable[Host]], on_failure: Callable[[], None] | None = None
     ) -> None:
         """Build the host on its loop and start it; raise what building raises.
 
-        Args:
-            build: Builds the host.
-            on_failure: Called on the loop after a host that failed has been drained.
+        `on_failure` is called on the loop after a host that failed has been drained.
         """
+        import uvloop
+
         self._on_failure = on_failure
         self._stopping = threading.Lock()
         self._watch: asyncio.Task[None] | None = None
-        self.loop = _new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.host: Host
         self._thread = threading.Thread(target=self.loop.run_forever, name="grpc-host", daemon=True)
         self._thread.start()
@@ -74,12 +69,6 @@ class HostThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()
 
 
 def interface_towards(address: str) -> str:

@@ -10,12 +10,22 @@ MESSAGE_PREFIX = "Value error, "
 """Prefix that pydantic adds to the messages of a model's own validators."""
 
 
-def field_names(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """Return the names that the section of a fault has, such as those of `limits` for `limits.choces`."""
-    section: Any = model
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in the type of a field, such as an optional section or a list of sections."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = map(section_of, getattr(annotation, "__args__", ()))
+    return next((section for section in inner if section is not None), None)
+
+
+def section_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the section of a fault, such as that of `limits` for `limits.choces`; None if there is none."""
+    section: type[BaseModel] | None = model
     for part in location[:-1]:
-        section = section if isinstance(part, int) else _section(section, part)
-    return list(getattr(section, "model_fields", {}))
+        if section is not None and not isinstance(part, int):
+            field = section.model_fields.get(part)
+            section = None if field is None else section_of(field.annotation)
+    return section
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
@@ -24,15 +34,3 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     begun = [candidate for candidate in known if len(name) > 1 and candidate.startswith(name)]
     near = begun or difflib.get_close_matches(name, known, n=1)
     return near[0] if near else None
-
-
-def _section(model: Any, name: str) -> Any:
-    """Return the model of a field; for an optional one or a list of models, that model."""
-    field = getattr(model, "model_fields", {}).get(name)
-    candidates = [field.annotation] if field is not None else []
-    while candidates:
-        candidate = candidates.pop()
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-        candidates += getattr(candidate, "__args__", ())
-    return None

@@ -15,8 +15,6 @@ class DraftResult:
     """A draft and its cost.
 
     Attributes:
-        tokens: Token ids in order.
-        forwards: Forwards of the model.
         sub_drafter_tokens: Tokens that the sub-drafter supplied.
         distributions: The distribution of each token, if the target needs it (coupling `rejection`).
     """

@@ -19,7 +19,6 @@ class EngineSequence(ReplicatedSequence):
 
     Attributes:
         opening: The parameters that its stream was opened with.
-        slot: Its slot in KV memory.
     """
 
     def __init__(

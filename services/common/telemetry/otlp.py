@@ -24,11 +24,7 @@ NOTE: a span has up to 128 events of about 0.6 KB each, so a full queue takes ab
 
 
 class SpanExport:
-    """The SDK's tracing pipeline of one process.
-
-    Attributes:
-        tracer: Starts spans.
-    """
+    """The SDK's tracing pipeline of one process."""
 
     def __init__(self, exporter: SpanExporter, config: TelemetryConfig, role: str) -> None:
         """Sample a share of the requests at the router; services record what their callers sampled."""

@@ -17,7 +17,6 @@ class BlockAllocator:
     A slot that is about to write into shared blocks gets copies of its own first (copy on write).
 
     Attributes:
-        max_sequences: Largest number of open sequences.
         kv_capacity: Token positions in total, in whole blocks.
     """
 
@@ -88,8 +87,8 @@ class BlockAllocator:
             self._tables[slot] += self._take(num_missing)
         return True
 
-    def share(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
-        """As `KvAllocator.copy_prefix`: share whole blocks, and copy the last one if it is partly filled."""
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        """As `KvAllocator`: share whole blocks, and copy the last one if it is partly filled."""
         num_shared, rest = divmod(num_tokens, BLOCK_TOKENS)
         if rest and not self._free:
             return False

@@ -10,40 +10,26 @@ from torch import Tensor
 from fly.blocks import BLOCK_TOKENS
 from services.engine.base import KvSlot
 from services.engine.memory.block_allocator import Block, BlockAllocator
-from services.engine.memory.memory_stats import DelegatedMemoryStats
 
 
-class PagedKvCache(DelegatedMemoryStats):
+class PagedKvCache(BlockAllocator):
     """One tensor (positions, 2, heads, dim) per layer, in blocks that slots share; a `KvCache`.
 
     A layer's tensor is created at full size when the layer first writes, with the shape of the model's rows.
     """
 
     def __init__(self, kv_tokens: int, max_sequences: int, dtype: torch.dtype | None = None) -> None:
+        super().__init__(kv_tokens, max_sequences, self._copy_block)
         self.dtype = dtype
-        self._allocator = BlockAllocator(kv_tokens, max_sequences, self._copy_block)
-        super().__init__(self._allocator)
         self._layers: dict[int, Tensor] = {}
         self._rows: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedKvCache":
         return PagedKvCache(kv_tokens, max_sequences, self.dtype)
 
-    def allocate(self, num_tokens: int) -> KvSlot | None:
-        return self._allocator.allocate(num_tokens)
-
-    def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
-        return self._allocator.resize(slot, num_tokens, start)
-
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
-        return self._allocator.share(source, slot, num_tokens)
-
-    def retire(self, slot: KvSlot, num_tokens: int) -> None:
-        self._allocator.retire(slot, num_tokens)
-
     def free(self, slot: KvSlot) -> None:
         self._rows.pop(slot, None)
-        self._allocator.free(slot)
+        super().free(slot)
 
     def store(
         self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
@@ -65,7 +51,7 @@ class PagedKvCache(DelegatedMemoryStats):
 
     def _rows_of(self, slot: KvSlot, device: torch.device) -> Tensor:
         """Return the rows of the slot's positions, (positions,), equal in every layer; cached per table."""
-        table = self._allocator.table(slot)
+        table = self.table(slot)
         cached = self._rows.get(slot)
         if cached is not None and cached[0] is table:
             return cached[1]

@@ -9,12 +9,14 @@ from services.engine.base import ForwardInput, KvAllocator
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sharding.operations import (
     OPERATIONS,
+    GroupPlan,
     MemoryDiverged,
     Operation,
     RecordingAllocator,
+    decode,
+    encode,
     replay,
 )
-from services.engine.sharding.plan_codec import GroupPlan, decode, encode
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 operations = st.builds(
