@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from fly.presets import PRESETS
 from orchestration.deployment.file import Deployment
-from services.common.model_faults import section_of
+from services.common.config import section_of
 
 FOLDER = Path(__file__).parent.parent / "helm"
 OUTPUT = FOLDER / "flyserve" / "values.schema.json"

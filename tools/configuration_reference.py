@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from orchestration.deployment import reserved
 from orchestration.deployment.file import Deployment
-from services.common.model_faults import section_of
+from services.common.config import section_of
 from tools.chart_schema import SETTLED, plain_schemas
 
 OUTPUT = Path(__file__).parent.parent / "docs" / "configuration.md"

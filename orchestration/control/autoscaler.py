@@ -209,9 +209,7 @@ class Autoscaler:
 def tier_demand(instances: Iterable[Instance], max_sequences: int) -> Demand | None:
     """Return the load of a tier's replicas; None while none of them serves, or one has not reported yet.
 
-    Args:
-        instances: Instances of the tier. Those that are starting or do not answer count as empty.
-        max_sequences: Sequences that one replica can hold.
+    Instances that are starting or do not answer count as empty; a replica can hold `max_sequences`.
     """
     by_phase = {phase: [i.load for i in instances if i.phase is phase] for phase in _LOADED_PHASES}
     serving, draining = by_phase[Phase.READY], by_phase[Phase.DRAINING]

@@ -100,12 +100,10 @@ class DeploymentManager:
             await self._executor.close()
 
     async def apply(self, deployment: Deployment, source: str, replaces: bool = False) -> Report:
-        """Make a deployment the desired one.
+        """Make a deployment with absolute model folders the desired one.
 
-        Args:
-            deployment: With absolute model folders.
-            source: The file that it was read from, to show to people.
-            replaces: Replace a deployment of this name even if it was read from another file.
+        `source` is the file that it was read from, to show to people. With `replaces` it may replace a
+        deployment of this name that was read from another file.
 
         Raises:
             ConfigError: It cannot be applied in place, or another one has this name.

@@ -62,11 +62,8 @@ def temporary_folder() -> Iterator[Path]:
 def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
-    Args:
-        num_cpus: Logical CPUs that actors may request in all; may exceed the machine's.
-        marks: Resources that mark nodes; this machine offers all of them.
-        folder: Folder for sockets and logs.
-        verbose: Print the services' logs.
+    The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
+    `folder` holds sockets and logs, and `verbose` prints the services' logs.
     """
     import ray
 

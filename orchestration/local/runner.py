@@ -3,7 +3,6 @@
 import importlib.util
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -28,6 +27,7 @@ from orchestration.local.local_ray import (
 )
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.ray.controller_client import create_controller, get_result, stop_controller
+from services.common.host_thread import bind_fault
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1
@@ -78,10 +78,7 @@ class LocalDeployment:
 
     def status(self) -> tuple[ReplicaStatus, ...]:
         """Return the status of every replica."""
-        replicas: tuple[ReplicaStatus, ...] = get_result(
-            self._controller.status.remote(), _ANSWER_TIMEOUT_S
-        ).replicas
-        return replicas
+        return tuple(get_result(self._controller.status.remote(), _ANSWER_TIMEOUT_S).replicas)
 
     def wait(self) -> None:
         """Wait until a signal interrupts.
@@ -100,13 +97,8 @@ def local_deployment(
 ) -> Iterator[LocalDeployment]:
     """Start a deployment on this machine; stop it in reverse order when the block ends.
 
-    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
-
-    Args:
-        deployment: With absolute model folders.
-        on_progress: Receives the status of every replica while they start.
-        options: Options of the run.
-        source: The file that it was read from, to show to people.
+    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block. The model folders must
+    be absolute; `source` is the file that the deployment was read from, to show to people.
 
     Raises:
         ConfigError: The router's port is in use.
@@ -185,7 +177,9 @@ def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress,
             if replica.state is ReplicaState.FAILED:
                 raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
         missing = [
-            _with_detail(replica) for replica in status.replicas if replica.state is not ReplicaState.READY
+            f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
+            for replica in status.replicas
+            if replica.state is not ReplicaState.READY
         ]
         if status.replicas and not missing:
             return
@@ -195,10 +189,6 @@ def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress,
                 + ", ".join(missing)
             )
         time.sleep(_POLL_S)
-
-
-def _with_detail(replica: ReplicaStatus) -> str:
-    return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
 
 
 def _router(
@@ -216,18 +206,9 @@ def _router(
 
 def _require_free_ports(router: RouterTier) -> None:
     """Check the ports before anything is started; the router fails by itself if one is taken later."""
-    _require_free_port("grpc_port", router.host, router.grpc_port)
-    if router.http_port is not None:
-        _require_free_port("http_port", router.host, router.http_port)
-
-
-def _require_free_port(name: str, host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
+    for name, port in (("grpc_port", router.grpc_port), ("http_port", router.http_port)):
+        if port is not None and (fault := bind_fault(router.host, port)):
             raise ConfigError(
-                f"router.{name}: {host}:{port} cannot be bound: {error.strerror};"
+                f"router.{name}: {router.host}:{port} cannot be bound: {fault};"
                 " stop the process that listens there, or choose another port; 0 takes a free one"
-            ) from None
+            )

@@ -15,7 +15,7 @@ from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import Replica
-from services.common.backoff import Backoff
+from services.common.channel import Backoff
 from services.common.streams import DrafterStream
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from fly.errors import FieldViolation, InvalidRequest
 from router.http.unsupported import UNSUPPORTED, drop_unsupported
-from services.common.model_faults import MESSAGE_PREFIX, nearest, section_at
+from services.common.config import MESSAGE_PREFIX, nearest, section_at
 
 M = TypeVar("M", bound=BaseModel)
 

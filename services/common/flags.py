@@ -13,8 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fly.errors import ConfigError
-from services.common.config import Config, leaves, parse, read_yaml
-from services.common.model_faults import section_of
+from services.common.config import Config, leaves, parse, read_yaml, section_of
 
 C = TypeVar("C", bound=Config)
 EXIT_BAD_INPUT = 2

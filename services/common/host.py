@@ -79,15 +79,12 @@ class SidecarServer(Protocol):
     @property
     def url(self) -> str:
         """Return its URL; known after `start`."""
-        ...
 
     async def start(self) -> None:
         """Bind and serve; raise ConfigError if the address cannot be bound."""
-        ...
 
     async def drain(self, grace_s: float) -> None:
         """Accept no new requests, cancel running ones after `grace_s`; a second call may shorten that."""
-        ...
 
 
 class Host:

@@ -71,6 +71,17 @@ class HostThread:
         self.loop.close()
 
 
+def bind_fault(host: str, port: int) -> str | None:
+    """Return the reason why a server cannot listen at this address; None if it can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
 def interface_towards(address: str) -> str:
     """Return this machine's address on the route to `host:port`; nothing is sent.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fly.messages import Draft, ProposalCounts
 from fly.sequence import TokenSequence
-from services.drafter.base import Proposer
 from services.drafter.cost_model import SpeculationBenefit
+from services.drafter.drafting import Proposer
 from services.drafter.local_proposer import LocalProposer
 from services.engine.sequence import EngineSequence
 

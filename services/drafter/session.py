@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
-from services.drafter.base import SubDrafterSession
-from services.drafter.drafting import Drafting, DraftResult
+from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
 from services.engine.engine import Engine
 from services.engine.future import IdleJob
 from services.engine.sequence import EngineSequence

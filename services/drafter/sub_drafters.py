@@ -13,14 +13,13 @@ import grpc
 from fly.errors import FlyServeError, NotReady
 from fly.messages import Open, Role, Snapshot
 from fly.sequence import TokenSequence
-from services.common.backoff import Backoff
-from services.common.channel import open_channel
+from services.common.channel import Backoff, open_channel
 from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
 from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
-from services.drafter.base import SubDrafterSession
 from services.drafter.cost_model import SpeculationBenefit
+from services.drafter.drafting import SubDrafterSession
 from services.drafter.remote_proposer import SNIPPET_TOKENS, ProposalRequest, RemoteProposer
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from services.common.model_faults import section_of
+from services.common.config import section_of
 from tools.chart_schema import plain_schemas
 
 STRINGS = ("keys.yaml", "http://127.0.0.1:4317", "5100-5199", "other")

@@ -14,8 +14,7 @@ from fly.speculation import Speculation
 from fly.types import FlyRule, Mode, ResponseLimits
 from router.generation.round import make_evidence
 from router.text.tokenizer import Tokenizer
-from services.drafter.base import Proposer
-from services.drafter.drafting import draft
+from services.drafter.drafting import Proposer, draft
 from services.engine.base import Job, KvSlot, Runner
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner

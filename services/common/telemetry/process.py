@@ -3,9 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from fly.errors import ConfigError
 from fly.version import VERSION
@@ -13,12 +21,10 @@ from services.common.telemetry.config import TelemetryConfig
 
 if TYPE_CHECKING:
     from services.common.telemetry.otlp import SpanExport
-import threading
-from typing import Any
-
-from prometheus_client import start_http_server
 
 logger = logging.getLogger(__name__)
+
+_PORT_POLL_S = 0.2
 
 
 class MetricsServer:
@@ -56,9 +62,6 @@ def _bind(registry: CollectorRegistry, interface: str, ports: range) -> tuple[An
     raise ConfigError(f"telemetry.metrics_port: {place} cannot be bound: {reason}")
 
 
-_PORT_POLL_S = 0.2
-
-
 class Telemetry:
     """The registry and the tracer in which the parts of a process record their work.
 
@@ -74,7 +77,12 @@ class Telemetry:
         self._server: MetricsServer | None = None
         self._waiting: asyncio.Task[None] | None = None
         self.registry, self._num_tasks = process_metrics(role, config.replica)
-        self._spans = _export_spans(config, role)
+        self._spans: SpanExport | None = None
+        if config.otlp_endpoint is not None:
+            # OpenTelemetry is loaded only where there is a collector.
+            from services.common.telemetry.otlp import export_spans
+
+            self._spans = export_spans(config.otlp_endpoint, config, role)
         self.tracer = None if self._spans is None else self._spans.tracer
         self.metrics_address = ""
 
@@ -138,12 +146,3 @@ def process_metrics(role: str, replica: str) -> tuple[CollectorRegistry, Gauge]:
         registry=registry,
     )
     return registry, tasks
-
-
-def _export_spans(config: TelemetryConfig, role: str) -> "SpanExport | None":
-    if config.otlp_endpoint is None:
-        return None
-    # OpenTelemetry is loaded only where there is a collector.
-    from services.common.telemetry.otlp import export_spans
-
-    return export_spans(config.otlp_endpoint, config, role)

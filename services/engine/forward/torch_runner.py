@@ -97,10 +97,8 @@ def load_runner(
 ) -> TorchRunner:
     """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
-    Args:
-        config: Model, memory and device.
-        shards: Ranks of the process group that share the model; every rank must call this function.
-        when_loaded: Called after the weights are loaded, before the first forward.
+    Every one of the `shards` ranks that share the model must call this function. `when_loaded` is called
+    after the weights are loaded, before the first forward.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.

@@ -93,13 +93,9 @@ def _with_logprobs(scores: Scores, raw: Tensor, item: ForwardInput) -> Scores:
 def _logprobs(
     logits: Tensor, choices: Sequence[int], drafts: Sequence[int], count: int
 ) -> tuple[PositionLogprobs, ...]:
-    """Return log-probabilities of each row's draft, choice and most likely tokens, from raw logits.
+    """Return log-probabilities of each row's draft, choice and `count` most likely tokens.
 
-    Args:
-        logits: (rows, vocabulary), raw.
-        choices: Chosen token of each row.
-        drafts: Draft of each row, -1 for none.
-        count: Number of most likely tokens.
+    The logits are raw, (rows, vocabulary); a draft of -1 stands for none.
     """
     total = logits.logsumexp(-1)
     wanted = torch.tensor([choices, [max(0, draft) for draft in drafts]], device=logits.device).T

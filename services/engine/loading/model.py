@@ -95,7 +95,8 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
-                attn_implementation=_reference_attention(config),
+                # Eager where SDPA cannot compute the model (sinks, soft-capping).
+                attn_implementation="sdpa" if model_class(config)._supports_sdpa else "eager",
                 distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
                 generation_config=unused,  # the router reads the folder's own
                 ignore_mismatched_sizes=True,  # reported by _check_report, with the sizes
@@ -126,11 +127,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-
-
-def _reference_attention(config: Any) -> str:
-    """Return the attention of transformers to compare with: eager where SDPA cannot (sinks, soft-capping)."""
-    return "sdpa" if model_class(config)._supports_sdpa else "eager"
 
 
 def _some(keys: Any, limit: int = 5) -> str:

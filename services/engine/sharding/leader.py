@@ -14,7 +14,7 @@ from services.engine.config import ModelConfig, StartFollowers
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.architecture import read_config
 from services.engine.sharding.group import ShardGroup
-from services.engine.sharding.operations import GroupPlan, RecordingAllocator, encode
+from services.engine.sharding.plans import GroupPlan, RecordingAllocator, encode
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvAllocator
 from services.engine.memory.kv_cache import ContiguousKvCache
-from services.engine.sharding.operations import (
+from services.engine.sharding.plans import (
     OPERATIONS,
     GroupPlan,
     MemoryDiverged,

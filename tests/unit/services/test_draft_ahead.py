@@ -15,7 +15,7 @@ from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling
-from services.drafter.base import SubDrafterSession
+from services.drafter.drafting import SubDrafterSession
 from services.drafter.session import DraftingLimits, DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence

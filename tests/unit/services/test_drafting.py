@@ -10,8 +10,7 @@ from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling
-from services.drafter.base import Proposer
-from services.drafter.drafting import DraftResult, draft
+from services.drafter.drafting import DraftResult, Proposer, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner

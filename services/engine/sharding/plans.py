@@ -1,4 +1,4 @@
-"""Operations on KV memory: recorded by the leader, replayed by the followers to keep memory equal."""
+"""Plans of a sharded model: operations on KV memory, then rows of a forward; encoded as plain integers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
