@@ -21,10 +21,8 @@ _ANSWER_TIMEOUT_S = 5.0
 def ray_connection(name: str, ray_address: str | None) -> Iterator[None]:
     """Connect to the Ray cluster of a deployment until the block ends.
 
-    Args:
-        name: Name of the deployment.
-        ray_address: host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
-            else the Ray node on this machine.
+    `ray_address` is host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
+    else the Ray node on this machine.
 
     Raises:
         ConfigError: Ray is not installed, or its token is missing or wrong.
