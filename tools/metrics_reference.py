@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Metric
 from fly.messages import Load, Role
 from router.metrics import RouterMetrics
 from services.common.telemetry.process import process_metrics
-from services.drafter.metrics import DrafterMetrics
-from services.sub_drafter.metrics import SubDrafterMetrics
-from services.target.metrics import TargetMetrics
+from services.drafter.servicer import DrafterMetrics
+from services.sub_drafter.servicer import SubDrafterMetrics
+from services.target.servicer import TargetMetrics
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "telemetry.md"
 _BEGIN, _END = "<!-- metrics: generated, see the last section -->", "<!-- end of metrics -->"

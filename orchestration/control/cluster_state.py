@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fly.messages import Endpoint, Load
+from fly.messages import Endpoint
 from orchestration.control.instances import Instance, InstanceKey, Phase, ReplicaHistory
 from orchestration.deployment.plan import ReplicaSpec
 
@@ -40,7 +40,7 @@ class ClusterState:
 
     def mark_draining(self, key: InstanceKey, now: float) -> None:
         """Record that an instance takes no new sequences from now on."""
-        self._enter(key, Phase.DRAINING, now)
+        self.record(key, phase=Phase.DRAINING, since=now)
 
     def mark_for_replacement(self, key: InstanceKey) -> None:
         """Record that an instance must be replaced, on another node if possible."""
@@ -48,17 +48,10 @@ class ClusterState:
         self.instances[key] = replace(instance, is_marked_for_replacement=True)
         self.histories[key.replica] = replace(self.history(key.replica), avoid=instance.node)
 
-    def record_node(self, key: InstanceKey, node: str) -> None:
-        """Record the id of the node that an instance runs on, or is meant for."""
-        self._change(key, node=node)
-
-    def record_waiting(self, key: InstanceKey, reason: str) -> None:
-        """Record the reason why an instance cannot start yet."""
-        self._change(key, waiting_for=reason)
-
-    def record_load(self, key: InstanceKey, load: Load) -> None:
-        """Record the present load of an instance."""
-        self._change(key, load=load)
+    def record(self, key: InstanceKey, **fields: object) -> None:
+        """Record what was observed of an instance: its node, its load, the reason why it cannot start yet."""
+        if key in self.instances:
+            self.instances[key] = replace(self.instances[key], **fields)  # type: ignore[arg-type]
 
     def mark_ready(self, key: InstanceKey, address: str, now: float) -> None:
         """Record that an instance serves at `address`."""
@@ -66,8 +59,8 @@ class ClusterState:
         if instance is None or instance.phase in (Phase.DRAINING, Phase.LOST):
             return
         if instance.phase is not Phase.READY:
-            self._enter(key, Phase.READY, now)
-        self._change(key, address=address, waiting_for="")
+            self.record(key, phase=Phase.READY, since=now)
+        self.record(key, address=address, waiting_for="")
         history = self.history(key.replica)
         if history.fault or history.avoid:
             self.histories[key.replica] = replace(history, fault="", is_rejection=False, avoid="")
@@ -76,14 +69,14 @@ class ClusterState:
         """Record that an instance, which served before, does not answer."""
         instance = self.instances.get(key)
         if instance is not None and instance.phase is Phase.READY:
-            self._enter(key, Phase.UNREACHABLE, now)
+            self.record(key, phase=Phase.UNREACHABLE, since=now)
 
     def mark_lost(self, key: InstanceKey, fault: str, now: float, is_rejection: bool = False) -> None:
         """Record that an instance will not serve again; the next one may start after a growing delay."""
         instance = self.instances.get(key)
         if instance is None or instance.phase is Phase.LOST:
             return
-        self._enter(key, Phase.LOST, now)
+        self.record(key, phase=Phase.LOST, since=now)
         if instance.phase is Phase.DRAINING:
             return
         history = self.history(key.replica)
@@ -119,11 +112,3 @@ class ClusterState:
             for key, instance in sorted(self.instances.items())
             if instance.is_listed
         )
-
-    def _enter(self, key: InstanceKey, phase: Phase, now: float) -> None:
-        if key in self.instances:
-            self.instances[key] = replace(self.instances[key], phase=phase, since=now)
-
-    def _change(self, key: InstanceKey, **fields: object) -> None:
-        if key in self.instances:
-            self.instances[key] = replace(self.instances[key], **fields)  # type: ignore[arg-type]

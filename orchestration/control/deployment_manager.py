@@ -14,15 +14,14 @@ from orchestration.control.autoscaler import Autoscaler
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.executor import Executor, Fleet
 from orchestration.control.instances import Instance, Phase
-from orchestration.control.placement import NodeList, choose_node
+from orchestration.control.placement import NodeList, choose_members, choose_node
 from orchestration.control.reconciler import Start, apply, decide
 from orchestration.control.registry import Registry
 from orchestration.control.state_store import DocumentStorage, PersistedState, StateStore
-from orchestration.deployment.diff import Change, Report, changes, require_possible
+from orchestration.deployment.diff import Change, Report, changes, require_possible, require_same_tokens
 from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec, plan
-from orchestration.deployment.scaling import choose_members, keeping_replicas, with_replicas
-from orchestration.deployment.token_maps import require_same_tokens
+from orchestration.deployment.scaling import keeping_replicas, with_replicas
 from services.common.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -47,16 +46,7 @@ class DeploymentManager:
         actors: Mapping[Role, str],
         identity: Identity | None = None,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            name: Name of the deployment.
-            fleet: Where instances run.
-            storage: Durable storage of the state.
-            clock: For back-off and timeouts.
-            actors: Actor class of each tier.
-            identity: TLS identity for calls to instances; None calls in plaintext.
-        """
+        """Start nothing yet; without an `identity`, calls to instances are in plaintext."""
         self.name = name
         self.registry = Registry()
         self._fleet, self._clock, self._actors, self._identity = fleet, clock, actors, identity
@@ -110,12 +100,10 @@ class DeploymentManager:
             await self._executor.close()
 
     async def apply(self, deployment: Deployment, source: str, replaces: bool = False) -> Report:
-        """Make a deployment the desired one.
+        """Make a deployment with absolute model folders the desired one.
 
-        Args:
-            deployment: With absolute model folders.
-            source: The file that it was read from, to show to people.
-            replaces: Replace a deployment of this name even if it was read from another file.
+        `source` is the file that it was read from, to show to people. With `replaces` it may replace a
+        deployment of this name that was read from another file.
 
         Raises:
             ConfigError: It cannot be applied in place, or another one has this name.
@@ -236,7 +224,7 @@ class DeploymentManager:
         others = [other for other in self._cluster.instances.values() if other.key != instance.key]
         avoid = self._cluster.history(instance.spec.replica).avoid
         if (node := choose_node(instance.spec, self._nodes.nodes, others, avoid)) is not None:
-            self._cluster.record_node(instance.key, node.id)
+            self._cluster.record(instance.key, node=node.id)
 
     async def _is_persisted(self) -> bool:
         state = self._state.observing(self._cluster, self.registry.snapshot.generation)

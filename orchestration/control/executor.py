@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from fly.clock import Clock
 from fly.errors import describe
-from fly.messages import Load
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, InstanceKey, Node, Phase
-from orchestration.control.supervisor import InstanceHandle, supervise
+from orchestration.control.supervisor import InstanceHandle, Recorder, supervise
 from services.common.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -29,9 +28,7 @@ class Fleet(Protocol):
     async def start(self, instance: Instance, registry: str) -> InstanceHandle:
         """Start an instance on its node if that has room, else on any node, now or as soon as one has room.
 
-        Args:
-            instance: The instance to start.
-            registry: host:port of the registry, reachable from every node.
+        `registry` is host:port of the registry, reachable from every node.
         """
 
     async def adopt(self, instance: Instance) -> InstanceHandle | None:
@@ -53,15 +50,9 @@ class Executor:
         registry: str,
         identity: Identity | None = None,
     ) -> None:
-        """Start nothing yet.
+        """Start nothing yet; without an `identity`, calls to instances are in plaintext.
 
-        Args:
-            fleet: Where instances run.
-            cluster: Desired actions, and the record of what is observed.
-            clock: Clock of the cluster state's times.
-            wake: Called when an event may require a decision.
-            registry: host:port of the registry.
-            identity: TLS identity for calls to instances; None calls in plaintext.
+        `wake` is called when an event may require a decision; `clock` is that of the cluster state's times.
         """
         self._fleet, self._cluster, self._clock = fleet, cluster, clock
         self._wake, self._registry, self._identity = wake, registry, identity
@@ -109,7 +100,7 @@ class Executor:
 
     async def _supervise(self, key: InstanceKey) -> None:
         instance = self._cluster.instances[key]
-        observer = _Recorder(key, self._cluster, self._clock, self._wake)
+        recorder = Recorder(key, self._cluster, self._clock, self._wake)
         while True:
             try:
                 if key not in self._handles:
@@ -117,11 +108,11 @@ class Executor:
                     self._handles[key] = asyncio.create_task(start, name=f"start {key}")
                 # NOTE: shielded: without its handle, an instance that has begun to start cannot be stopped.
                 handle = await asyncio.shield(self._handles[key])
-                await supervise(handle, instance.role, observer, instance.address, self._identity)
+                await supervise(handle, instance.role, recorder, instance.address, self._identity)
             except Exception as error:
                 # NOTE: a fault in a library must not leave an instance unsupervised.
                 logger.exception("supervising %s failed", key)
-                observer.on_waiting(describe(error))
+                self._cluster.record(key, waiting_for=describe(error))
                 if self._handles[key].exception() is not None:
                     del self._handles[key]
                 await asyncio.sleep(_FAULT_RETRY_S)
@@ -144,13 +135,10 @@ class Executor:
             drain.cancel()
         if (start := self._handles.pop(key, None)) is not None:
             logger.info("stopping %s", key)
-            self._run(_stop_started(start), f"stop {key}")
-
-    def _run(self, stop: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(stop, name=name)
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)
-        task.add_done_callback(lambda task: self._wake())
+            task = asyncio.create_task(_stop_started(start), name=f"stop {key}")
+            self._stops.add(task)
+            task.add_done_callback(self._stops.discard)
+            task.add_done_callback(lambda task: self._wake())
 
 
 async def _completed(handle: InstanceHandle) -> InstanceHandle:
@@ -160,37 +148,3 @@ async def _completed(handle: InstanceHandle) -> InstanceHandle:
 async def _stop_started(start: "asyncio.Task[InstanceHandle]") -> None:
     """Stop an instance that was started or is being started."""
     await (await start).stop()
-
-
-class _Recorder:
-    """Records the events of one instance in the cluster state."""
-
-    def __init__(
-        self, key: InstanceKey, cluster: ClusterState, clock: Clock, wake: Callable[[], None]
-    ) -> None:
-        self._key, self._cluster, self._clock, self._wake = key, cluster, clock, wake
-
-    def on_placed(self, node: str) -> None:
-        self._cluster.record_node(self._key, node)
-        self._cluster.record_waiting(self._key, "")
-
-    def on_waiting(self, reason: str) -> None:
-        self._cluster.record_waiting(self._key, reason)
-
-    def on_ready(self, address: str) -> None:
-        before = self._cluster.instances.get(self._key)
-        self._cluster.mark_ready(self._key, address, self._clock.now())
-        if before is not None and before.phase is not Phase.READY:
-            self._wake()
-
-    def on_load(self, load: Load) -> None:
-        self._cluster.record_load(self._key, load)
-
-    def on_unreachable(self) -> None:
-        self._cluster.mark_unreachable(self._key, self._clock.now())
-        self._wake()
-
-    def on_lost(self, fault: str, is_rejection: bool) -> None:
-        logger.warning("%s is lost: %s", self._key, fault)
-        self._cluster.mark_lost(self._key, fault, self._clock.now(), is_rejection)
-        self._wake()

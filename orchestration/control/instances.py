@@ -34,9 +34,7 @@ class Instance:
     """One start of a replica; its spec never changes.
 
     Attributes:
-        spec: The spec that was started.
         generation: Number of this start of the replica; no two instances of a replica share one.
-        phase: Its phase.
         since: Clock reading at the start of this phase.
         address: host:port of its server, once known.
         node: Id of the node that was chosen for it, later of the node that it runs on; empty if unknown.

@@ -1,22 +1,21 @@
-"""Placement: list the nodes, and choose the node of the next instance."""
+"""Placement: choose the replicas of each tier, list the nodes, and choose the node of the next instance."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from fly.clock import Clock
-from orchestration.control.instances import Instance, Node
-from orchestration.deployment.plan import ReplicaSpec
+from fly.messages import Role
+from orchestration.control.instances import Instance, Node, Phase
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import Members, ReplicaSpec, replica_names
 
 _LIST_INTERVAL_S = 2.0
 _LIST_TIMEOUT_S = 2.0
 
 
 class NodeList:
-    """The nodes that are up, as listed last; for one event loop.
-
-    Attributes:
-        nodes: The latest list.
-    """
+    """The nodes that are up, as listed last; for one event loop."""
 
     def __init__(self, list_nodes: Callable[[], Awaitable[tuple[Node, ...]]], clock: Clock) -> None:
         self.nodes: tuple[Node, ...] = ()
@@ -42,11 +41,7 @@ def choose_node(
 ) -> Node | None:
     """Return a node with room for all actors of a replica: the fewest of its tier, then the most free CPUs.
 
-    Args:
-        spec: Spec of the replica.
-        nodes: Nodes that are up.
-        instances: All instances that take room.
-        avoid: Id of a node to choose only if there is no other.
+    The node with the id `avoid` is chosen only if there is no other.
 
     Returns:
         None if no node has room, judged by the instances of this deployment alone.
@@ -82,3 +77,33 @@ def shortage(spec: ReplicaSpec, nodes: Sequence[Node]) -> str:
         if largest < spec.resources.get(resource, 0.0) * spec.shards:
             return f"no node is large enough for {asked}: the largest has {largest:g}{words}"
     return f"no node has room for {asked} at present"
+
+
+def choose_members(deployment: Deployment, before: Members, instances: Collection[Instance]) -> Members:
+    """Return the replicas of each tier: the present ones, plus new ones or minus some.
+
+    Replicas that do not serve are removed first, then those with the least load, the last ones first. A new
+    replica gets a name under which nothing runs.
+    """
+    return {
+        role: _resized(role, before.get(role, ()), tier.replicas, [i for i in instances if i.role is role])
+        for role, tier in deployment.tiers.items()
+    }
+
+
+def _resized(
+    role: Role, before: tuple[str, ...], number: int, instances: Collection[Instance]
+) -> tuple[str, ...]:
+    if number <= len(before):
+        kept = sorted(before, key=lambda name: _keep_priority(name, instances), reverse=True)[:number]
+        return tuple(name for name in before if name in kept)
+    taken = {*before, *(instance.key.replica for instance in instances)}
+    free = (name for name in replica_names(role) if name not in taken)
+    return (*before, *itertools.islice(free, number - len(before)))
+
+
+def _keep_priority(replica: str, instances: Collection[Instance]) -> tuple[bool, int, int]:
+    """Return the priority of keeping a replica: whether it serves and stays, then its load."""
+    own = [i for i in instances if i.key.replica == replica and i.phase is Phase.READY]
+    is_lasting = any(not i.is_marked_for_replacement for i in own)
+    return is_lasting, sum(i.load.sequences + i.load.queued for i in own), sum(i.load.kv_used for i in own)

@@ -34,7 +34,6 @@ class Stop:
     """Stop the processes of an instance and remove it.
 
     Attributes:
-        key: The instance.
         fault: The reason, if this counts as a failure of the replica; else empty.
     """
 

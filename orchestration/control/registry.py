@@ -15,11 +15,7 @@ from services.common.host import Service
 
 
 class Registry:
-    """The current endpoints and their watchers; for one event loop.
-
-    Attributes:
-        snapshot: The snapshot that was published last.
-    """
+    """The current endpoints and their watchers; for one event loop."""
 
     def __init__(self, generation: int = 0) -> None:
         """Start with no endpoints; the first snapshot has the generation after `generation`."""

@@ -30,7 +30,6 @@ class PersistedState:
         snapshot: Generation of the registry's latest snapshot.
         starts: Number of times that a controller was started.
         instances: Instances that are starting, run or drain.
-        histories: Histories by replica.
     """
 
     # A document of another version is reported, not read in part.

@@ -28,15 +28,11 @@ class ReplicaStatus:
     """One replica, or an instance of it that drains.
 
     Attributes:
-        role: Its tier.
-        replica: Its name.
-        state: Its state.
         address: host:port while the registry lists it, else empty.
         generation: Number of times that it was started.
         detail: Its last fault, or the reason why it waits, in one line.
         remedy: How to fix that, in one line.
         node: Name of its node, to show to people.
-        load: The load that it reported last.
         since_s: Seconds that it has been in this state.
         is_current: Its spec is up to date; else it is being replaced.
     """
@@ -77,11 +73,8 @@ class DeploymentStatus:
     """A whole deployment.
 
     Attributes:
-        name: Name of the deployment.
         registry: host:port of the registry.
         controller_starts: Number of times that its controller was started.
-        tiers: Tiers in the order of their roles.
-        replicas: Replicas, tier by tier.
         notes: Other problems of the deployment, each with its remedy.
     """
 

@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from fly.clock import Clock
 from fly.messages import Load, Role
+from orchestration.control.cluster_state import ClusterState
+from orchestration.control.instances import InstanceKey, Phase
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
 from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
 from services.common.security.identity import Identity, certificate_name
+
+logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
 _LOAD_INTERVAL_S = 1.0
@@ -61,54 +67,63 @@ class InstanceHandle(Protocol):
         """Stop its processes; a second call does nothing. Never raises."""
 
 
-class InstanceObserver(Protocol):
-    """Receives the events of one instance."""
+class Recorder:
+    """Records the events of one instance in the cluster state."""
 
-    def on_placed(self, node: str) -> None: ...
+    def __init__(
+        self, key: InstanceKey, cluster: ClusterState, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        self._key, self._cluster, self._clock, self._wake = key, cluster, clock, wake
 
-    def on_waiting(self, reason: str) -> None: ...
+    def on_placed(self, node: str) -> None:
+        self._cluster.record(self._key, node=node, waiting_for="")
 
-    def on_ready(self, address: str) -> None: ...
+    def on_waiting(self, reason: str) -> None:
+        self._cluster.record(self._key, waiting_for=reason)
 
-    def on_load(self, load: Load) -> None: ...
+    def on_load(self, address: str, load: Load) -> None:
+        before = self._cluster.instances.get(self._key)
+        self._cluster.mark_ready(self._key, address, self._clock.now())
+        if before is not None and before.phase is not Phase.READY:
+            self._wake()
+        self._cluster.record(self._key, load=load)
 
-    def on_unreachable(self) -> None: ...
+    def on_unreachable(self) -> None:
+        self._cluster.mark_unreachable(self._key, self._clock.now())
+        self._wake()
 
-    def on_lost(self, fault: str, is_rejection: bool) -> None: ...
+    def on_lost(self, fault: str, is_rejection: bool) -> None:
+        logger.warning("%s is lost: %s", self._key, fault)
+        self._cluster.mark_lost(self._key, fault, self._clock.now(), is_rejection)
+        self._wake()
 
 
 async def supervise(
     handle: InstanceHandle,
     role: Role,
-    observer: InstanceObserver,
+    recorder: Recorder,
     address: str = "",
     identity: Identity | None = None,
 ) -> None:
-    """Follow an instance; return when it is lost.
+    """Follow an instance, at host:port `address` if already known; return when it is lost.
 
-    Args:
-        handle: Its processes.
-        role: Its tier.
-        observer: Receives its events.
-        address: host:port of its server, if already known.
-        identity: TLS identity for calls to it; None calls in plaintext.
+    Without an `identity`, calls to it are in plaintext.
     """
     while True:
         if address:
             async with aclosing(_loads(role, address, identity)) as loads:
                 async for load in loads:
-                    observer.on_ready(address)
-                    observer.on_load(load)
-            observer.on_unreachable()
+                    recorder.on_load(address, load)
+            recorder.on_unreachable()
             await asyncio.sleep(_RETRY_S)
         try:
-            observer.on_placed(await handle.node())
+            recorder.on_placed(await handle.node())
             address = await handle.address()
         except InstanceUnavailable as unavailable:
-            observer.on_waiting(str(unavailable))
+            recorder.on_waiting(str(unavailable))
             await asyncio.sleep(_RETRY_S)
         except (InstanceLost, InstanceRejected) as loss:
-            observer.on_lost(str(loss), isinstance(loss, InstanceRejected))
+            recorder.on_lost(str(loss), isinstance(loss, InstanceRejected))
             return
 
 

@@ -1,4 +1,4 @@
-"""Differences between a running deployment and a new file, key by key, and their effects. Pure."""
+"""Differences between a running deployment and a new file, key by key, and their effects."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 
 from fly.errors import ConfigError
 from orchestration.deployment.file import Deployment
+from services.common.token_map import token_map_hash
 
 _TIERS = ("target", "drafter", "sub_drafter")
 _ROUTER_KEYS = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
@@ -31,9 +32,6 @@ class Change:
 
     Attributes:
         key: Dotted name, as in the deployment file.
-        before: Value of the running deployment.
-        after: Value of the new file.
-        effect: Effect of applying it.
     """
 
     key: str
@@ -51,7 +49,6 @@ class Report:
 
     Attributes:
         is_new: No deployment of this name ran before.
-        changes: Keys that differ from the running deployment.
     """
 
     is_new: bool
@@ -101,3 +98,22 @@ def _effect(key: str, old: Any, new: Any) -> Effect:
 
 def _shown(value: Any) -> str:
     return "none" if value is None else "..." if isinstance(value, dict) else str(value)
+
+
+def require_same_tokens(before: Deployment, after: Deployment) -> None:
+    """Reject a target whose token map differs from that of the running routers.
+
+    Only folders that can be read here are compared; a router asks every target itself when it starts.
+
+    Raises:
+        ConfigError: The maps differ.
+        ModelError: A map cannot be read.
+    """
+    old, new = before.target.model, after.target.model
+    if old == new or not (old.is_dir() and new.is_dir()):
+        return
+    if (known := token_map_hash(old)) and (other := token_map_hash(new)) and known != other:
+        raise ConfigError(
+            f"target.model: {new} maps tokens to other ids than {old}, which the running routers use: end"
+            " the deployment first with flyserve down, or apply this under another name (key name)"
+        )

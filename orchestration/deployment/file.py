@@ -8,8 +8,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fly.errors import ConfigError
 from fly.messages import Role
-from orchestration.control.autoscaling_policy import Autoscaling
 from orchestration.deployment import reserved
+from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.security import located as located_security
 from router.config import RouterSection, SpeculationConfig
 from services.common.config import Config, OneOf, load_yaml

@@ -13,9 +13,10 @@ from orchestration.deployment.file import (
     ModelTier,
     SubDrafterTier,
 )
-from orchestration.deployment.security import router_security, service_security
+from orchestration.deployment.security import router_security, security_of
 from router.config import RouterSection, SpeculationConfig
 from services.common.config import Config, changed_values
+from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
 from services.sub_drafter.config import SubDrafterSection
@@ -87,11 +88,8 @@ def plan(
 ) -> tuple[ReplicaSpec, ...]:
     """Return the replicas of a deployment, sub-drafters first: drafters then find them already started.
 
-    Args:
-        deployment: With absolute model folders.
-        registry: host:port of the registry, where drafters find their sub-drafters.
-        actors: Class of each tier's actor.
-        members: As many as the deployment has replicas; absent, they are numbered from 0.
+    The model folders must be absolute. `members` has as many names as the deployment has replicas; absent,
+    they are numbered from 0. Drafters find their sub-drafters at `registry`, host:port.
     """
     names = members or first_members(deployment)
     sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER], names)
@@ -108,11 +106,8 @@ def router_config(
 ) -> dict[str, Any]:
     """Return the configuration of a router of this deployment, as plain data.
 
-    Args:
-        deployment: With absolute model folders.
-        registry: host:port of the registry.
-        start_timeout_s: Time that the router waits for the first target.
-        grace_s: Time that running requests have to finish when the router is stopped.
+    It waits `start_timeout_s` for the first target, and running requests have `grace_s` to finish when it is
+    stopped. The model folders must be absolute; `registry` is host:port.
     """
     return {
         **changed_values(deployment.router, RouterSection),
@@ -216,7 +211,7 @@ def _replicas(
 ) -> tuple[ReplicaSpec, ...]:
     """Return the replicas of a tier, each with its own telemetry and the deployment's security and ports."""
     tier = deployment.tiers[role]
-    own = service_security(deployment.security, role)
+    own = security_of(deployment.security, certificate_name(role))
     security = {"security": own} if own else {}
     ports = {} if deployment.service_ports is None else {"ports": deployment.service_ports}
     return tuple(
@@ -246,10 +241,10 @@ def _telemetry(deployment: Deployment, role: Role, replica: str) -> dict[str, An
     if not own:
         return {}
     own |= {"replica": replica, "waits_for_port": True}
+    index = 0
     if deployment.service_ports is None:
         index = int(replica.rpartition("-")[2])
-        own["metrics_port"] = metrics_port(telemetry, role, index)
     else:
-        own["metrics_port"] = metrics_port(telemetry, role, 0)
         own["metrics_ports"] = METRICS_PORTS_PER_TIER
+    own["metrics_port"] = metrics_port(telemetry, role, index)
     return {"telemetry": own}

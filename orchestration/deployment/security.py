@@ -25,11 +25,6 @@ def security_of(security: PublicSecurityConfig, name: str) -> dict[str, Any]:
     return {"tls": files}
 
 
-def service_security(security: PublicSecurityConfig, role: Role) -> dict[str, Any]:
-    """Return the section `security` of a replica."""
-    return security_of(security, certificate_name(role))
-
-
 def router_security(security: PublicSecurityConfig) -> dict[str, Any]:
     """Return the section `security` of a router, with the keys that only clients and probes need."""
     made = security_of(security, ROUTER)

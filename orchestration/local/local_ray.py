@@ -1,4 +1,4 @@
-"""A local Ray cluster of this process, with token authentication, removed without a trace at its end."""
+"""A local Ray cluster of this process, removed without a trace at its end; other processes discover it."""
 
 import logging
 import os
@@ -14,6 +14,11 @@ from orchestration.deployment.file import APPLICATION_ROOT
 
 if TYPE_CHECKING:
     import psutil
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+
+from fly.errors import ConfigError
 
 FOLDER_PREFIX = "flyserve-"
 TOKEN = "RAY_AUTH_TOKEN"
@@ -57,11 +62,8 @@ def temporary_folder() -> Iterator[Path]:
 def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
-    Args:
-        num_cpus: Logical CPUs that actors may request in all; may exceed the machine's.
-        marks: Resources that mark nodes; this machine offers all of them.
-        folder: Folder for sockets and logs.
-        verbose: Print the services' logs.
+    The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
+    `folder` holds sockets and logs, and `verbose` prints the services' logs.
     """
     import ray
 
@@ -114,3 +116,53 @@ def _end_remaining(processes: "list[psutil.Process]") -> None:
             with suppress(psutil.NoSuchProcess):
                 end(process)
         _, processes = psutil.wait_procs(processes, timeout=_EXIT_TIMEOUT_S)
+
+
+_FILE = "deployment.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDeploymentInfo:
+    """The information that other processes need to connect to a local deployment.
+
+    Attributes:
+        ray_address: host:port of Ray's GCS.
+        pid: Id of the process that runs the deployment.
+    """
+
+    name: str
+    ray_address: str
+    token: str
+    pid: int
+
+
+def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
+    """Write the info of this process's deployment to its temporary folder, which no other user can read."""
+    info = LocalDeploymentInfo(name=name, ray_address=ray_address, token=os.environ[TOKEN], pid=os.getpid())
+    (folder / _FILE).write_text(json.dumps(asdict(info)), encoding="utf-8")
+
+
+def find_local_deployment(name: str) -> LocalDeploymentInfo | None:
+    """Return the deployment of this name that this user runs on this machine; None if there is none.
+
+    Raises:
+        ConfigError: There are several.
+    """
+    found = [info for info in _running_deployments() if info.name == name]
+    if len(found) > 1:
+        pids = ", ".join(str(info.pid) for info in found)
+        raise ConfigError(
+            f"--name: {len(found)} local deployments have the name {name} (processes {pids}):"
+            " give each its own name (key name), or end all but one"
+        )
+    return found[0] if found else None
+
+
+def _running_deployments() -> Iterator[LocalDeploymentInfo]:
+    for file in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{_FILE}"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if file.parent.stat().st_uid != os.getuid():
+                continue
+            info = LocalDeploymentInfo(**json.loads(file.read_text(encoding="utf-8")))
+            os.kill(info.pid, 0)
+            yield info

@@ -93,12 +93,8 @@ def service_process(
 ) -> Iterator[ServiceProcess]:
     """Run `python -m <command>` until the block ends; enter the block when it is ready.
 
-    Args:
-        command: Module, then its flags.
-        environment: Environment of the process.
-        folder: Folder for its log, `<module>.log`.
-        timeout_s: Time limit for it to print `ready host:port` and the URLs of its other servers.
-        grace_s: Time between SIGTERM and SIGKILL at the end.
+    It has `timeout_s` to print `ready host:port` and the URLs of its other servers, and at the end `grace_s`
+    between SIGTERM and SIGKILL. Its log is `<module>.log` in `folder`.
 
     Raises:
         ConfigError: It ended; the message is its last line.

@@ -3,10 +3,9 @@
 import importlib.util
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,15 @@ from orchestration.deployment.file import Deployment, RouterTier
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.deployment.security import controller_security
-from orchestration.local.discovery import publish_local_deployment
-from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
+from orchestration.local.local_ray import (
+    local_ray,
+    prepare_environment,
+    publish_local_deployment,
+    temporary_folder,
+)
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.ray.controller_client import create_controller, get_result, stop_controller
+from services.common.host_thread import bind_fault
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1
@@ -40,7 +44,6 @@ class LocalOptions:
     """Options of a local run.
 
     Attributes:
-        actors: Actor class of each tier.
         router: Module to run as the router.
         startup_timeout_s: Time limit for every replica, and then the router, to be ready.
         grace_s: Time that running streams get to finish at the stop.
@@ -75,10 +78,7 @@ class LocalDeployment:
 
     def status(self) -> tuple[ReplicaStatus, ...]:
         """Return the status of every replica."""
-        replicas: tuple[ReplicaStatus, ...] = get_result(
-            self._controller.status.remote(), _ANSWER_TIMEOUT_S
-        ).replicas
-        return replicas
+        return tuple(get_result(self._controller.status.remote(), _ANSWER_TIMEOUT_S).replicas)
 
     def wait(self) -> None:
         """Wait until a signal interrupts.
@@ -97,13 +97,8 @@ def local_deployment(
 ) -> Iterator[LocalDeployment]:
     """Start a deployment on this machine; stop it in reverse order when the block ends.
 
-    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block.
-
-    Args:
-        deployment: With absolute model folders.
-        on_progress: Receives the status of every replica while they start.
-        options: Options of the run.
-        source: The file that it was read from, to show to people.
+    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block. The model folders must
+    be absolute; `source` is the file that the deployment was read from, to show to people.
 
     Raises:
         ConfigError: The router's port is in use.
@@ -114,7 +109,9 @@ def local_deployment(
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
     _require_free_ports(deployment.router)
-    _fetch_models(deployment)
+    for tier in (deployment.target, deployment.drafter):
+        if tier is not None:
+            model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
         try:
@@ -180,7 +177,9 @@ def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress,
             if replica.state is ReplicaState.FAILED:
                 raise ModelError(f"{replica.replica} cannot be started: {replica.detail}")
         missing = [
-            _with_detail(replica) for replica in status.replicas if replica.state is not ReplicaState.READY
+            f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
+            for replica in status.replicas
+            if replica.state is not ReplicaState.READY
         ]
         if status.replicas and not missing:
             return
@@ -192,45 +191,24 @@ def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress,
         time.sleep(_POLL_S)
 
 
-def _with_detail(replica: ReplicaStatus) -> str:
-    return f"{replica.replica} ({replica.detail})" if replica.detail else replica.replica
-
-
-@contextmanager
 def _router(
     deployment: Deployment, registry: str, folder: Path, options: LocalOptions
-) -> Iterator[ServiceProcess]:
+) -> AbstractContextManager[ServiceProcess]:
+    """Run a router of the deployment until the block ends."""
     config = folder / "router.yaml"
     content = router_config(deployment, registry, options.startup_timeout_s, options.grace_s)
     config.write_text(yaml.safe_dump(content), encoding="utf-8")
     command = (options.router, "--config", str(config))
-    with service_process(
+    return service_process(
         command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
-    ) as process:
-        yield process
-
-
-def _fetch_models(deployment: Deployment) -> None:
-    """Download the models before anything is started, so that no start timeout includes it."""
-    for tier in (deployment.target, deployment.drafter):
-        if tier is not None:
-            model_folder(tier.model)
+    )
 
 
 def _require_free_ports(router: RouterTier) -> None:
     """Check the ports before anything is started; the router fails by itself if one is taken later."""
-    _require_free_port("grpc_port", router.host, router.grpc_port)
-    if router.http_port is not None:
-        _require_free_port("http_port", router.host, router.http_port)
-
-
-def _require_free_port(name: str, host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
+    for name, port in (("grpc_port", router.grpc_port), ("http_port", router.http_port)):
+        if port is not None and (fault := bind_fault(router.host, port)):
             raise ConfigError(
-                f"router.{name}: {host}:{port} cannot be bound: {error.strerror};"
+                f"router.{name}: {router.host}:{port} cannot be bound: {fault};"
                 " stop the process that listens there, or choose another port; 0 takes a free one"
-            ) from None
+            )

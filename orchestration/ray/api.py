@@ -5,6 +5,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from orchestration.control.instances import Node
 
@@ -63,17 +64,11 @@ class GcsStorage:
         self._key = f"deployment/{name}".encode()
 
     def read(self) -> bytes | None:
-        from ray.experimental.internal_kv import _internal_kv_get
-
         document: bytes | None = _internal_kv_get(self._key, namespace=self._NAMESPACE)
         return document
 
     def write(self, document: bytes) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
         _internal_kv_put(self._key, document, overwrite=True, namespace=self._NAMESPACE)
 
     def delete(self) -> None:
-        from ray.experimental.internal_kv import _internal_kv_del
-
         _internal_kv_del(self._key, namespace=self._NAMESPACE)

@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 
 from fly.errors import ConfigError, NotReady, describe
-from orchestration.local.discovery import find_local_deployment
-from orchestration.local.local_ray import TOKEN, set_import_path
+from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -22,10 +21,8 @@ _ANSWER_TIMEOUT_S = 5.0
 def ray_connection(name: str, ray_address: str | None) -> Iterator[None]:
     """Connect to the Ray cluster of a deployment until the block ends.
 
-    Args:
-        name: Name of the deployment.
-        ray_address: host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
-            else the Ray node on this machine.
+    `ray_address` is host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
+    else the Ray node on this machine.
 
     Raises:
         ConfigError: Ray is not installed, or its token is missing or wrong.

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from orchestration.deployment.security import controller_identity, registry_acce
 from orchestration.ray.api import GcsStorage, node_address
 from orchestration.ray.fleet import RayFleet
 from services.common.host import Host
-from services.common.host_thread import HostThread
+from services.common.host_thread import HostThread, bind_fault
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +44,7 @@ class Controller:
     ) -> None:
         """Restore the state of an earlier controller, if there was one, and serve the registry.
 
-        Args:
-            name: Name of the deployment.
-            host: Interface that the registry listens at; None for the node's own address.
-            config: Port and advertised host of the registry.
-            actors: Actor class of each tier.
-            security: Security section of the controller, from `controller_security`.
+        The arguments are those of `create_controller`.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._host = host or node_address()
@@ -109,7 +103,7 @@ class Controller:
         port = self._config.port
         if state.registry:
             port = await self._wait_for_port(int(state.registry.rpartition(":")[2]))
-        elif port and not _is_free(self._host, port):
+        elif port and bind_fault(self._host, port):
             raise ConfigError(
                 f"controller.port: {self._host}:{port} is in use: choose another port, 0 takes a free one"
             )
@@ -124,20 +118,10 @@ class Controller:
         registry has moved, and replaces the drafters.
         """
         for _ in range(int(_PORT_WAIT_S / _PORT_POLL_S)):
-            if _is_free(self._host, port):
+            if not bind_fault(self._host, port):
                 return port
             await asyncio.sleep(_PORT_POLL_S)
         return 0
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._thread.loop).result()
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True

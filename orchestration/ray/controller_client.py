@@ -21,13 +21,8 @@ def create_controller(
     """Return the controller of a deployment; start it on the head if there is none. It outlives this process.
 
     NOTE: it needs no CPU, which a head often does not offer, but a small amount of a resource of the head.
-
-    Args:
-        name: Name of the deployment.
-        host: Interface that the registry listens at; None for the head's own address.
-        config: Port and advertised host of the registry.
-        actors: Actor class of each tier.
-        security: Security section of the controller, from `controller_security`.
+    The registry listens at the interface `host`, the head's own address if None; `security` is the section of
+    the controller, from `controller_security`.
     """
     import ray
 

@@ -84,7 +84,9 @@ class RayFleet:
             handles = [self._actor(_actor_name(name, rank)) for rank in range(shards)]
         except ValueError:
             # NOTE: the remaining actors would block the next start under this name.
-            self._clear(name, shards)
+            for rank in range(shards):
+                self._kill(_actor_name(name, rank))
+            self._remove_placement(name)
             return None
         leader, *followers = handles
         return RayInstance(
@@ -103,11 +105,6 @@ class RayFleet:
                 if instance not in known:
                     self._kill(name)
                     self._remove_placement(instance)
-
-    def _clear(self, name: str, shards: int) -> None:
-        for rank in range(shards):
-            self._kill(_actor_name(name, rank))
-        self._remove_placement(name)
 
     def _kill(self, name: str) -> None:
         with contextlib.suppress(ValueError):
@@ -157,15 +154,7 @@ class RayInstance:
         followers: Sequence[Any],
         node: str = "",
     ) -> None:
-        """Wrap actors that were created before.
-
-        Args:
-            spec: Spec of the replica.
-            placement: Placement group of all actors.
-            leader: Handle of the leader's actor.
-            followers: Handles of the followers' actors, in order of their ranks.
-            node: Id of their node, if known.
-        """
+        """Wrap created actors: the followers are in order of their ranks, `node` is empty if unknown."""
         self._spec, self._placement = spec, placement
         self._leader, self._followers, self._node = leader, followers, node
 

@@ -16,15 +16,10 @@ _ERROR = "error: "
 
 
 def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], None]) -> None:
-    """Run `flyserve apply` for a deployment file on the head, and wait for its end.
+    """Run `flyserve apply` for a deployment file on the head, and wait for its end; `show` receives the log.
 
-    The command contains the file: a file that is mounted on the head may be older.
-
-    Args:
-        url: URL of Ray's dashboard, such as `http://head:8265`.
-        file: The deployment file.
-        timeout_s: Time limit for the dashboard to answer and the job to end.
-        show: Receives the job's log.
+    The command contains the file: a file that is mounted on the head may be older. `url` is that of Ray's
+    dashboard, such as `http://head:8265`; `timeout_s` limits its answer and the job together.
 
     Raises:
         ConfigError: The file breaks a limit, the head rejects it, or Ray's jobs are not installed.
@@ -32,9 +27,10 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
         Unauthenticated: The dashboard does not accept the token.
     """
     load_yaml(Deployment, file)
-    text = file.read_text(encoding="utf-8")
+    text = shlex.quote(file.read_text(encoding="utf-8"))
+    command = f"printf %s {text} | flyserve apply /dev/stdin --replace --timeout-s {timeout_s:g}"
     deadline = time.monotonic() + timeout_s
-    client, job = _submitted(url, _command(text, timeout_s), deadline)
+    client, job = _submitted(url, command, deadline)
     status = _end_of(client, url, job, deadline)
     with _translated_errors(url):
         log = client.get_job_logs(job)
@@ -53,11 +49,6 @@ def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
         if status.is_terminal() or time.monotonic() > deadline:
             return status
         time.sleep(_POLL_S)
-
-
-def _command(text: str, timeout_s: float) -> str:
-    apply = f"flyserve apply /dev/stdin --replace --timeout-s {timeout_s:g}"
-    return f"printf %s {shlex.quote(text)} | {apply}"
 
 
 def _submitted(url: str, command: str, deadline: float) -> tuple[Any, str]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fly.errors import FieldViolation, InvalidRequest
-from services.common.model_faults import MESSAGE_PREFIX, field_names, nearest
+from services.common.config import MESSAGE_PREFIX, nearest, section_at
 
 IGNORED = frozenset(
     {
@@ -165,5 +165,6 @@ def _name(part: str) -> str:
 
 def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     further = UNSUPPORTED if len(location) == 1 else ()
-    near = nearest(str(location[-1]), (*field_names(model, location), *further))
+    fields = getattr(section_at(model, location), "model_fields", {})
+    near = nearest(str(location[-1]), (*fields, *further))
     return f", did you mean {near}?" if near else ""

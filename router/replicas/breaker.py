@@ -3,7 +3,7 @@
 from enum import Enum
 
 from fly.clock import Clock
-from services.common.backoff import Backoff
+from services.common.channel import Backoff
 
 
 class BreakerState(Enum):

@@ -17,7 +17,6 @@ class ServiceActor:
     The process ends when the service has failed.
 
     Attributes:
-        role: Tier of the replica.
         follower: Class of the actors that share a replica with this one; None if the tier cannot be shared.
         followers: Handles of the followers, in order of their ranks.
     """
@@ -28,12 +27,9 @@ class ServiceActor:
     def __init__(self, config: dict[str, Any], registry: str = "", followers: Sequence[Any] = ()) -> None:
         """Build and start the host.
 
-        Args:
-            config: Configuration of the tier, and under `ports` the ports that it may listen at; any free
-                port if absent.
-            registry: host:port of the registry. If the configuration has no address, the server listens on
-                the interface that leads there: loopback on one machine, the node's own on a cluster.
-            followers: Handles of the other actors of a shared replica.
+        The server listens at a port of `ports` in the configuration; absent, at any free one. If the
+        configuration has no address, it listens on the interface that leads to host:port `registry`: loopback
+        on one machine, the node's own on a cluster. `followers` are the other actors of a shared replica.
 
         Raises:
             FlyServeError: The configuration or the model cannot be served.

@@ -1,4 +1,4 @@
-"""Channels from one service to another."""
+"""Channels from one service to another, and the delays between attempts to use them."""
 
 import grpc
 
@@ -22,3 +22,19 @@ def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     named = ("grpc.ssl_target_name_override", tls.name)
     return grpc.aio.secure_channel(address, tls.credentials, options=(*_OPTIONS, named))
+
+
+_FIRST_S = 0.1
+_LONGEST_S = 5.0
+
+
+class Backoff:
+    """Delays that double from 0.1 s to 5 s."""
+
+    def __init__(self) -> None:
+        self._next_s = _FIRST_S
+
+    def next_s(self) -> float:
+        """Return the delay in seconds before this retry; the next delay is longer."""
+        wait_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_S)
+        return wait_s

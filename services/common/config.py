@@ -1,6 +1,7 @@
 """Configuration: frozen sections read from files and flags; an unknown key is an error."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -10,7 +11,35 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from fly.errors import ConfigError
-from services.common.model_faults import MESSAGE_PREFIX, nearest
+
+MESSAGE_PREFIX = "Value error, "
+"""Prefix that pydantic adds to the messages of a model's own validators."""
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in the type of a field, such as an optional section or a list of sections."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = map(section_of, getattr(annotation, "__args__", ()))
+    return next((section for section in inner if section is not None), None)
+
+
+def section_at(model: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the section of a fault, such as that of `limits` for `limits.choces`; None if there is none."""
+    section: type[BaseModel] | None = model
+    for part in location[:-1]:
+        if section is not None and not isinstance(part, int):
+            field = section.model_fields.get(part)
+            section = None if field is None else section_of(field.annotation)
+    return section
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that begins with the name or is most similar to it."""
+    known = list(candidates)
+    begun = [candidate for candidate in known if len(name) > 1 and candidate.startswith(name)]
+    near = begun or difflib.get_close_matches(name, known, n=1)
+    return near[0] if near else None
 
 
 class Config(BaseModel):
@@ -40,12 +69,6 @@ AutoSwitch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_name_switc
 """A feature that is on, off, or decided by the program."""
 
 
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section class of a key's type; that of an optional section is the section itself."""
-    options = (annotation, *getattr(annotation, "__args__", ()))
-    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
-
-
 def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield the dotted name and the declaration of every key, those of nested sections included."""
     for name, field in section.model_fields.items():
@@ -72,12 +95,7 @@ class OneOf:
 
 
 def parse(model: type[C], data: Any, source: str) -> C:
-    """Build a configuration from plain data.
-
-    Args:
-        model: The section.
-        data: Mappings and scalars, as YAML gives them.
-        source: Where the data comes from, for messages.
+    """Build a configuration from mappings and scalars, as YAML gives them; `source` names their origin.
 
     Raises:
         ConfigError: In one line: the key, the value found and the limit, for every fault.
@@ -137,14 +155,10 @@ def _keeps_secrets(model: type[BaseModel]) -> bool:
 
 
 def _explain_unknown(model: type[BaseModel], location: tuple[Any, ...]) -> str:
-    """Say why a key is not accepted: it is reserved, or unknown; then name the nearest key."""
-    section: type[BaseModel] | None = model
-    for part in location[:-1]:
-        field = section.model_fields.get(part) if section is not None else None
-        section = section_of(field.annotation) if field is not None else None
-    name, keys = str(location[-1]), list(section.model_fields) if section is not None else []
-    reserved = section.reserved if section is not None and issubclass(section, Config) else {}
-    if name in reserved:
+    """Explain why a key is not accepted: it is reserved, or unknown; then name the nearest key."""
+    section, name = section_at(model, location), str(location[-1])
+    if name in (reserved := getattr(section, "reserved", {})):
         return f"cannot be set here: {reserved[name]}"
+    keys = [] if section is None else list(section.model_fields)
     near = nearest(name, keys)
     return "unknown key" + (f", did you mean {near!r}?" if near else f", one of {', '.join(sorted(keys))}")

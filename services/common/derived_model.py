@@ -17,12 +17,10 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 def with_fields_of(
     source: type, convert: Callable[[Any], Any] = lambda kind: kind, defaults: Mapping[str, Any] | None = None
 ) -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that adds the fields of a dataclass to a model.
+    """Return a class decorator that adds the fields of the dataclass `source` to a model.
 
-    Args:
-        source: Dataclass. Fields that the model declares itself are left as they are.
-        convert: Returns the model's type for a type of the dataclass.
-        defaults: Defaults by field; a field without one is optional and None.
+    Fields that the model declares itself are left as they are. `convert` returns the model's type for a type
+    of the dataclass; a field without a default in `defaults` is optional and None.
     """
 
     def extend(model: type[M]) -> type[M]:

@@ -14,8 +14,7 @@ from fly.messages import Endpoint, Role, Snapshot
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from protos.wire.streams import snapshot_from_wire
-from services.common.backoff import Backoff
-from services.common.channel import open_channel
+from services.common.channel import Backoff, open_channel
 from services.common.security.identity import CONTROLLER, Identity
 
 logger = logging.getLogger(__name__)

@@ -45,11 +45,10 @@ def configure(config_class: type[C], summary: str, arguments: Sequence[str] | No
     file: Path | None = given.pop("config", None)
     try:
         data = {} if file is None else read_yaml(file) or {}
-        if not isinstance(data, dict):
-            raise ConfigError(f"{file}: must be a mapping of keys, found {type(data).__name__}")
-        # NOTE: a section first, then its keys, in whatever order the flags are given.
-        for key, value in sorted(given.items(), key=lambda item: item[0].count(".")):
-            _set(data, key.split("."), value)
+        if isinstance(data, dict):
+            # NOTE: a section first, then its keys, in whatever order the flags are given.
+            for key, value in sorted(given.items(), key=lambda item: item[0].count(".")):
+                _set(data, key.split("."), value)
         return parse(config_class, data, "flags" if file is None else str(file))
     except ConfigError as error:
         fail(str(error))

@@ -1,58 +1,77 @@
-"""Wrappers for the handlers of gRPC methods."""
+"""Wrap the handlers of gRPC methods: run a check before each call, and turn its errors into gRPC status."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from fly.errors import InvalidRequest
+from protos.wire.status import DETAILS, to_status
 
-Coroutine = Callable[[Any, Any], Awaitable[Any]]
-Generator = Callable[[Any, Any], AsyncIterator[Any]]
-"""Method of the health and reflection services; FlyServe's own streams write to their context instead."""
+Context = grpc.aio.ServicerContext[Any, Any]
+Around = Callable[[Context], AbstractAsyncContextManager[None]]
+"""Opens the block in which a method runs."""
+Decode = Callable[[Any], Any]
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def wrap_handler(
-    handler: Any, coroutine: Callable[[Coroutine], Coroutine], generator: Callable[[Generator], Generator]
-) -> Any:
-    """Return the handler with its method wrapped by `coroutine` or `generator`, depending on its kind."""
+def wrap_handler(handler: Any, around: Around, decode: Decode = lambda request: request) -> Any:
+    """Return the handler with its method inside the block `around(context)`, which also decodes requests."""
     for kind in ("unary_unary", "unary_stream", "stream_stream"):
         if (method := getattr(handler, kind)) is not None:
-            wrap = generator if inspect.isasyncgenfunction(method) else coroutine
+            wrap = _wrap_generator if inspect.isasyncgenfunction(method) else _wrap_coroutine
             make = getattr(grpc, f"{kind}_rpc_method_handler")
-            return make(wrap(method), handler.request_deserializer, handler.response_serializer)
+            wrapped = wrap(method, around, decode)
+            return make(wrapped, handler.request_deserializer, handler.response_serializer)
     return handler
 
 
-def with_late_decoding(handler: Any) -> Any:
-    """Return a handler whose method decodes the request, so that undecodable bytes become InvalidRequest.
+class StatusInterceptor(grpc.aio.ServerInterceptor):
+    """Interceptor that ends a call that raises with the error's status, never with the exception's text."""
 
-    NOTE: gRPC decodes a unary request before it calls the method, and sends the text of a decoding error to
-    the client. The messages of a stream are decoded where they are read.
-    """
-    if handler.request_streaming:
-        return handler._replace(request_deserializer=_decoder(handler.request_deserializer))
-    decode = _decoder(handler.request_deserializer)
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        around = _guard_stream if handler.response_streaming else _guard
+        decode = _decoder(handler.request_deserializer)
+        if handler.request_streaming:
+            return wrap_handler(handler._replace(request_deserializer=decode), around)
+        # NOTE: gRPC would decode a unary request before it calls the method, and send the text of a decoding
+        # error to the client. The messages of a stream are decoded where they are read.
+        return wrap_handler(handler._replace(request_deserializer=None), around, decode)
 
-    def coroutine(method: Coroutine) -> Coroutine:
-        async def call(request: Any, context: Any) -> Any:
+
+def _wrap_coroutine(method: Any, around: Around, decode: Decode) -> Any:
+    async def call(request: Any, context: Context) -> Any:
+        async with around(context):
             return await method(decode(request), context)
 
-        return call
+    return call
 
-    def generator(method: Generator) -> Generator:
-        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+
+def _wrap_generator(method: Any, around: Around, decode: Decode) -> Any:
+    """Wrap a method of the health or reflection service; FlyServe's own streams write to their context."""
+
+    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        async with around(context):
             async for response in method(decode(request), context):
                 yield response
 
-        return call
-
-    return wrap_handler(handler._replace(request_deserializer=None), coroutine, generator)
+    return call
 
 
-def _decoder(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _decoder(deserialize: Callable[[bytes], Any]) -> Decode:
+    """Return a decoder that reports undecodable bytes as InvalidRequest."""
+
     def decode(data: bytes) -> Any:
         try:
             return deserialize(data)
@@ -60,3 +79,27 @@ def _decoder(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             raise InvalidRequest.of("request", "is not a message of this method") from None
 
     return decode
+
+
+@asynccontextmanager
+async def _guard(context: Context) -> AsyncIterator[None]:
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:
+        status = to_status(error)
+        context.set_trailing_metadata(((DETAILS, status.SerializeToString()),))
+        await context.abort(_CODES[status.code], status.message)
+
+
+@asynccontextmanager
+async def _guard_stream(context: Context) -> AsyncIterator[None]:
+    """Guard a method that streams its response: send the initial metadata first, in a write of its own.
+
+    NOTE: gRPC otherwise sends it with the first message. If that write is cancelled, as at a deadline, gRPC
+    can no longer send the status, and the call never ends for its client.
+    """
+    await context.send_initial_metadata(())
+    async with _guard(context):
+        yield

@@ -3,22 +3,46 @@
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
-from services.common.health import Health
+from services.common.handlers import StatusInterceptor
 from services.common.security.access_policy import AccessPolicy
-from services.common.status import StatusInterceptor
 from services.common.telemetry.process import Telemetry, silent_telemetry
 
 logger = logging.getLogger(__name__)
+
+
+class Health(HealthServicer):  # type: ignore[misc]
+    """gRPC's health servicer, whose watches can be ended; else they would last for the whole grace period."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: set[asyncio.Future[None]] = set()
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        watch = asyncio.ensure_future(super().Watch(request, context))
+        self._watches.add(watch)
+        try:
+            await asyncio.wait([watch])
+        finally:
+            self._watches.discard(watch)
+            watch.cancel()
+        if not watch.cancelled():
+            watch.result()
+
+    def end_watches(self) -> None:
+        """End every watch without an error."""
+        for watch in self._watches:
+            watch.cancel()
+
 
 FAILED_GRACE_S = 1.0
 """Grace period of running calls after the service has failed."""
@@ -39,7 +63,6 @@ class Service:
 
     Attributes:
         name: Full name of the service, such as `flyserve.v1.Target`.
-        register: Adds the servicer to a server.
         close: Frees the servicer's resources; awaited after the server has stopped.
         failure: Returns when the service can no longer serve; awaited while the server runs.
     """
@@ -56,15 +79,12 @@ class SidecarServer(Protocol):
     @property
     def url(self) -> str:
         """Return its URL; known after `start`."""
-        ...
 
     async def start(self) -> None:
         """Bind and serve; raise ConfigError if the address cannot be bound."""
-        ...
 
     async def drain(self, grace_s: float) -> None:
         """Accept no new requests, cancel running ones after `grace_s`; a second call may shorten that."""
-        ...
 
 
 class Host:
@@ -88,15 +108,9 @@ class Host:
         sidecars: Sequence[SidecarServer] = (),
         telemetry: Telemetry | None = None,
     ) -> None:
-        """Prepare the server.
+        """Prepare the server; without an access policy it accepts every caller, in plaintext.
 
-        Args:
-            service: The service to host.
-            address: host:port; port 0 takes a free port, 50100-50199 the first free one of the range.
-            access_policy: Credentials and checks of callers; None accepts every caller, in plaintext.
-            options: Further gRPC options.
-            sidecars: Servers that start and drain with the host.
-            telemetry: Telemetry of the process; None has none.
+        Port 0 of the address host:port takes a free port, 50100-50199 the first free one of the range.
         """
         self.telemetry = telemetry or silent_telemetry()
         self._service = service
@@ -208,39 +222,3 @@ def _ports_of(ports: str) -> Sequence[int]:
         return range(int(first), int(last or first) + 1)
     except ValueError:
         return ()
-
-
-async def serve_until_signalled(
-    host: Host, grace_s: float, on_ready: Callable[[Sequence[str]], None]
-) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the grace period.
-
-    A host that has failed is drained as well, within `FAILED_GRACE_S`. `on_ready` receives its addresses.
-    """
-    loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-
-    def signalled() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
-    await host.start()
-    on_ready(host.addresses)
-    await _wait_for_any(stop, host.failed)
-    drain = asyncio.create_task(host.drain(FAILED_GRACE_S if host.failed.is_set() else grace_s))
-    hurried = asyncio.create_task(hurry.wait())
-    await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
-    if not drain.done():
-        drain.cancel()
-        await host.drain(0.0)
-    hurried.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await drain
-
-
-async def _wait_for_any(*events: asyncio.Event) -> None:
-    """Return when one of the events is set."""
-    waits = [asyncio.create_task(event.wait()) for event in events]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()

@@ -13,26 +13,21 @@ _ANY_PORT = 1
 
 
 class HostThread:
-    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on.
-
-    Attributes:
-        host: The host, which serves until it is stopped.
-        loop: Its event loop.
-    """
+    """A host on its own event loop and thread: for a Ray actor, which serves from its constructor on."""
 
     def __init__(
         self, build: Callable[[], Awaitable[Host]], on_failure: Callable[[], None] | None = None
     ) -> None:
         """Build the host on its loop and start it; raise what building raises.
 
-        Args:
-            build: Builds the host.
-            on_failure: Called on the loop after a host that failed has been drained.
+        `on_failure` is called on the loop after a host that failed has been drained.
         """
+        import uvloop
+
         self._on_failure = on_failure
         self._stopping = threading.Lock()
         self._watch: asyncio.Task[None] | None = None
-        self.loop = _new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.host: Host
         self._thread = threading.Thread(target=self.loop.run_forever, name="grpc-host", daemon=True)
         self._thread.start()
@@ -76,10 +71,15 @@ class HostThread:
         self.loop.close()
 
 
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
-    return uvloop.new_event_loop()
+def bind_fault(host: str, port: int) -> str | None:
+    """Return the reason why a server cannot listen at this address; None if it can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
 
 
 def interface_towards(address: str) -> str:

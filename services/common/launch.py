@@ -1,12 +1,14 @@
 """Run a service in this process: print its address when it is ready, drain it on a signal."""
 
 import asyncio
+import contextlib
+import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from fly.errors import FlyServeError
 from services.common.flags import fail
-from services.common.host import Host, serve_until_signalled
+from services.common.host import FAILED_GRACE_S, Host
 from services.common.service_config import ProcessSection
 from services.common.telemetry.logs import configure_logging
 
@@ -17,11 +19,6 @@ def run_service(build: Callable[[], Awaitable[Host]], config: ProcessSection, ro
     """Serve until SIGTERM or SIGINT; a bad configuration is one line on stderr and exit status 2.
 
     A service that fails ends the process with exit status 1, for its supervisor to start another.
-
-    Args:
-        build: Makes the host.
-        config: Grace period and logs.
-        role: Role of the process, for its log.
     """
     import uvloop
 
@@ -40,3 +37,34 @@ async def _serve(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
     )
     if host.failed.is_set():
         sys.exit(EXIT_FAILED)
+
+
+async def serve_until_signalled(
+    host: Host, grace_s: float, on_ready: Callable[[Sequence[str]], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the grace period.
+
+    A host that has failed is drained as well, within `FAILED_GRACE_S`. `on_ready` receives its addresses.
+    """
+    loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    await host.start()
+    on_ready(host.addresses)
+    waits = [asyncio.create_task(event.wait()) for event in (stop, host.failed)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    drain = asyncio.create_task(host.drain(FAILED_GRACE_S if host.failed.is_set() else grace_s))
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    if not drain.done():
+        drain.cancel()
+        await host.drain(0.0)
+    hurried.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await drain

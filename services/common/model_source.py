@@ -21,9 +21,7 @@ def is_hub_id(model: Path) -> bool:
 def model_folder(model: Path, has_weights: bool = True) -> Path:
     """Return the folder of a model; download a model of the hub unless this machine has it.
 
-    Args:
-        model: A folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit.
-        has_weights: Download the weights as well.
+    `model` is a folder, which takes precedence, or `org/name@revision`: a branch, a tag or a commit.
 
     Raises:
         ModelError: The hub has no such model or revision, or it cannot be reached.

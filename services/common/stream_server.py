@@ -21,7 +21,12 @@ class SequenceSession(Protocol[Step, Answer]):
     """The state of one sequence at a service."""
 
     async def step(self, step: Step) -> Answer:
-        """Apply one step and return its answer; raise StaleState if the kept tokens do not match."""
+        """Apply the update of one step and return the answer to it.
+
+        Raises:
+            StaleState: The update keeps tokens that this session does not hold, or that were evicted.
+            InvalidRequest: A field breaks a limit.
+        """
 
     async def finish(self, last: SequenceUpdate) -> None:
         """Apply the final update of the sequence, sent at its close."""

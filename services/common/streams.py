@@ -161,13 +161,9 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
         decided: int,
         distributions: Sequence[SparseDistribution] = (),
     ) -> Verification:
-        """Verify `drafts` after `sequence`, of which the first `decided` tokens are final.
+        """Verify `drafts` after `sequence`, of which the first `decided` tokens will never be rolled back.
 
-        Args:
-            sequence: The tokens before the drafts, provisional ones included.
-            drafts: Tokens to verify.
-            decided: Number of tokens of the sequence that will never be rolled back.
-            distributions: The distribution of each draft (coupling `rejection`); else empty.
+        `distributions` holds that of each draft (coupling `rejection`); else it is empty.
         """
 
         def make_step(update: SequenceUpdate) -> VerifyStep:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fly.messages import Draft, ProposalCounts
 from fly.sequence import TokenSequence
 from services.drafter.cost_model import SpeculationBenefit
+from services.drafter.drafting import Proposer
 from services.drafter.local_proposer import LocalProposer
 from services.engine.sequence import EngineSequence
 
@@ -51,8 +52,8 @@ class ProposalRequest:
         return self.length <= len(sequence) and sequence.prefix_hash(self.length) == self.prefix_hash
 
 
-class RemoteProposer:
-    """A `SequenceProposer` over requests that another task sends.
+class RemoteProposer(Proposer):
+    """A proposer over requests that another task sends.
 
     A look-up sub-drafter also responds with snippets. The drafter makes local proposals from them, which take
     no time on the wire, and sends one request per draft, while the target verifies it. A model as sub-drafter
@@ -67,13 +68,7 @@ class RemoteProposer:
     def __init__(
         self, send: Callable[[ProposalRequest], None], benefit: SpeculationBenefit, vocab_size: int
     ) -> None:
-        """Create a proposer.
-
-        Args:
-            send: Send a request; called from any thread.
-            benefit: The cost model that all sequences share.
-            vocab_size: Valid ids of a response lie below it.
-        """
+        """Create a proposer; `send` is called from any thread, and valid ids lie below `vocab_size`."""
         self._send = send
         self._benefit = benefit
         self._vocab_size = vocab_size

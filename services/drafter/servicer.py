@@ -1,30 +1,69 @@
-"""The gRPC service of a drafter replica."""
+"""The gRPC service of a drafter replica: its streams and their metrics."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import grpc
+from prometheus_client import CollectorRegistry
 
 from fly.clock import SystemClock
-from fly.messages import Draft, Open, Role
+from fly.messages import Draft, Load, Open, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
-from services.common.stream_server import serve_stream
+from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.tracing import Span
 from services.drafter.config import DrafterConfig
-from services.drafter.metrics import DrafterMetrics
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
+from services.engine.metrics import EngineMetrics
+
+
+class DrafterMetrics(EngineMetrics[Draft]):
+    """The metrics of a drafter."""
+
+    def __init__(self, registry: CollectorRegistry, role: Role, load: Callable[[], Load]) -> None:
+        """Register the metrics; `load` is called when Prometheus scrapes."""
+        super().__init__(registry, role, load)
+        self._drafted = self._histogram(
+            "flyserve_drafted_tokens", "Tokens per draft; the sum counts all of them.", TOKENS
+        )
+        self._forwards = self._counter(
+            "flyserve_draft_forwards_total", "Forwards of the drafter's model whose result was returned."
+        )
+        self._sub_drafter_tokens = self._counter(
+            "flyserve_sub_drafter_tokens_total", "Draft tokens that the sub-drafter supplied."
+        )
+        self._proposals = self._counters(
+            "flyserve_proposals_total",
+            "Proposals requested from the sub-drafter, and unused ones: late, invalid, low confidence.",
+            "outcome",
+            ("requested", "late", "invalid", "low_confidence"),
+        )
+        self._ahead = self._counters(
+            "flyserve_ahead_tokens_total",
+            "Tokens drafted before they were requested: hit if the next step confirmed them, else dropped.",
+            "outcome",
+            ("hit", "dropped"),
+        )
+
+    def record_step(self, answer: Draft, seconds: float) -> None:
+        super().record_step(answer, seconds)
+        self._drafted.observe(len(answer.tokens))
+        self._forwards.inc(answer.forwards)
+        self._sub_drafter_tokens.inc(answer.sub_drafter_tokens)
+        for outcome, counter in self._proposals.items():
+            counter.inc(getattr(answer.proposals, outcome))
+        self._ahead["hit"].inc(answer.drafted_ahead)
+        self._ahead["dropped"].inc(answer.dropped_ahead)
+
 
 SERVICE_NAME = "flyserve.v1.Drafter"
 
@@ -47,13 +86,10 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    # NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(response: Any) -> None:
-            await context.write(draft_response_to_wire(response))
-
-        with self._telemetry.trace(context) as span:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
+        await self._telemetry.serve(
+            request_iterator, context, draft_request_from_wire, self._open, draft_response_to_wire
+        )
 
     async def close(self) -> None:
         """Close the sub-drafters' channels and stop the engine."""
@@ -61,7 +97,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, opening: Open) -> AsyncIterator[DraftSteps]:
         sequence = await self._engine.open(opening)
         try:
             async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
@@ -69,7 +105,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
                     engine=self._engine, sequence=sequence, sub_drafter=sub_drafter, limits=self._limits
                 )
                 try:
-                    yield self._telemetry.instrument(session, opening, span)
+                    yield session
                 finally:
                     await session.close()
         finally:
@@ -117,9 +153,7 @@ def host_engine(
         engine=engine, sub_drafters=sub_drafters, limits=limits or DraftingLimits(), telemetry=streams
     )
 
-    def register(server: grpc.aio.Server) -> None:
-        drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
-
+    register = partial(drafter_pb2_grpc.add_DrafterServicer_to_server, servicer)
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
     return Host(service, address, access_policy=access_policy, telemetry=telemetry)
 

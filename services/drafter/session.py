@@ -6,11 +6,56 @@ from dataclasses import dataclass
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
-from services.drafter.ahead import DraftAhead, confirms
-from services.drafter.base import SubDrafterSession
-from services.drafter.drafting import Drafting, DraftResult
+from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
 from services.engine.engine import Engine
+from services.engine.future import IdleJob
 from services.engine.sequence import EngineSequence
+
+_MIN_FREE_MEMORY = 0.25
+"""Share of KV memory that must be free for drafting ahead."""
+
+
+class DraftAhead:
+    """The draft of one sequence beyond the response that its client has.
+
+    Between `start` and `stop` the sequence belongs to a background job, which yields to all other jobs of the
+    engine.
+    """
+
+    def __init__(self, engine: Engine, sequence: EngineSequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._running: tuple[Drafting, IdleJob] | None = None
+
+    def start(self, drafting: Drafting) -> None:
+        """Start drafting in the background; do nothing if memory is scarce."""
+        if self._has_memory():
+            self._running = drafting, self._engine.run_when_idle(drafting.job())
+
+    async def stop(self) -> Drafting | None:
+        """End the job and return its draft, which stays at the end of the sequence; None if there is none."""
+        running, self._running = self._running, None
+        if running is None:
+            return None
+        drafting, job = running
+        await job.cancel()
+        return drafting
+
+    def _has_memory(self) -> bool:
+        """Return True if no sequence waits for memory and enough is free that none is evicted soon."""
+        load = self._engine.load()
+        return not load.queued and load.kv_capacity - load.kv_used >= load.kv_capacity * _MIN_FREE_MEMORY
+
+
+def confirms(sequence: EngineSequence, update: SequenceUpdate, start: int) -> bool:
+    """Return True if the update leaves the sequence as it is, except for the drafts from `start` on."""
+    tokens, length = sequence.tokens, update.keep + len(update.tokens)
+    return (
+        sequence.decided <= update.keep <= start <= length <= len(tokens)
+        and sequence.decided <= update.decided <= length
+        and tokens.prefix_hash(update.keep) == update.prefix_hash
+        and tuple(tokens.ids[update.keep : length]) == update.tokens
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +89,7 @@ class DraftSession:
         self._ahead = DraftAhead(engine, sequence)
 
     async def step(self, step: DraftStep) -> Draft:
-        """Apply the update and draft after it.
-
-        Raises:
-            StaleState: The update keeps tokens that this session does not hold.
-            InvalidRequest: A field violates a limit.
-        """
+        """Apply the update and draft after it."""
         limit = self._limits.max_draft
         if step.max_tokens > limit:
             raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {limit}")

@@ -21,11 +21,9 @@ class ForwardInput:
         start: Position of the first of `tokens`; KV from there on is overwritten (rollback by length).
         tokens: Token ids to compute, at least one.
         num_outputs: Positions at the end of `tokens` that the head scores; 0 while prefilling.
-        sampling: How the head chooses tokens.
         prompt_length: Positions from here on are response (penalties, min_tokens).
         history: Token ids of the whole sequence, including `tokens`, for penalties; must not be changed.
         drafts: The token that follows each output position, -1 for none; used to report excluded drafts.
-        entropy: The entropy estimator.
         num_logprobs: Number of most likely tokens to report log-probabilities of; None reports none.
         proposals: Distributions that the drafts were drawn from (coupling `rejection`); empty if unknown.
         is_proposing: The chosen tokens are drafts themselves: no entropy is reported; under `rejection` they
@@ -110,10 +108,7 @@ class KvAllocator(Protocol):
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         """Make room for `num_tokens` in total and keep the stored KV; 0 evicts.
 
-        Args:
-            slot: An open slot.
-            num_tokens: Positions that it needs.
-            start: Positions from here on are about to be written; None if none are.
+        Positions from `start` on are about to be written; None if none are.
 
         Returns:
             False if memory is full; nothing has changed then.
@@ -179,3 +174,26 @@ Job = Generator[ForwardInput, Scores, T]
 
 The engine advances all jobs together, one forward per turn, so a verification (one turn) and a draft (many
 turns) share forwards. A job never blocks. A sequence has one job at a time."""
+
+
+class DelegatedMemoryStats:
+    """Base class of a `KvAllocator` that reports the statistics of another one."""
+
+    def __init__(self, source: KvAllocator) -> None:
+        self._stats = source
+
+    @property
+    def max_sequences(self) -> int:
+        return self._stats.max_sequences
+
+    @property
+    def kv_capacity(self) -> int:
+        return self._stats.kv_capacity
+
+    @property
+    def kv_used(self) -> int:
+        return self._stats.kv_used
+
+    @property
+    def kv_cached(self) -> int:
+        return self._stats.kv_cached

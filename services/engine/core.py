@@ -12,8 +12,7 @@ from services.engine.base import Job, Runner, Scores
 from services.engine.future import EngineFuture
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
-from services.engine.scheduling.job import ScheduledJob, forward_inputs
-from services.engine.scheduling.scheduler import IDLE_PRIORITY, Scheduler
+from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob, Scheduler, forward_inputs
 from services.engine.sequence import EngineSequence
 
 RETRY_AFTER_S = 1.0

@@ -3,24 +3,24 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from fly.clock import Clock
-from fly.errors import NotReady
+from fly.errors import FieldViolation, InvalidRequest, NotReady
+from fly.limits import MOST_LOGPROBS, check_sampling
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture, IdleJob
-from services.engine.open_limits import check_open
-from services.engine.scheduling.job import ScheduledJob
-from services.engine.scheduling.scheduler import IDLE_PRIORITY
+from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob
 from services.engine.sequence import EngineSequence
 
 logger = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 Command = Callable[[], None]
@@ -160,3 +160,26 @@ def forward_error(error: Exception, batch: Sequence[ScheduledJob]) -> ForwardErr
     failure = ForwardError(f"the forward failed: {type(error).__name__}")
     failure.__cause__ = error
     return failure
+
+
+def check_open(opening: Open, vocab_size: int, context_length: int, limited_by: str = "the model") -> None:
+    """Raise `InvalidRequest` with a violation for every field that breaks a limit.
+
+    `limited_by` names the resource that sets the context length, in tokens.
+    """
+    violations = [
+        *_check_fields(opening, context_length, limited_by),
+        *check_sampling(opening.sampling, vocab_size),
+    ]
+    if violations:
+        raise InvalidRequest(*violations)
+
+
+def _check_fields(opening: Open, context_length: int, limited_by: str) -> Iterator[FieldViolation]:
+    length = opening.prompt_length
+    if not 0 <= length <= context_length:
+        allowed = f"0 to {context_length} (limited by {limited_by})"
+        yield FieldViolation("prompt_length", f"is {length}, must be {allowed}")
+    asked = opening.num_logprobs
+    if asked is not None and not 0 <= asked <= MOST_LOGPROBS:
+        yield FieldViolation("num_logprobs", f"is {asked}, must be 0 to {MOST_LOGPROBS}")

@@ -17,10 +17,8 @@ def build_engine(
 ) -> Engine:
     """Return an engine, loaded but not started.
 
-    Args:
-        config: Model, memory and limits.
-        clock: Clock of a simulated model; the system's by default.
-        start_followers: Starts the followers of a shared model, which this process leads.
+    `clock` is that of a simulated model, the system's by default; `start_followers` starts the followers of a
+    shared model, which this process leads.
 
     Raises:
         ModelError: The model cannot be served.

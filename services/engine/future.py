@@ -10,8 +10,6 @@ class EngineFuture:
     """A result that a coroutine awaits and the engine sets, on any thread.
 
     Attributes:
-        loop: The event loop of the coroutine.
-        result: The result, once it is set.
         error: Exception to raise in the coroutine, if there is one.
     """
 

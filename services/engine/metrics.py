@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -37,27 +37,17 @@ class EngineMetrics(StepMetrics[Answer]):
         """Register the metrics; `load` is called when Prometheus scrapes."""
         super().__init__(registry, role)
         registry.register(LoadCollector(role, load))
-        self._queue = Histogram(
-            "flyserve_step_queue_seconds",
-            "Time from a step's arrival to its first forward.",
-            ("role",),
-            registry=registry,
-            buckets=SECONDS,
-        ).labels(role.value)
-        self._forward = Histogram(
+        self._queue = self._histogram(
+            "flyserve_step_queue_seconds", "Time from a step's arrival to its first forward.", SECONDS
+        )
+        self._forward = self._histogram(
             "flyserve_step_forward_seconds",
             "Time of a step in forwards, each of which serves a whole batch.",
-            ("role",),
-            registry=registry,
-            buckets=SECONDS,
-        ).labels(role.value)
-        self._batch = Histogram(
-            "flyserve_step_batch_sequences",
-            "Largest number of sequences in one forward of a step.",
-            ("role",),
-            registry=registry,
-            buckets=_BATCH,
-        ).labels(role.value)
+            SECONDS,
+        )
+        self._batch = self._histogram(
+            "flyserve_step_batch_sequences", "Largest number of sequences in one forward of a step.", _BATCH
+        )
 
     def record_step(self, answer: Answer, seconds: float) -> None:
         super().record_step(answer, seconds)
@@ -77,11 +67,8 @@ class LoadCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         load = self._load()
-        for field, (name, help) in _GAUGES.items():
-            gauge = GaugeMetricFamily(name, help, labels=("role",))
-            gauge.add_metric(self._labels, getattr(load, field))
-            yield gauge
-        for field, (name, help) in _COUNTERS.items():
-            counter = CounterMetricFamily(name, help, labels=("role",))
-            counter.add_metric(self._labels, getattr(load, field))
-            yield counter
+        for family, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for field, (name, text) in metrics.items():
+                metric = family(name, text, labels=("role",))
+                metric.add_metric(self._labels, getattr(load, field))
+                yield metric

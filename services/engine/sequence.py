@@ -19,7 +19,6 @@ class EngineSequence(ReplicatedSequence):
 
     Attributes:
         opening: The parameters that its stream was opened with.
-        slot: Its slot in KV memory.
     """
 
     def __init__(
@@ -84,11 +83,8 @@ class EngineSequence(ReplicatedSequence):
     ) -> Job[Scores]:
         """Compute the tokens without KV, in chunks; return the scores of the last `num_outputs` positions.
 
-        Args:
-            num_outputs: Positions to score.
-            proposals: Distributions that the drafts among them, `num_outputs - 1`, were drawn from; empty if
-                unknown.
-            is_proposing: The chosen tokens are drafts themselves.
+        `proposals` are the distributions that the drafts among them, `num_outputs - 1`, were drawn from,
+        empty if unknown. If `is_proposing`, the chosen tokens are drafts themselves.
 
         Raises:
             StaleState: Its memory was evicted.

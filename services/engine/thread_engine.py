@@ -14,7 +14,7 @@ from services.engine.base import Keepalive, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine, forward_error
 from services.engine.future import EngineFuture, deliver_all
-from services.engine.scheduling.job import ScheduledJob, forward_inputs
+from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,7 @@ class ThreadEngine(Engine):
         config: ModelSection | None = None,
         keepalive: Keepalive | None = None,
     ) -> None:
-        """Take ownership of a runner.
-
-        Args:
-            runner: Computes the forwards.
-            config: Limits of a forward and of the queue.
-            keepalive: Called while the runner is idle, and closed when the engine ends.
-        """
+        """Take ownership of a runner; `keepalive` is called while it is idle, and closed at the end."""
         super().__init__(runner, config or ModelSection(), SystemClock())
         self._runner = runner
         self._keepalive = keepalive
@@ -89,7 +83,11 @@ class ThreadEngine(Engine):
     def _take_commands(self) -> None:
         """Call the commands that have arrived; wait for one while there is nothing to compute."""
         if not self._core.has_work:
-            self._next_command()()
+            command: Command | None = None
+            while command is None:
+                with contextlib.suppress(queue.Empty):
+                    command = self._inbox.get(timeout=self._keep_alive())
+            command()
         self._call_commands()
 
     def _call_commands(self) -> None:
@@ -103,11 +101,6 @@ class ThreadEngine(Engine):
             with contextlib.suppress(queue.Empty):
                 self._inbox.get(timeout=wait_s)()
                 self._call_commands()
-
-    def _next_command(self) -> Command:
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return self._inbox.get(timeout=self._keep_alive())
 
     def _keep_alive(self) -> float | None:
         """Call the keepalive if it is due; return the seconds until it is due again."""

@@ -1,27 +1,112 @@
-"""The gRPC service of a sub-drafter with a look-up engine."""
+"""The gRPC service of a sub-drafter with a look-up engine: its streams and their metrics."""
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from fly.messages import Load, ModelInfo, Open, Role
+from fly.errors import InvalidRequest
+from fly.lookup.response_cache import END
+from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role
+from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
 from fly.version import VERSION
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import Identity, certificate_name
-from services.common.stream_server import serve_stream
-from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
+from services.common.telemetry.buckets import TOKENS
+from services.common.telemetry.instrumented_stream import DraftSteps, StepMetrics, StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.common.telemetry.tracing import Span
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
-from services.sub_drafter.metrics import SubDrafterMetrics
-from services.sub_drafter.session import LookupSession
+from services.sub_drafter.engines.base import SequenceLookup
+
+
+class SubDrafterMetrics(StepMetrics[Draft]):
+    """The metrics of a sub-drafter."""
+
+    def __init__(self, registry: CollectorRegistry, load: Callable[[], Load]) -> None:
+        """Register the metrics; `load` is called when Prometheus scrapes."""
+        super().__init__(registry, Role.SUB_DRAFTER)
+
+        def gauge(name: str, help: str, read: Callable[[Load], int]) -> None:
+            metric = Gauge(name, help, ("role",), registry=registry)
+            metric.labels(Role.SUB_DRAFTER.value).set_function(lambda: read(load()))
+
+        gauge("flyserve_sequences_open", "Open sequences.", lambda load: load.sequences)
+        gauge(
+            "flyserve_response_cache_used_tokens",
+            "Tokens of finished responses in the cache.",
+            lambda load: load.kv_used,
+        )
+        gauge(
+            "flyserve_response_cache_capacity_tokens",
+            "Tokens of finished responses that the cache can hold.",
+            lambda load: load.kv_capacity,
+        )
+        self._proposed = Histogram(
+            "flyserve_proposed_tokens",
+            "Tokens per proposal; the sum counts all of them.",
+            registry=registry,
+            buckets=TOKENS,
+        )
+        self._snippets = Counter(
+            "flyserve_snippet_tokens_total", "Tokens of snippets sent to drafters.", registry=registry
+        )
+
+    def record_step(self, answer: Draft, seconds: float) -> None:
+        super().record_step(answer, seconds)
+        self._proposed.observe(len(answer.tokens))
+        self._snippets.inc(sum(map(len, answer.snippets)))
+
+
+_LEAD_IN = 4
+"""Last tokens of a prompt that are cached with its response, so that its beginning can be looked up."""
+
+
+class LookupSession:
+    """The server's copy of one sequence, and its look-up."""
+
+    def __init__(self, lookup: SequenceLookup, prompt_length: int, max_tokens: int) -> None:
+        """Start with an empty sequence, which may have at most `max_tokens` tokens."""
+        self._sequence = ReplicatedSequence(vocab_size=END, context_length=max_tokens)
+        self._lookup = lookup
+        self._prompt_length = prompt_length
+        self._num_indexed = 0
+
+    async def step(self, step: DraftStep) -> Draft:
+        """Apply the update and return a proposal, and snippets if they are requested."""
+        sequence = self._sequence
+        unchanged = sequence.apply(step.update)
+        # NOTE: the proposal becomes part of the sequence, as the client assumes, but is not indexed.
+        self._lookup.update(sequence.tokens.ids, min(unchanged, self._num_indexed))
+        self._num_indexed = len(sequence)
+        snippets = self._lookup.snippets(step.snippet_tokens) if step.snippet_tokens else ()
+        proposal = self._lookup.propose(step.max_tokens)
+        sequence.tokens.extend(proposal.tokens)
+        return Draft(
+            step.update.step_id,
+            proposal.tokens,
+            match_length=proposal.match_length,
+            confidence=proposal.confidence,
+            snippets=tuple(snippets),
+        )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Apply the last update; ignore one that cannot be applied."""
+        with contextlib.suppress(StaleState, InvalidRequest):
+            self._sequence.apply(last)
+
+    def close(self) -> None:
+        """Cache the decided tokens of the response, even if the stream broke."""
+        start = max(0, self._prompt_length - _LEAD_IN)
+        decided = self._sequence.decided
+        self._lookup.finish(self._sequence.tokens.ids[start:decided] if decided > self._prompt_length else ())
+
 
 SERVICE_NAME = "flyserve.v1.Drafter"
 
@@ -52,13 +137,10 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
         return info_to_wire(info, self._load())
 
-    # NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(response: Any) -> None:
-            await context.write(draft_response_to_wire(response))
-
-        with self._telemetry.trace(context) as span:
-            await serve_stream(request_iterator, draft_request_from_wire, partial(self._open, span), send)
+        await self._telemetry.serve(
+            request_iterator, context, draft_request_from_wire, self._open, draft_response_to_wire
+        )
 
     async def close(self) -> None:
         """Do nothing: the cache is freed with the process."""
@@ -71,14 +153,14 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
         )
 
     @asynccontextmanager
-    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[DraftSteps]:
+    async def _open(self, opening: Open) -> AsyncIterator[DraftSteps]:
         lookup = self._engine.open(opening)
         session = LookupSession(
             lookup=lookup, prompt_length=opening.prompt_length, max_tokens=self._config.max_tokens
         )
         self._num_open += 1
         try:
-            yield self._telemetry.instrument(session, opening, span)
+            yield session
         finally:
             session.close()
             self._num_open -= 1
@@ -96,8 +178,6 @@ async def create_host(config: SubDrafterConfig) -> Host:
     telemetry = Telemetry(config.telemetry, Role.SUB_DRAFTER.value)
     servicer = SubDrafterServicer(config, telemetry)
 
-    def register(server: grpc.aio.Server) -> None:
-        drafter_pb2_grpc.add_DrafterServicer_to_server(servicer, server)
-
+    register = partial(drafter_pb2_grpc.add_DrafterServicer_to_server, servicer)
     service = Service(SERVICE_NAME, register, servicer.close)
     return Host(service, config.address, access_policy=access_policy, telemetry=telemetry)

@@ -1,29 +1,88 @@
-"""The gRPC service of a target replica."""
+"""The gRPC service of a target replica: its streams and their metrics."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import grpc
+from prometheus_client import CollectorRegistry, Counter
 
-from fly.messages import Open, Role, Verification
+from fly.errors import InvalidRequest
+from fly.limits import check_distributions
+from fly.messages import Load, Open, Role, Verification, VerifyStep
+from fly.sequence import SequenceUpdate
+from fly.types import Coupling, SparseDistribution
 from protos.flyserve.v1 import common_pb2, target_pb2_grpc
 from protos.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
-from services.common.stream_server import serve_stream
 from services.common.telemetry.instrumented_stream import StreamTelemetry, VerifySteps
 from services.common.telemetry.process import Telemetry, silent_telemetry
-from services.common.telemetry.tracing import Span
 from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
+from services.engine.metrics import EngineMetrics
+from services.engine.sequence import EngineSequence
 from services.engine.sharding.follower import spawn_followers
 from services.target.config import TargetConfig
-from services.target.metrics import TargetMetrics
-from services.target.session import VerifySession
+
+
+class TargetMetrics(EngineMetrics[Verification]):
+    """The metrics of a target."""
+
+    def __init__(self, registry: CollectorRegistry, load: Callable[[], Load]) -> None:
+        """Register the metrics; `load` is called when Prometheus scrapes."""
+        super().__init__(registry, Role.TARGET, load)
+        self._verified = Counter(
+            "flyserve_verified_positions_total", "Positions that the target scored.", registry=registry
+        )
+
+    def record_step(self, answer: Verification, seconds: float) -> None:
+        super().record_step(answer, seconds)
+        self._verified.inc(len(answer.choices))
+
+
+class VerifySession:
+    """Applies steps to an engine sequence and scores its last positions."""
+
+    def __init__(self, engine: Engine, sequence: EngineSequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+
+    async def step(self, step: VerifyStep) -> Verification:
+        """Apply the update of a step and score its drafts."""
+        length = step.update.keep + len(step.update.tokens)
+        if step.num_drafts >= length:
+            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
+        self._sequence.apply(step.update)
+        job = self._sequence.score(step.num_drafts + 1, self._proposals(step))
+        scores, times = await self._engine.run_timed(job, self._sequence.opening.priority)
+        return Verification(
+            step_id=step.update.step_id,
+            choices=scores.choices,
+            entropies=scores.entropies,
+            excluded_drafts=frozenset(
+                index for index, is_excluded in enumerate(scores.excluded) if is_excluded
+            ),
+            logprobs=scores.logprobs,
+            times=times,
+            load=self._engine.load(),
+        )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Do nothing: a target stores nothing of finished sequences."""
+
+    def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
+        """Return the distributions of the drafts, if the sequence's coupling needs them."""
+        sampling = self._sequence.opening.sampling
+        if sampling.coupling is not Coupling.REJECTION or sampling.temperature == 0:
+            return ()
+        drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
+        if faults := [*check_distributions(step.distributions, drafts, self._engine.info.vocab_size)]:
+            raise InvalidRequest(*faults)
+        return step.distributions
+
 
 SERVICE_NAME = "flyserve.v1.Target"
 
@@ -38,23 +97,20 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         return info_to_wire(self._engine.info, self._engine.load())
 
-    # A coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
     async def Verify(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        async def send(response: Any) -> None:
-            await context.write(verify_response_to_wire(response))
-
-        with self._telemetry.trace(context) as span:
-            await serve_stream(request_iterator, verify_request_from_wire, partial(self._open, span), send)
+        await self._telemetry.serve(
+            request_iterator, context, verify_request_from_wire, self._open, verify_response_to_wire
+        )
 
     async def close(self) -> None:
         """Stop the engine."""
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, span: Span | None, opening: Open) -> AsyncIterator[VerifySteps]:
+    async def _open(self, opening: Open) -> AsyncIterator[VerifySteps]:
         sequence = await self._engine.open(opening)
         try:
-            yield self._telemetry.instrument(VerifySession(self._engine, sequence), opening, span)
+            yield VerifySession(self._engine, sequence)
         finally:
             self._engine.close(sequence)
 
@@ -62,9 +118,7 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
 async def create_host(config: TargetConfig, start_followers: StartFollowers | None = None) -> Host:
     """Load the model and return a host that serves it, not yet started.
 
-    Args:
-        config: Configuration of the replica.
-        start_followers: Starts the followers of a sharded model; as child processes by default.
+    `start_followers` starts the followers of a sharded model; child processes by default.
 
     Raises:
         ConfigError: The certificate cannot be used.
@@ -88,8 +142,6 @@ def host_engine(
     metrics = TargetMetrics(telemetry.registry, engine.load)
     servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, metrics))
 
-    def register(server: grpc.aio.Server) -> None:
-        target_pb2_grpc.add_TargetServicer_to_server(servicer, server)
-
+    register = partial(target_pb2_grpc.add_TargetServicer_to_server, servicer)
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)
     return Host(service, address, access_policy=access_policy, telemetry=telemetry)

@@ -8,7 +8,7 @@ import pytest
 
 from fly.errors import DeadlineExceeded
 from services.common.channel import open_channel
-from services.common.status import StatusInterceptor
+from services.common.handlers import StatusInterceptor
 
 
 class FirstWriteIsGivenUp(grpc.GenericRpcHandler):

@@ -8,8 +8,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.common.channel import open_channel
-from services.common.host import Host, Service, serve_until_signalled
+from services.common.host import Host, Service
 from services.common.host_thread import HostThread
+from services.common.launch import serve_until_signalled
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

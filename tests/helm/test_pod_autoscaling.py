@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestration.control.autoscaling_policy import Autoscaling
+from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.file import Deployment
 from services.common.config import parse
 from tests.helm.charts import one, rendered

@@ -74,7 +74,7 @@ class RememberingRunner:
     def held(self, slots: Iterable[KvSlot]) -> int:
         """Return the token positions that the slots hold together."""
         if isinstance(self.kv_cache, ContiguousKvCache):
-            return sum(self.kv_cache._allocator.reserved(slot) for slot in slots)
+            return sum(self.kv_cache.reserved(slot) for slot in slots)
         assert isinstance(self.kv_cache, PagedKvCache)
-        blocks = {block for slot in slots for block in self.kv_cache._allocator.table(slot)}
+        blocks = {block for slot in slots for block in self.kv_cache.table(slot)}
         return len(blocks) * BLOCK_TOKENS

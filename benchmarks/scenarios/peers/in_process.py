@@ -14,8 +14,7 @@ from fly.speculation import Speculation
 from fly.types import FlyRule, Mode, ResponseLimits
 from router.generation.round import make_evidence
 from router.text.tokenizer import Tokenizer
-from services.drafter.base import NullProposer
-from services.drafter.drafting import draft
+from services.drafter.drafting import Proposer, draft
 from services.engine.base import Job, KvSlot, Runner
 from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import TorchRunner, load_runner
@@ -96,7 +95,7 @@ class InProcess:
             return ()
         drafter.update(speculation)
         ending_ids = self._ending_ids if rule.guard_stops else frozenset[int]()
-        drafted = drafter.run(draft(drafter.sequence, max_tokens, ending_ids, NullProposer()))
+        drafted = drafter.run(draft(drafter.sequence, max_tokens, ending_ids, Proposer()))
         drafter.record_draft(drafted.tokens)
         return drafted.tokens
 

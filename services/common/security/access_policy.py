@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +12,12 @@ import grpc
 from grpc_health.v1 import health
 
 from fly.errors import Unauthenticated
-from services.common.handlers import Coroutine, Generator, wrap_handler
+from services.common.handlers import Context, wrap_handler
 from services.common.security.config import SecurityConfig
 from services.common.security.identity import CONTROLLER, Identity
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[str, Context], None]
 """Raises Unauthenticated if a call of this method must be rejected."""
 
@@ -101,22 +101,10 @@ class CheckInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(f"/{health.SERVICE_NAME}/"):
             return handler
-        check = partial(self._check, handler_call_details.method)
-        return wrap_handler(handler, partial(_checked, check), partial(_checked_stream, check))
 
+        @asynccontextmanager
+        async def checked(context: Context) -> AsyncIterator[None]:
+            self._check(handler_call_details.method, context)
+            yield
 
-def _checked(check: Callable[[Context], None], method: Coroutine) -> Coroutine:
-    async def call(request: Any, context: Context) -> Any:
-        check(context)
-        return await method(request, context)
-
-    return call
-
-
-def _checked_stream(check: Callable[[Context], None], method: Generator) -> Generator:
-    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        check(context)
-        async for response in method(request, context):
-            yield response
-
-    return call
+        return wrap_handler(handler, checked)

@@ -72,8 +72,7 @@ class Identity:
     def server_credentials(self, client_certificates: bool) -> grpc.ServerCredentials:
         """Return the credentials of a gRPC server; every handshake uses the current files.
 
-        Args:
-            client_certificates: Accept only clients with a certificate of the same authority.
+        With `client_certificates`, clients need a certificate of the same authority.
         """
         served = self._files.version
 

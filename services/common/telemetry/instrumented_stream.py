@@ -1,14 +1,15 @@
 """Streams with telemetry: count every step, record a traced stream as a span, name the request in the log."""
 
 import time
-from contextlib import AbstractContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from fly.messages import Draft, DraftStep, Open, Role, Verification, VerifyStep
+from fly.messages import Close, Draft, DraftStep, Open, Role, Stale, Verification, VerifyStep
 from fly.sequence import SequenceUpdate, StaleReason, StaleState
-from services.common.stream_server import SequenceSession
+from services.common.stream_server import SequenceSession, serve_stream
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.logs import name_request
 from services.common.telemetry.tracing import Span, Tracer, record_span, traceparent_in
@@ -24,31 +25,32 @@ class StepMetrics(Generic[Answer]):
     """The metrics that every service records about its steps."""
 
     def __init__(self, registry: CollectorRegistry, role: Role) -> None:
-        stale = Counter(
+        self._registry, self._role = registry, role.value
+        self.stale = self._counters(
             "flyserve_stale_steps_total",
             "Steps whose sequence had to be replayed, by reason.",
-            ("role", "reason"),
-            registry=registry,
+            "reason",
+            [reason.value for reason in StaleReason],
         )
-        self.stale = {reason: stale.labels(role.value, reason.value) for reason in StaleReason}
-        self._seconds = Histogram(
-            "flyserve_step_seconds",
-            "Time from a step's arrival to its answer.",
-            ("role",),
-            registry=registry,
-            buckets=SECONDS,
-        ).labels(role.value)
+        self._seconds = self._histogram(
+            "flyserve_step_seconds", "Time from a step's arrival to its answer.", SECONDS
+        )
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        metric = Histogram(name, text, ("role",), registry=self._registry, buckets=buckets)
+        return metric.labels(self._role)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ("role",), registry=self._registry).labels(self._role)
+
+    def _counters(self, name: str, text: str, label: str, values: Sequence[str]) -> dict[str, Counter]:
+        """Return a counter for each value of a label."""
+        metric = Counter(name, text, ("role", label), registry=self._registry)
+        return {value: metric.labels(self._role, value) for value in values}
 
     def record_step(self, answer: Answer, seconds: float) -> None:
         """Count a step that was answered within `seconds`."""
         self._seconds.observe(seconds)
-
-
-class CallContext(Protocol):
-    """The part of a gRPC context that carries the trace."""
-
-    def invocation_metadata(self) -> Any:
-        """Return the call's metadata as pairs of key and value."""
 
 
 class StreamTelemetry(Generic[Answer]):
@@ -60,18 +62,32 @@ class StreamTelemetry(Generic[Answer]):
         self._tracer = tracer
         self._metrics = metrics
 
-    def trace(self, context: CallContext) -> AbstractContextManager[Span | None]:
-        """Return the span of a call's stream; enter it for as long as the stream lasts."""
-        return record_span(self._tracer, self._name, traceparent_in(context.invocation_metadata()))
+    async def serve(
+        self,
+        requests: AsyncIterator[Any],
+        context: Any,
+        decode: Callable[[Any], Open | Step | Close],
+        open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
+        encode: Callable[[Answer | Stale], Any],
+    ) -> None:
+        """Answer the steps of a call's stream, as `serve_stream` does, in a span of its own.
 
-    def instrument(
-        self, session: SequenceSession[Step, Answer], opening: Open, span: Span | None
-    ) -> "InstrumentedSession[Step, Answer]":
-        """Return the same session with telemetry."""
-        name_request(opening.request_id)
-        if span is not None:
-            span.set_attribute("request_id", opening.request_id)
-        return InstrumentedSession(session, span, self._metrics)
+        NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
+        """
+
+        async def send(answer: Answer | Stale) -> None:
+            await context.write(encode(answer))
+
+        @asynccontextmanager
+        async def instrumented(opening: Open) -> AsyncIterator[InstrumentedSession[Step, Answer]]:
+            async with open_session(opening) as session:
+                name_request(opening.request_id)
+                if span is not None:
+                    span.set_attribute("request_id", opening.request_id)
+                yield InstrumentedSession(session, span, self._metrics)
+
+        with record_span(self._tracer, self._name, traceparent_in(context.invocation_metadata())) as span:
+            await serve_stream(requests, decode, instrumented, send)
 
 
 class InstrumentedSession(Generic[Step, Answer]):
@@ -89,7 +105,7 @@ class InstrumentedSession(Generic[Step, Answer]):
         try:
             answer = await self._session.step(step)
         except StaleState as stale:
-            self._metrics.stale[stale.reason].inc()
+            self._metrics.stale[stale.reason.value].inc()
             if self._span is not None:
                 self._span.add_event("stale", {"reason": stale.reason.value})
             raise

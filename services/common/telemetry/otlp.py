@@ -24,16 +24,16 @@ NOTE: a span has up to 128 events of about 0.6 KB each, so a full queue takes ab
 
 
 class SpanExport:
-    """The SDK's tracing pipeline of one process.
-
-    Attributes:
-        tracer: Starts spans.
-    """
+    """The SDK's tracing pipeline of one process."""
 
     def __init__(self, exporter: SpanExporter, config: TelemetryConfig, role: str) -> None:
         """Sample a share of the requests at the router; services record what their callers sampled."""
         root = TraceIdRatioBased(config.trace_ratio) if role == "router" else ALWAYS_OFF
-        self._provider = TracerProvider(ParentBased(root), _resource(config, role), shutdown_on_exit=False)
+        attributes = {SERVICE_NAME: f"flyserve-{role}", SERVICE_VERSION: VERSION}
+        if config.replica:
+            attributes[SERVICE_INSTANCE_ID] = config.replica
+        resource = Resource.create(attributes)
+        self._provider = TracerProvider(ParentBased(root), resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
             BatchSpanProcessor(exporter, max_queue_size=_QUEUE_SPANS, max_export_batch_size=_BATCH_SPANS)
         )
@@ -52,10 +52,3 @@ class SpanExport:
 def export_spans(endpoint: str, config: TelemetryConfig, role: str) -> SpanExport:
     """Start the export to a collector; the SDK's environment variables configure the rest."""
     return SpanExport(OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S), config, role)
-
-
-def _resource(config: TelemetryConfig, role: str) -> Resource:
-    attributes = {SERVICE_NAME: f"flyserve-{role}", SERVICE_VERSION: VERSION}
-    if config.replica:
-        attributes[SERVICE_INSTANCE_ID] = config.replica
-    return Resource.create(attributes)

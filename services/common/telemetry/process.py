@@ -3,14 +3,21 @@
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from fly.errors import ConfigError
 from fly.version import VERSION
 from services.common.telemetry.config import TelemetryConfig
-from services.common.telemetry.exposition import MetricsServer
 
 if TYPE_CHECKING:
     from services.common.telemetry.otlp import SpanExport
@@ -18,6 +25,41 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PORT_POLL_S = 0.2
+
+
+class MetricsServer:
+    """Serves a registry until it is closed.
+
+    Attributes:
+        address: host:port of the server.
+    """
+
+    def __init__(self, registry: CollectorRegistry, interface: str, port: int, num_ports: int = 1) -> None:
+        """Bind the first free port of `num_ports` from `port` on, and serve; port 0 takes any free one.
+
+        Raises:
+            ConfigError: All these ports are in use, or the interface cannot be bound.
+        """
+        self._server: Any
+        self._thread: threading.Thread
+        self._server, self._thread = _bind(registry, interface, range(port, port + num_ports))
+        self.address = f"{interface}:{self._server.server_port}"
+
+    def close(self) -> None:
+        """End the server and its thread; blocks for up to half a second."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _bind(registry: CollectorRegistry, interface: str, ports: range) -> tuple[Any, threading.Thread]:
+    for port in ports:
+        try:
+            return start_http_server(port, interface.strip("[]"), registry)
+        except OSError as error:
+            reason = error.strerror
+    place = f"{interface}:{ports[0]}" if len(ports) == 1 else f"{interface}:{ports[0]}-{ports[-1]}"
+    raise ConfigError(f"telemetry.metrics_port: {place} cannot be bound: {reason}")
 
 
 class Telemetry:
@@ -35,7 +77,12 @@ class Telemetry:
         self._server: MetricsServer | None = None
         self._waiting: asyncio.Task[None] | None = None
         self.registry, self._num_tasks = process_metrics(role, config.replica)
-        self._spans = _export_spans(config, role)
+        self._spans: SpanExport | None = None
+        if config.otlp_endpoint is not None:
+            # OpenTelemetry is loaded only where there is a collector.
+            from services.common.telemetry.otlp import export_spans
+
+            self._spans = export_spans(config.otlp_endpoint, config, role)
         self.tracer = None if self._spans is None else self._spans.tracer
         self.metrics_address = ""
 
@@ -99,12 +146,3 @@ def process_metrics(role: str, replica: str) -> tuple[CollectorRegistry, Gauge]:
         registry=registry,
     )
     return registry, tasks
-
-
-def _export_spans(config: TelemetryConfig, role: str) -> "SpanExport | None":
-    if config.otlp_endpoint is None:
-        return None
-    # OpenTelemetry is loaded only where there is a collector.
-    from services.common.telemetry.otlp import export_spans
-
-    return export_spans(config.otlp_endpoint, config, role)

@@ -28,13 +28,9 @@ _current: ContextVar[Span | None] = ContextVar("span", default=None)
 def record_span(tracer: Tracer | None, name: str, traceparent: str) -> Iterator[Span | None]:
     """Record the block as a span, which is the current one meanwhile; yield None where nothing is recorded.
 
-    Of an error only the type is recorded, because its message may quote the request. A cancelled call is not
-    an error.
-
-    Args:
-        tracer: None records nothing.
-        name: Name of the span.
-        traceparent: Trace context of the caller; if empty, the span starts a new trace.
+    Without a tracer nothing is recorded; with an empty `traceparent`, the context of the caller, the span
+    starts a new trace. Of an error only the type is recorded, because its message may quote the request. A
+    cancelled call is not an error.
     """
     span = None if tracer is None else _start(tracer, name, traceparent)
     if span is None:

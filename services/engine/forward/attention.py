@@ -16,11 +16,7 @@ IMPLEMENTATION = "flyserve_ragged"
 
 
 class RaggedForward:
-    """Computes the logits of an unmodified transformers model over a KV cache.
-
-    Attributes:
-        kv_cache: KV memory; may be replaced between forwards.
-    """
+    """Computes the logits of an unmodified transformers model over a KV cache."""
 
     def __init__(self, model: PreTrainedModel, kv_cache: KvCache) -> None:
         self._model = model
@@ -136,14 +132,8 @@ def attend_eager(
 ) -> Tensor:
     """Compute attention as `attend` does, with capped scores and sinks, which SDPA does not support.
 
-    Args:
-        query: (1, heads, rows, dim).
-        keys: (1, KV heads, length, dim).
-        values: Shaped as `keys`.
-        mask: Additive, (rows, length).
-        scaling: Factor of the attention scores; 1 / sqrt(dim) by default.
-        softcap: Bound of the attention scores, applied by tanh.
-        sinks: Score per head of a virtual position that receives attention and has no value, (heads,).
+    `softcap` bounds the scores by tanh. `sinks`, (heads,), are the scores of a virtual position that receives
+    attention and has no value.
     """
     _, heads, num_rows, dim = query.shape
     kv_heads, length = keys.shape[1:3]

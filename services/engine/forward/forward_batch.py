@@ -62,9 +62,7 @@ class ForwardBatch:
     def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor | None]:
         """Return an additive mask (num_rows, end) per sequence; None where no or a causal mask suffices.
 
-        Args:
-            window: Positions that a row attends to, including itself; None for all.
-            dtype: Type of the masks.
+        `window` is the number of positions that a row attends to, including itself; None for all.
         """
         key = window or 0
         if key not in self._masks:

@@ -50,11 +50,7 @@ def can_fuse(model: Any) -> bool:
 
 
 class FusedForward:
-    """Computes the logits of a Llama-like model over a KV cache, as `RaggedForward`.
-
-    Attributes:
-        kv_cache: KV memory; may be replaced between forwards.
-    """
+    """Computes the logits of a Llama-like model over a KV cache, as `RaggedForward`."""
 
     def __init__(
         self,
@@ -63,13 +59,10 @@ class FusedForward:
         make_linear: Callable[[Tensor], Linear],
         rows_dtype: torch.dtype | None = None,
     ) -> None:
-        """Fuse the weights of a model.
+        """Fuse the weights of a model that `can_fuse` accepts.
 
-        Args:
-            model: A model that `can_fuse` accepts.
-            kv_cache: KV memory.
-            make_linear: Makes linears for rows of type `rows_dtype`.
-            rows_dtype: Type of the activations between linears; None is the type of the weights.
+        `make_linear` makes linears for rows of type `rows_dtype`, that of the activations between linears;
+        None is the type of the weights.
         """
         config = model.config
         shape = AttentionShape(

@@ -37,7 +37,6 @@ class LinearKind:
     """A way to store a weight and multiply by it.
 
     Attributes:
-        make: Makes the linear from the weight.
         compute_dtype: Type of the rows that it computes with; None is the weight's type.
         is_wider: It needs more memory than the weight.
     """

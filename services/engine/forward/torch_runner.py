@@ -12,7 +12,7 @@ from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder
-from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
@@ -24,7 +24,6 @@ from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
-from services.engine.memory.memory_stats import DelegatedMemoryStats
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,6 @@ class TorchRunner(DelegatedMemoryStats):
     """A `Runner` that computes with torch.
 
     Attributes:
-        info: The model.
         description: Kind of forward (fused or ragged), packed linears, type of attention.
         weight_bytes: Bytes of weights that a forward of one token reads.
     """
@@ -99,17 +97,16 @@ def load_runner(
 ) -> TorchRunner:
     """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
-    Args:
-        config: Model, memory and device.
-        shards: Ranks of the process group that share the model; every rank must call this function.
-        when_loaded: Called after the weights are loaded, before the first forward.
+    Every one of the `shards` ranks that share the model must call this function. `when_loaded` is called
+    after the weights are loaded, before the first forward.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.
     """
     assert config.model is not None
     device, dtype = config.device, config.dtype
-    _check_device(device)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ModelError("device is cuda, but this process sees no GPU: use device cpu, or assign a GPU")
     torch.set_num_threads(config.threads)
     loaded = load_model(model_folder(config.model), dtype, device, shards)
     when_loaded()
@@ -139,11 +136,6 @@ def load_runner(
         description=description,
         weight_bytes=read_bytes,
     )
-
-
-def _check_device(device: str) -> None:
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device is {device}, but this process sees no GPU: use device cpu, or assign a GPU")
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:

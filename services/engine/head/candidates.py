@@ -81,12 +81,9 @@ class DenseCandidates:
     """The whole vocabulary; a race reads only the blocks of logits that it needs."""
 
     def __init__(self, logits: Logits, rows: Ints, maxima: Logits) -> None:
-        """Make one row of candidates for each of `rows`.
+        """Make one row of candidates for each of the indices `rows` of the logits, (any, vocabulary).
 
-        Args:
-            logits: (any, vocabulary).
-            rows: Indices of the rows to use.
-            maxima: (rows, blocks), the largest logit of each `BLOCK` of their tokens.
+        `maxima`, (rows, blocks), are the largest logit of each `BLOCK` of their tokens.
         """
         self._logits = logits
         self._rows = rows

@@ -17,13 +17,10 @@ _NUCLEI = (1024, 16384)
 def lowest_kept(logits: Logits, sampling: SamplingParams) -> float:
     """Return the lowest logit of a token that may be drawn; -inf if the filters keep all.
 
-    The order is that of transformers: temperature, top-k, top-p, min-p; the nucleus is that of the top-k
-    tokens. (vLLM applies min-p first, so its nucleus is that of the tokens kept by min-p.) Ties
-    with the last token kept are kept too.
-
-    Args:
-        logits: (vocabulary,) of one position, processed; not changed.
-        sampling: Sampling parameters with a temperature above 0.
+    The logits are those of one position, (vocabulary,), processed, and are not changed; the temperature is
+    above 0. The order is that of transformers: temperature, top-k, top-p, min-p; the nucleus is that of the
+    top-k tokens. (vLLM applies min-p first, so its nucleus is that of the tokens kept by min-p.) Ties with
+    the last token kept are kept too.
     """
     floor = -math.inf
     if 0 < sampling.top_k < len(logits):

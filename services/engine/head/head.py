@@ -5,14 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fly.noise import BLOCK
 from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, Scores
-from services.engine.head.batch_sampling import sample
+from services.engine.head.candidates import DenseCandidates
 from services.engine.head.logits_processors import excluded_drafts, needs_processing, process
-from services.engine.head.sampler import sampled_scores
+from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
 
 TOP_K = 3
 
@@ -24,11 +26,9 @@ class Head:
         self._vocab_size = vocab_size
 
     def __call__(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
-        """Return the scores of each input.
+        """Return the scores of each input from the logits of all output rows, (rows, embedding rows).
 
-        Args:
-            logits: Logits of all output rows, (rows, embedding rows); padded beyond the vocabulary.
-            batch: Inputs of these rows, in order.
+        The rows are in the order of the inputs, and padded beyond the vocabulary.
         """
         raw = logits[:, : self._vocab_size].float()
         spans = _spans(batch)
@@ -93,13 +93,9 @@ def _with_logprobs(scores: Scores, raw: Tensor, item: ForwardInput) -> Scores:
 def _logprobs(
     logits: Tensor, choices: Sequence[int], drafts: Sequence[int], count: int
 ) -> tuple[PositionLogprobs, ...]:
-    """Return log-probabilities of each row's draft, choice and most likely tokens, from raw logits.
+    """Return log-probabilities of each row's draft, choice and `count` most likely tokens.
 
-    Args:
-        logits: (rows, vocabulary), raw.
-        choices: Chosen token of each row.
-        drafts: Draft of each row, -1 for none.
-        count: Number of most likely tokens.
+    The logits are raw, (rows, vocabulary); a draft of -1 stands for none.
     """
     total = logits.logsumexp(-1)
     wanted = torch.tensor([choices, [max(0, draft) for draft in drafts]], device=logits.device).T
@@ -143,3 +139,36 @@ _ESTIMATE: dict[EntropyEstimator, Callable[[Tensor], Tensor]] = {
 def _as_floats(values: Tensor) -> list[float]:
     floats: list[float] = values.tolist()
     return floats
+
+
+def sample(
+    logits: Tensor, batch: Sequence[ForwardInput], spans: Sequence[slice]
+) -> dict[int, list[DrawnToken]]:
+    """Draw the tokens of every input with a temperature above 0; return them by the input's index.
+
+    `logits` are those of all output rows, processed, float32; `spans` are the rows of each input.
+    """
+    sampling = [
+        index for index, item in enumerate(batch) if item.num_outputs and item.sampling.temperature > 0
+    ]
+    if not sampling:
+        return {}
+    rows = np.concatenate([np.arange(spans[index].start, spans[index].stop) for index in sampling])
+    maxima = torch.cat([block_maxima(logits[spans[index]]) for index in sampling])
+    candidates = DenseCandidates(logits.cpu().numpy(), rows, maxima.cpu().numpy())
+    drawn = iter(
+        Sampler(
+            candidates, [request for index in sampling for request in sample_requests(batch[index])]
+        ).draw()
+    )
+    return {index: [next(drawn) for _ in range(batch[index].num_outputs)] for index in sampling}
+
+
+def block_maxima(logits: Tensor) -> Tensor:
+    """Return the largest of each `BLOCK` logits of (rows, vocabulary), (rows, blocks)."""
+    num_rows, vocabulary = logits.shape
+    num_whole = vocabulary // BLOCK
+    whole = logits[:, : num_whole * BLOCK].reshape(num_rows, num_whole, BLOCK).amax(-1)
+    if vocabulary % BLOCK == 0:
+        return whole
+    return torch.cat([whole, logits[:, num_whole * BLOCK :].amax(-1, keepdim=True)], dim=1)

@@ -38,7 +38,6 @@ class DrawnToken(NamedTuple):
     """A drawn token.
 
     Attributes:
-        token: Its id.
         is_excluded: The filters exclude the draft.
         distribution: Distribution that it was drawn from, if it is a draft under `rejection`.
     """

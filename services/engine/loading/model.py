@@ -1,6 +1,7 @@
 """Load a model folder into an unmodified transformers model, or report what is wrong with the folder."""
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, DistributedConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.loading.architecture import context_length, model_class, read_config
-from services.engine.loading.weights import weight_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _BLOCK_BYTES = 1 << 22
@@ -27,9 +28,7 @@ class LoadedModel:
 
     Attributes:
         model: The model, in evaluation mode, on its device.
-        architecture: Name of its class.
         vocab_size: Token ids lie below this; the embedding may be padded beyond.
-        context_length: Longest sequence in tokens.
         weight_fingerprint: Hash of configuration and weights.
         token_map_hash: Hash of the tokenizer's map; empty if the folder has no tokenizer.
         shards: Ranks that hold a part of it each; 1 if this process holds the whole model.
@@ -47,11 +46,7 @@ class LoadedModel:
 def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -> LoadedModel:
     """Load safetensors weights into a transformers class; no remote code, no network.
 
-    Args:
-        folder: Folder of the model.
-        dtype: Compute type.
-        device: Device to move it to.
-        shards: Ranks of the process group that share it; each loads its own part.
+    If ranks of a process group share the model, each of `shards` loads its own part.
 
     Raises:
         ModelError: The folder is missing or incomplete, or its architecture is not supported.
@@ -62,12 +57,14 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
     weights = weight_files(folder)
     text_config = config.get_text_config()
     token_map = read_token_map(folder)
-    _check_vocabulary(folder, num_token_ids(token_map), text_config.vocab_size)
+    num_ids, embedding_rows = num_token_ids(token_map), text_config.vocab_size
+    if num_ids > embedding_rows:
+        raise ModelError(f"{folder}: the tokenizer has {num_ids} ids, the embedding {embedding_rows} rows")
     model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
-        vocab_size=num_token_ids(token_map) or text_config.vocab_size,
+        vocab_size=num_ids or embedding_rows,
         context_length=context_length(text_config),
         weight_fingerprint=fingerprint([folder / "config.json", *weights]),
         token_map_hash=hash_token_map(token_map),
@@ -86,11 +83,6 @@ def fingerprint(files: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _check_vocabulary(folder: Path, num_tokens: int, embedding_rows: int) -> None:
-    if num_tokens > embedding_rows:
-        raise ModelError(f"{folder}: the tokenizer has {num_tokens} ids, the embedding {embedding_rows} rows")
-
-
 def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
@@ -103,7 +95,8 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
-                attn_implementation=_reference_attention(config),
+                # Eager where SDPA cannot compute the model (sinks, soft-capping).
+                attn_implementation="sdpa" if model_class(config)._supports_sdpa else "eager",
                 distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
                 generation_config=unused,  # the router reads the folder's own
                 ignore_mismatched_sizes=True,  # reported by _check_report, with the sizes
@@ -136,11 +129,71 @@ def _quiet() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
-def _reference_attention(config: Any) -> str:
-    """Return the attention of transformers to compare with: eager where SDPA cannot (sinks, soft-capping)."""
-    return "sdpa" if model_class(config)._supports_sdpa else "eager"
-
-
 def _some(keys: Any, limit: int = 5) -> str:
     names = [str(key) for key in sorted(keys, key=str)]
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_LFS_POINTER = b"version https://git-lfs"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that transformers loads from the folder; pickled weights are never opened.
+
+    Raises:
+        ModelError: There are no safetensors, a shard is missing, or a file is incomplete.
+    """
+    if (folder / _WHOLE).is_file():
+        files = [folder / _WHOLE]
+    elif (folder / _INDEX).is_file():
+        files = _shards(folder / _INDEX)
+    else:
+        raise ModelError(f"{folder} has {_found_instead(folder)}")
+    for file in files:
+        _check_complete(file)
+    return files
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = sorted({str(name) for name in named})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} is not a valid index of weights: {describe(error)}") from error
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelError(f"{index} lists {name!r}, must list *.safetensors files in its own folder")
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing or not names:
+        raise ModelError(f"{index.parent} lacks weights that {_INDEX} lists: {', '.join(missing) or 'none'}")
+    return [index.parent / name for name in names]
+
+
+def _check_complete(file: Path) -> None:
+    """Read the header, which contains the length that the file must have."""
+    with file.open("rb") as opened:
+        if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise ModelError(
+                f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder"
+            )
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file} is damaged or incomplete: {describe(error)}") from error
+
+
+def _found_instead(folder: Path) -> str:
+    """Describe the weights that the folder has instead of loadable ones."""
+    if others := sorted(path.name for path in folder.glob("*.safetensors")):
+        return f"neither {_WHOLE} nor {_INDEX}, only {', '.join(others[:3])}"
+    if any(any(folder.glob(pattern)) for pattern in _PICKLED):
+        return "only pickled weights, which can run code: convert them to safetensors"
+    if any(folder.glob("*.gguf")):
+        return (
+            "only GGUF weights, which are not supported: use the safetensors weights that they were made from"
+        )
+    return "no *.safetensors weights"

@@ -1,12 +1,12 @@
 """The KV cache of all layers: an interface that hides its layout, and contiguous memory per sequence."""
 
+from collections import defaultdict
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from services.engine.base import KvAllocator, KvSlot
-from services.engine.memory.memory_stats import DelegatedMemoryStats
 from services.engine.memory.slot_allocator import SlotAllocator
 
 
@@ -32,47 +32,37 @@ class KvCache(KvAllocator, Protocol):
         """
 
 
-class ContiguousKvCache(DelegatedMemoryStats):
+class ContiguousKvCache(SlotAllocator):
     """One tensor (positions, 2, heads, dim) per slot and layer: the best layout for a CPU.
 
-    The allocator limits the memory. A tensor is created when a layer first writes, with the shape that the
+    A tensor is created when a layer first writes, with the shape that the
     model produces, and is replaced by a longer one after the slot's reservation has grown.
     """
 
     def __init__(self, kv_tokens: int, max_sequences: int, dtype: torch.dtype | None = None) -> None:
+        super().__init__(kv_tokens, max_sequences)
         self.dtype = dtype
-        self._allocator = SlotAllocator(kv_tokens, max_sequences)
-        super().__init__(self._allocator)
-        self._layers: dict[KvSlot, dict[int, Tensor]] = {}
+        self._layers: defaultdict[KvSlot, dict[int, Tensor]] = defaultdict(dict)
 
     def like(self, kv_tokens: int, max_sequences: int) -> "ContiguousKvCache":
         return ContiguousKvCache(kv_tokens, max_sequences, self.dtype)
 
-    def allocate(self, num_tokens: int) -> KvSlot | None:
-        slot = self._allocator.allocate(num_tokens)
-        if slot is not None:
-            self._layers[slot] = {}
-        return slot
-
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         if num_tokens == 0:
-            self._layers[slot] = {}
-        return self._allocator.resize(slot, num_tokens)
+            self._layers.pop(slot, None)
+        return super().resize(slot, num_tokens)
 
     def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
-        if not self._allocator.resize(slot, num_tokens):
+        if not self.resize(slot, num_tokens):
             return False
         for layer, rows in self._layers[source].items():
             _, _, heads, dim = rows.shape
             self.slot_tensor(layer, slot, heads, dim, rows)[:num_tokens].copy_(rows[:num_tokens])
         return True
 
-    def retire(self, slot: KvSlot, num_tokens: int) -> None:
-        self._allocator.retire(slot)
-
     def free(self, slot: KvSlot) -> None:
-        del self._layers[slot]
-        self._allocator.free(slot)
+        self._layers.pop(slot, None)
+        super().free(slot)
 
     def store(
         self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
@@ -88,7 +78,7 @@ class ContiguousKvCache(DelegatedMemoryStats):
     def slot_tensor(self, layer: int, slot: KvSlot, heads: int, dim: int, like: Tensor) -> Tensor:
         """Return the tensor of a slot and layer, long enough for the slot's reservation."""
         layers = self._layers[slot]
-        num_positions = self._allocator.reserved(slot)
+        num_positions = self.reserved(slot)
         old = layers.get(layer)
         if old is not None and len(old) >= num_positions:
             return old

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from fly.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import ForwardInput, KvAllocator, KvSlot
-from services.engine.memory.prefix_cache import PrefixIndex
+from services.engine.memory.prefix_cache import PrefixCache, PrefixIndex
 
 
 class EvictableSequence(Protocol):
@@ -22,7 +22,7 @@ class EvictableSequence(Protocol):
 SequenceT = TypeVar("SequenceT", bound=EvictableSequence)
 
 
-class KvCacheManager:
+class KvCacheManager(PrefixCache):
     """Open sequences and cached prefixes, each in order of their last use; the least recent is evicted first.
 
     A closed sequence leaves its slot behind as cache, with the blocks that it has published. Cached slots do
@@ -95,11 +95,9 @@ class KvCacheManager:
         self._open[slot].evict()
 
     def num_published(self, slot: KvSlot) -> int:
-        """Return the number of blocks of the slot that others may share, as `PrefixCache`."""
         return self._index.num_blocks(slot)
 
     def publish(self, slot: KvSlot, keys: Sequence[BlockKey]) -> None:
-        """Allow others to share the blocks `keys` of the slot, as `PrefixCache`."""
         self._index.extend(slot, keys)
 
     def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:

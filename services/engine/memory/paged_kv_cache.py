@@ -4,46 +4,189 @@ Used on a GPU, where memory is scarce and a gather is cheap; on a CPU contiguous
 gain and cost on a GPU have not been measured.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor
 
 from fly.blocks import BLOCK_TOKENS
+from fly.errors import ConfigError
 from services.engine.base import KvSlot
-from services.engine.memory.block_allocator import Block, BlockAllocator
-from services.engine.memory.memory_stats import DelegatedMemoryStats
+
+Block = int
+"""A block's number; its tokens are stored from row `block * BLOCK_TOKENS` on."""
 
 
-class PagedKvCache(DelegatedMemoryStats):
+class BlockAllocator:
+    """Block tables per slot within a budget; a block in several tables is read-only.
+
+    A slot that is about to write into shared blocks gets copies of its own first (copy on write).
+
+    Attributes:
+        kv_capacity: Token positions in total, in whole blocks.
+    """
+
+    def __init__(
+        self, kv_tokens: int, max_sequences: int, copy_block: Callable[[Block, Block], None]
+    ) -> None:
+        """Create an empty allocator; `copy_block(source, target)` copies the contents of a block.
+
+        Raises:
+            ConfigError: `kv_tokens` is less than one block.
+        """
+        if kv_tokens < BLOCK_TOKENS:
+            raise ConfigError(f"kv_tokens is {kv_tokens}, must be at least {BLOCK_TOKENS} (one block)")
+        num_blocks = kv_tokens // BLOCK_TOKENS
+        self.max_sequences = max_sequences
+        self.kv_capacity = num_blocks * BLOCK_TOKENS
+        self._copy_block = copy_block
+        self._tables: dict[KvSlot, tuple[Block, ...]] = {}
+        self._retired: set[KvSlot] = set()
+        self._free_slots: list[KvSlot] = []
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._references: Counter[Block] = Counter()
+        self._open_references: Counter[Block] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    @property
+    def kv_used(self) -> int:
+        """Token positions of all blocks in use."""
+        return len(self._references) * BLOCK_TOKENS
+
+    @property
+    def kv_cached(self) -> int:
+        """Token positions of the blocks that only retired slots hold."""
+        return (len(self._references) - len(self._open_references)) * BLOCK_TOKENS
+
+    def table(self, slot: KvSlot) -> tuple[Block, ...]:
+        """Return the slot's blocks in order; a new tuple after every change."""
+        return self._tables[slot]
+
+    def allocate(self, num_tokens: int) -> KvSlot | None:
+        """As `KvAllocator`."""
+        if len(self._tables) - len(self._retired) >= self.max_sequences:
+            return None
+        if _num_blocks(num_tokens) > len(self._free):
+            return None
+        slot = self._free_slots.pop() if self._free_slots else len(self._tables)
+        self._tables[slot] = self._take(_num_blocks(num_tokens))
+        return slot
+
+    def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
+        """As `KvAllocator`; afterwards all blocks from position `start` on belong to this slot alone."""
+        table, length = self._tables[slot], _num_blocks(num_tokens)
+        if length == 0:
+            self._replace(slot, ())
+            return True
+        first = len(table) if start is None else start // BLOCK_TOKENS
+        shared = [
+            index for index in range(first, min(len(table), length)) if self._references[table[index]] > 1
+        ]
+        num_missing = max(0, length - len(table))
+        if num_missing + len(shared) > len(self._free):
+            return False
+        if shared:
+            self._unshare(slot, shared, start or 0)
+        if num_missing:
+            self._tables[slot] += self._take(num_missing)
+        return True
+
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        """As `KvAllocator`: share whole blocks, and copy the last one if it is partly filled."""
+        num_shared, rest = divmod(num_tokens, BLOCK_TOKENS)
+        if rest and not self._free:
+            return False
+        shared, own = self._tables[source], self._tables[slot]
+        self._hold(shared[:num_shared])
+        copied = self._take(1) if rest else ()
+        for block in copied:
+            self._copy_block(shared[num_shared], block)
+        kept = own[num_shared + len(copied) :]
+        self._tables[slot] = (*shared[:num_shared], *copied, *kept)
+        self._release(own[: num_shared + len(copied)])
+        return True
+
+    def retire(self, slot: KvSlot, num_tokens: int) -> None:
+        """As `KvAllocator`; frees the blocks beyond `num_tokens`."""
+        self._replace(slot, self._tables[slot][: _num_blocks(num_tokens)])
+        self._retired.add(slot)
+        _subtract(self._open_references, self._tables[slot])
+
+    def free(self, slot: KvSlot) -> None:
+        """As `KvAllocator`."""
+        is_open = slot not in self._retired
+        self._retired.discard(slot)
+        self._release(self._tables.pop(slot), is_open)
+        self._free_slots.append(slot)
+
+    def _unshare(self, slot: KvSlot, indices: Iterable[int], start: int) -> None:
+        """Replace shared blocks by blocks of the slot's own; copy those with positions before `start`."""
+        table = list(self._tables[slot])
+        for index in indices:
+            (own,) = self._take(1)
+            if index * BLOCK_TOKENS < start:
+                self._copy_block(table[index], own)
+            self._release((table[index],))
+            table[index] = own
+        self._tables[slot] = tuple(table)
+
+    def _replace(self, slot: KvSlot, table: tuple[Block, ...]) -> None:
+        """Shorten an open slot's table."""
+        old, self._tables[slot] = self._tables[slot], table
+        self._release(old[len(table) :])
+
+    def _take(self, num_blocks: int) -> tuple[Block, ...]:
+        """Take free blocks for an open slot; there must be enough."""
+        blocks = tuple(self._free.pop() for _ in range(num_blocks))
+        self._hold(blocks)
+        return blocks
+
+    def _hold(self, blocks: tuple[Block, ...]) -> None:
+        self._references.update(blocks)
+        self._open_references.update(blocks)
+
+    def _release(self, blocks: tuple[Block, ...], is_open: bool = True) -> None:
+        if is_open:
+            _subtract(self._open_references, blocks)
+        self._free += _subtract(self._references, blocks)
+
+
+def _subtract(references: Counter[Block], blocks: Iterable[Block]) -> list[Block]:
+    """Decrease the reference counts of `blocks`; remove and return those that reach 0."""
+    unused = []
+    for block in blocks:
+        references[block] -= 1
+        if not references[block]:
+            del references[block]
+            unused.append(block)
+    return unused
+
+
+def _num_blocks(num_tokens: int) -> int:
+    return -(-num_tokens // BLOCK_TOKENS)
+
+
+class PagedKvCache(BlockAllocator):
     """One tensor (positions, 2, heads, dim) per layer, in blocks that slots share; a `KvCache`.
 
     A layer's tensor is created at full size when the layer first writes, with the shape of the model's rows.
     """
 
     def __init__(self, kv_tokens: int, max_sequences: int, dtype: torch.dtype | None = None) -> None:
+        super().__init__(kv_tokens, max_sequences, self._copy_block)
         self.dtype = dtype
-        self._allocator = BlockAllocator(kv_tokens, max_sequences, self._copy_block)
-        super().__init__(self._allocator)
         self._layers: dict[int, Tensor] = {}
         self._rows: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedKvCache":
         return PagedKvCache(kv_tokens, max_sequences, self.dtype)
 
-    def allocate(self, num_tokens: int) -> KvSlot | None:
-        return self._allocator.allocate(num_tokens)
-
-    def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
-        return self._allocator.resize(slot, num_tokens, start)
-
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
-        return self._allocator.share(source, slot, num_tokens)
-
-    def retire(self, slot: KvSlot, num_tokens: int) -> None:
-        self._allocator.retire(slot, num_tokens)
-
     def free(self, slot: KvSlot) -> None:
         self._rows.pop(slot, None)
-        self._allocator.free(slot)
+        super().free(slot)
 
     def store(
         self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
@@ -65,7 +208,7 @@ class PagedKvCache(DelegatedMemoryStats):
 
     def _rows_of(self, slot: KvSlot, device: torch.device) -> Tensor:
         """Return the rows of the slot's positions, (positions,), equal in every layer; cached per table."""
-        table = self._allocator.table(slot)
+        table = self.table(slot)
         cached = self._rows.get(slot)
         if cached is not None and cached[0] is table:
             return cached[1]

@@ -1,7 +1,7 @@
 """Prefix caching: find KV slots with a common prefix by chained hashes of token blocks; pure."""
 
 from collections.abc import Sequence, Set
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fly.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import KvSlot
@@ -52,10 +52,7 @@ class PrefixIndex:
     def match(self, keys: Sequence[BlockKey], computed_blocks: int, slot: KvSlot) -> PrefixMatch | None:
         """Return the longest prefix of `keys` that a slot other than `slot` holds.
 
-        Args:
-            keys: Blocks of the wanted prefix.
-            computed_blocks: Blocks that `slot` has already; the match must be longer.
-            slot: The slot that needs the prefix.
+        It must be longer than the `computed_blocks` that `slot` has already.
         """
         longest: dict[KvSlot, None] = {}
         length = computed_blocks
@@ -71,11 +68,12 @@ class PrefixIndex:
         return self._holders[self._chains[slot][-1]].keys() - {slot}
 
 
-class PrefixCache(Protocol):
-    """Shared prefixes, as a sequence uses them; called on the engine's thread only."""
+class PrefixCache:
+    """Shared prefixes, as a sequence uses them, on the engine's thread only; this base shares nothing."""
 
     def num_published(self, slot: KvSlot) -> int:
         """Return the number of blocks of the slot that others may share."""
+        return 0
 
     def publish(self, slot: KvSlot, keys: Sequence[BlockKey]) -> None:
         """Allow others to share the blocks `keys` of the slot."""
@@ -86,19 +84,7 @@ class PrefixCache(Protocol):
         Returns:
             Blocks that the slot holds now; 0 if no such prefix was found or memory is full.
         """
-
-
-class NullPrefixCache:
-    """A prefix cache that stores nothing."""
-
-    def num_published(self, slot: KvSlot) -> int:
-        return 0
-
-    def publish(self, slot: KvSlot, keys: Sequence[BlockKey]) -> None:
-        return
-
-    def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:
         return 0
 
 
-NULL_PREFIX_CACHE = NullPrefixCache()
+NULL_PREFIX_CACHE = PrefixCache()

@@ -7,14 +7,7 @@ GRAIN = 64
 
 
 class SlotAllocator:
-    """Reservations per slot within a budget; holds no memory itself.
-
-    Attributes:
-        max_sequences: Largest number of open sequences; slots of closed ones do not count.
-        kv_capacity: Token positions in total.
-        kv_used: Token positions reserved.
-        kv_cached: Reserved token positions of closed sequences.
-    """
+    """Reservations per slot within a budget; holds no memory itself."""
 
     def __init__(self, kv_tokens: int, max_sequences: int) -> None:
         self.max_sequences = max_sequences
@@ -43,7 +36,7 @@ class SlotAllocator:
         self.free(slot)
         return None
 
-    def resize(self, slot: KvSlot, num_tokens: int) -> bool:
+    def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         """Make room for `num_tokens` in total; 0 frees all. Return False if memory is full.
 
         A reservation grows by half, so that a long response is rarely moved; it grows only as far as needed
@@ -62,8 +55,8 @@ class SlotAllocator:
         self._reserved[slot] = wanted
         return True
 
-    def retire(self, slot: KvSlot) -> None:
-        """Mark the slot's sequence as closed; its reservation counts as cached until `free`."""
+    def retire(self, slot: KvSlot, num_tokens: int) -> None:
+        """Mark the slot's sequence as closed; its whole reservation counts as cached until `free`."""
         self._retired.add(slot)
         self.kv_cached += self._reserved[slot]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from fly.clock import Clock
 from fly.costs import CostCurve
+from fly.ewma import Ewma
 from services.engine.base import ForwardInput, KvSlot
 
 _MEAN_SHARE, _DEVIATION_SHARE = 1 / 8, 1 / 4
@@ -32,13 +33,14 @@ class _SequenceTiming:
         self.rows = 0
         self.is_expected = False
         self._answered_s = 0.0
-        self._mean_s: float | None = None
-        self._deviation_s = 0.0
+        self._mean_s = Ewma(_MEAN_SHARE)
+        self._deviation_s = Ewma(_DEVIATION_SHARE)
 
     @property
     def round_trip_s(self) -> float:
         """Upper estimate of the round trip; infinite before the first measurement."""
-        return math.inf if self._mean_s is None else self._mean_s + _DEVIATIONS * self._deviation_s
+        mean_s, deviation_s = self._mean_s.value, self._deviation_s.value
+        return math.inf if mean_s is None or deviation_s is None else mean_s + _DEVIATIONS * deviation_s
 
     @property
     def expected_by_s(self) -> float:
@@ -52,11 +54,9 @@ class _SequenceTiming:
         if not self.is_expected:
             return
         self.is_expected, trip_s = False, max(0.0, at_s - self._answered_s)
-        if self._mean_s is None:
-            self._mean_s, self._deviation_s = trip_s, trip_s / 2
-            return
-        self._deviation_s += _DEVIATION_SHARE * (abs(trip_s - self._mean_s) - self._deviation_s)
-        self._mean_s += _MEAN_SHARE * (trip_s - self._mean_s)
+        mean_s = self._mean_s.value
+        self._deviation_s.add(trip_s / 2 if mean_s is None else abs(trip_s - mean_s))
+        self._mean_s.add(trip_s)
 
 
 class BatchWindow:

@@ -1,12 +1,13 @@
 """Continuous batching: choose the jobs of the next forward; pure, without threads or tensors."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fly.messages import StepTimes
 from services.engine.base import ForwardInput, Job, KvSlot, Scores
-from services.engine.scheduling.job import ScheduledJob, forward_inputs
 
 PATIENCE_TURNS = 4
 """Turns for which a long input yields to short inputs of its own priority."""
@@ -14,6 +15,50 @@ STARVATION_TURNS = 64
 """Turns after which any input goes first, whatever its priority."""
 IDLE_PRIORITY = -(1 << 40)
 """Priority of jobs that run only while no other job waits; below every priority that a request may have."""
+
+
+@dataclass(slots=True, eq=False)
+class ScheduledJob:
+    """A submitted job, its state in the scheduler, and its result.
+
+    Attributes:
+        next_input: Input that the job waits to have computed; None once the job has ended.
+        waiting_since: Turn from which it has been waiting.
+        queue_position: Order of waiting; lower has waited longer.
+        times: Time in the queue and in forwards, and tokens computed for it, so far.
+    """
+
+    job: Job[Any]
+    priority: int
+    job_id: int
+    submitted_ns: int
+    waiting_since: int = 0
+    queue_position: int = 0
+    next_input: ForwardInput | None = None
+    result: Any = None
+    error: BaseException | None = None
+    times: StepTimes = field(default_factory=StepTimes)
+    _has_run: bool = False
+
+    def record_forward(self, started_ns: int, forward_ns: int, batch_size: int, batch_tokens: int) -> None:
+        """Record a forward that computed `next_input`, with the number of its sequences and token rows."""
+        times, item = self.times, self.next_input
+        assert item is not None
+        queue_ns = times.queue_ns if self._has_run else started_ns - self.submitted_ns
+        self._has_run = True
+        self.times = StepTimes(
+            queue_ns=queue_ns,
+            forward_ns=times.forward_ns + forward_ns,
+            batch_size=max(times.batch_size, batch_size),
+            batch_tokens=max(times.batch_tokens, batch_tokens),
+            prefill_tokens=times.prefill_tokens + item.num_prefill,
+            reused_tokens=times.reused_tokens + item.num_reused,
+        )
+
+
+def forward_inputs(jobs: Iterable[ScheduledJob]) -> list[ForwardInput]:
+    """Return the inputs of the jobs that have not ended."""
+    return [scheduled.next_input for scheduled in jobs if scheduled.next_input is not None]
 
 
 class Scheduler:
@@ -75,8 +120,7 @@ class Scheduler:
     def next_batch(self, admit: Callable[[ForwardInput], bool] = lambda item: True) -> list[ScheduledJob]:
         """Return the jobs of the next forward, within the token budget; at least one if any is admitted.
 
-        Args:
-            admit: Reserves KV memory for an input; False if the input must wait.
+        `admit` reserves KV memory for an input; it returns False if the input must wait.
         """
         self._turn += 1
         batch = _Batch(self._max_batch_tokens, admit)
@@ -156,7 +200,6 @@ class _Batch:
     """The jobs of a forward, while it is filled.
 
     Attributes:
-        jobs: The jobs added so far.
         free_rows: Token rows left of the budget.
     """
 

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from services.engine.config import ModelConfig, StartFollowers
-from services.engine.sharding.operations import replay
-from services.engine.sharding.plan_codec import GroupPlan, decode
+from services.engine.sharding.plans import GroupPlan, decode, replay
 
 if TYPE_CHECKING:
     from services.engine.forward.torch_runner import TorchRunner

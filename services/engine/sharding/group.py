@@ -36,7 +36,9 @@ class ShardGroup:
         """
         self.rank = rank
         self.sharding = sharding
-        os.environ["GLOO_SOCKET_IFNAME"] = _loopback()
+        names = [name for _, name in socket.if_nameindex()]
+        loopback = next((name for name in names if name.startswith("lo")), names[0])
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback
         timeout = timedelta(seconds=sharding.group_timeout_s)
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         _join_all(store, rank, sharding)
@@ -140,11 +142,6 @@ def _join_all(store: Store, rank: int, sharding: Sharding) -> None:
         store.wait(all_ranks, timedelta(seconds=sharding.group_start_timeout_s))
     except RuntimeError as error:
         raise ModelError(_timeout_message(sharding, "joined", error)) from error
-
-
-def _loopback() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in names if name.startswith("lo")), names[0])
 
 
 def _timeout_message(sharding: Sharding, act: str, error: Exception) -> str:

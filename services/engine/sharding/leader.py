@@ -14,8 +14,7 @@ from services.engine.config import ModelConfig, StartFollowers
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.loading.architecture import read_config
 from services.engine.sharding.group import ShardGroup
-from services.engine.sharding.operations import RecordingAllocator
-from services.engine.sharding.plan_codec import GroupPlan, encode
+from services.engine.sharding.plans import GroupPlan, RecordingAllocator, encode
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,6 @@ class LeaderRunner(RecordingAllocator):
     """A `Runner` that sends plans to its followers; only the leader has a head.
 
     Attributes:
-        info: The model.
         num_heartbeats: Plans without a forward that it has sent.
     """
 
@@ -45,11 +43,7 @@ class LeaderRunner(RecordingAllocator):
         self._is_lost = False
 
     def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
-        """Compute a batch on all ranks, as `Runner`.
-
-        Raises:
-            RunnerLost: A rank is lost, or the ranks have diverged.
-        """
+        """Compute a batch on all ranks; raise `RunnerLost` also if the ranks have diverged."""
         self._send(batch)
         return self._runner.score(self._logits(batch), batch)
 
@@ -58,11 +52,7 @@ class LeaderRunner(RecordingAllocator):
         return self._group.sharding.heartbeat_s
 
     def on_idle(self) -> None:
-        """Send a heartbeat, with the memory operations since the last plan.
-
-        Raises:
-            RunnerLost: A rank is lost.
-        """
+        """Send a heartbeat, with the memory operations since the last plan."""
         self._send(())
         self.num_heartbeats += 1
 
@@ -108,12 +98,7 @@ def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
 
 
 def check_shards(config: Any, shards: int) -> None:
-    """Raise `ModelError` if a model cannot be split into equal parts.
-
-    Args:
-        config: Configuration of the model's text part.
-        shards: Number of parts.
-    """
+    """Raise `ModelError` if a model cannot be split into equal parts; `config` is that of its text part."""
     name = config.model_type
     if not getattr(config, "base_model_tp_plan", None):
         raise ModelError(f"shards is {shards}: {name} has no tensor parallel plan in transformers, must be 1")

@@ -10,7 +10,7 @@ from services.engine.base import ForwardInput, Runner
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine, forward_error
 from services.engine.future import EngineFuture
-from services.engine.scheduling.job import ScheduledJob, forward_inputs
+from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 
 
 class TimedRunner(Runner, Protocol):

@@ -1,5 +1,6 @@
 """The runner of a simulated model with parametric latency, for load tests without weights."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,13 +9,12 @@ from fly.version import VERSION
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import Sampler, sample_requests, sampled_scores
-from services.engine.memory.memory_stats import DelegatedMemoryStats
 from services.engine.memory.slot_allocator import SlotAllocator
 from services.engine.simulation.language import SimulatedConfig as SimulatedConfig
 from services.engine.simulation.language import SimulatedLanguage
 
 
-class SimulatedRunner(DelegatedMemoryStats):
+class SimulatedRunner(SlotAllocator):
     """A `TimedRunner` of a simulated model; its KV memory is one number per sequence."""
 
     def __init__(
@@ -25,6 +25,7 @@ class SimulatedRunner(DelegatedMemoryStats):
         kv_tokens: int,
         model_id: str = "simulated",
     ) -> None:
+        super().__init__(kv_tokens, max_sequences)
         self.config = config
         self._language = SimulatedLanguage(config)
         self.info = ModelInfo(
@@ -40,34 +41,23 @@ class SimulatedRunner(DelegatedMemoryStats):
             kv_capacity=kv_tokens,
             version=VERSION,
         )
-        self._allocator = SlotAllocator(kv_tokens, max_sequences)
-        super().__init__(self._allocator)
-        self._computed: dict[KvSlot, int] = {}
-
-    def allocate(self, num_tokens: int) -> KvSlot | None:
-        slot = self._allocator.allocate(num_tokens)
-        if slot is not None:
-            self._computed[slot] = 0
-        return slot
+        self._computed: Counter[KvSlot] = Counter()
 
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         if num_tokens == 0:
             self._computed[slot] = 0
-        return self._allocator.resize(slot, num_tokens)
+        return super().resize(slot, num_tokens)
 
     def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
         assert num_tokens <= self._computed[source], "shared positions were never computed"
-        if not self._allocator.resize(slot, num_tokens):
+        if not self.resize(slot, num_tokens):
             return False
         self._computed[slot] = num_tokens
         return True
 
-    def retire(self, slot: KvSlot, num_tokens: int) -> None:
-        self._allocator.retire(slot)
-
     def free(self, slot: KvSlot) -> None:
         del self._computed[slot]
-        self._allocator.free(slot)
+        super().free(slot)
 
     def forward_s(self, batch: Sequence[ForwardInput]) -> float:
         return self.config.forward_s(len(batch), sum(len(item.tokens) for item in batch))
@@ -78,7 +68,7 @@ class SimulatedRunner(DelegatedMemoryStats):
     def _score(self, item: ForwardInput) -> Scores:
         """Score one sequence; assert that the KV before `start`, which a real model needs, was computed."""
         assert item.start <= self._computed[item.slot], "positions before the input were never computed"
-        assert item.end <= self._allocator.reserved(item.slot), "the input exceeds its slot"
+        assert item.end <= self.reserved(item.slot), "the input exceeds its slot"
         self._computed[item.slot] = item.end
         positions = range(item.first_position, item.end + 1)
         entropies = tuple(self._language.entropy(item, position) for position in positions)

@@ -25,8 +25,7 @@ class SequenceLookup(Protocol):
     def finish(self, response: Sequence[int]) -> None:
         """End the sequence; called once, as the last call.
 
-        Args:
-            response: The decided tokens of the response, after the last few tokens of the prompt.
+        `response` holds the decided tokens of the response, after the last few tokens of the prompt.
         """
 
 

@@ -14,7 +14,7 @@ from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture
 from services.engine.scheduling.batch_window import BatchWindow
-from services.engine.scheduling.job import forward_inputs
+from services.engine.scheduling.scheduler import forward_inputs
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.clock import VirtualClock

@@ -9,7 +9,7 @@ from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.request import SamplingParams
 from fly.types import Coupling
-from services.engine.open_limits import check_open
+from services.engine.engine import check_open
 
 
 def fields_of(**sampling: Any) -> list[str]:

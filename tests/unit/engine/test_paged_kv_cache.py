@@ -143,7 +143,7 @@ def test_every_slot_contains_its_own_writes(actions: list[tuple[str, int]], seed
 
 
 def check(kv_cache: PagedKvCache, held: dict[int, list[int]], retired: set[int]) -> None:
-    tables = {slot: kv_cache._allocator.table(slot) for slot in held}
+    tables = {slot: kv_cache.table(slot) for slot in held}
     used = set().union(*tables.values())
     opened = set().union(*(table for slot, table in tables.items() if slot not in retired))
     assert kv_cache.kv_used == BLOCK * len(used) <= kv_cache.kv_capacity

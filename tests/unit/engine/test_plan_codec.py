@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvAllocator
 from services.engine.memory.kv_cache import ContiguousKvCache
-from services.engine.sharding.operations import (
+from services.engine.sharding.plans import (
     OPERATIONS,
+    GroupPlan,
     MemoryDiverged,
     Operation,
     RecordingAllocator,
+    decode,
+    encode,
     replay,
 )
-from services.engine.sharding.plan_codec import GroupPlan, decode, encode
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 operations = st.builds(

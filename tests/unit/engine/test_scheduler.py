@@ -7,8 +7,13 @@ import pytest
 
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Job, Scores
-from services.engine.scheduling.job import ScheduledJob
-from services.engine.scheduling.scheduler import IDLE_PRIORITY, PATIENCE_TURNS, STARVATION_TURNS, Scheduler
+from services.engine.scheduling.scheduler import (
+    IDLE_PRIORITY,
+    PATIENCE_TURNS,
+    STARVATION_TURNS,
+    ScheduledJob,
+    Scheduler,
+)
 
 ANSWER = Scores((7,), (0.0,), (False,))
 

@@ -8,7 +8,7 @@ from fly.messages import Open, Role
 from fly.sequence import SequenceUpdate
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture
-from services.engine.scheduling.job import forward_inputs
+from services.engine.scheduling.scheduler import forward_inputs
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from tests.support.clock import VirtualClock

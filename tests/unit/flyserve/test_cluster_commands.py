@@ -17,7 +17,7 @@ from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.status import is_complete, status_view
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus, TierStatus
-from orchestration.local.discovery import find_local_deployment, publish_local_deployment
+from orchestration.local.local_ray import find_local_deployment, publish_local_deployment
 
 READY = ReplicaStatus(
     Role.TARGET,

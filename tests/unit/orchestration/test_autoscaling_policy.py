@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fly.errors import ConfigError
-from orchestration.control.autoscaling_policy import (
-    Autoscaling,
+from orchestration.control.autoscaler import (
     Demand,
     DemandHistory,
     decide,
     explain,
     replicas_needed,
 )
+from orchestration.deployment.autoscaling import Autoscaling
 from services.common.config import parse
 
 SETTINGS = Autoscaling(min=1, max=8, target_load=0.7, upscale_delay_s=5, downscale_delay_s=60)

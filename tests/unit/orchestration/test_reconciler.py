@@ -82,7 +82,7 @@ def test_a_replica_that_served_for_long_is_restarted_soon_and_on_another_node() 
     scene = Scene()
     scene.cluster.histories["target-0"] = replace(scene.cluster.history("target-0"), failures=7)
     scene.serve(*specs(1))
-    scene.cluster.record_node(InstanceKey("target-0", 1), "node-a")
+    scene.cluster.record(InstanceKey("target-0", 1), node="node-a")
     scene.now += 60
     scene.cluster.mark_lost(InstanceKey("target-0", 1), "crashed", scene.now)
     history = scene.cluster.history("target-0")
@@ -120,7 +120,7 @@ def test_fewer_replicas_drain_the_last_ones() -> None:
 
 def test_a_condemned_replica_is_replaced_by_one_of_the_same() -> None:
     scene = Scene().serve(*specs(2))
-    scene.cluster.record_node(InstanceKey("target-1", 1), "node-a")
+    scene.cluster.record(InstanceKey("target-1", 1), node="node-a")
     scene.cluster.mark_for_replacement(InstanceKey("target-1", 1))
     assert scene.decide() == [Start(specs(2)[1])]
     assert scene.cluster.history("target-1").avoid == "node-a"

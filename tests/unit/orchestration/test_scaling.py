@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from fly.messages import Load, Role
-from orchestration.control.autoscaler import tier_demand
-from orchestration.control.autoscaling_policy import Demand
+from orchestration.control.autoscaler import Demand, tier_demand
 from orchestration.control.instances import Instance, Phase
+from orchestration.control.placement import choose_members
 from orchestration.control.state_store import PersistedState, from_document, to_document
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan
-from orchestration.deployment.scaling import at_its_largest, choose_members, keeping_replicas, with_replicas
+from orchestration.deployment.scaling import at_its_largest, keeping_replicas, with_replicas
 from services.common.config import parse
 
 NAMES = ("target-0", "target-1", "target-2")

@@ -15,7 +15,7 @@ from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling
-from services.drafter.base import NullSubDrafter
+from services.drafter.drafting import SubDrafterSession
 from services.drafter.session import DraftingLimits, DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence
@@ -96,7 +96,7 @@ async def play(
     """Run exact speculation against the target, which takes a random time to verify."""
     opening = Open(f"test-{prompt}", len(prompt), sampling)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, NullSubDrafter(), limits)
+    session = DraftSession(engine, sequence, SubDrafterSession(), limits)
     sequence_ids, mirror, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
     try:
         for _ in range(12):
@@ -163,7 +163,7 @@ async def two_steps(engine: ClockEngine) -> tuple[Draft, Draft]:
     """Return a first draft, and the draft after an idle time and the acceptance of all its tokens."""
     opening = Open("test", 3, GREEDY)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, NullSubDrafter(), AHEAD)
+    session = DraftSession(engine, sequence, SubDrafterSession(), AHEAD)
     sequence_ids, mirror = TokenSequence([20, 21, 22]), SequenceMirror()
     first = await session.step(DraftStep(mirror.update(sequence_ids, (), 3), NUM_DRAFTS))
     mirror.append(first.tokens)
@@ -197,7 +197,7 @@ async def test_other_sequences_wait_for_the_running_forward_at_most() -> None:
     async with drafter() as engine:
         opening = Open("test", 3, GREEDY)
         one, other = await engine.open(opening), await engine.open(opening)
-        session = DraftSession(engine, one, NullSubDrafter(), AHEAD)
+        session = DraftSession(engine, one, SubDrafterSession(), AHEAD)
         await session.step(DraftStep(SequenceMirror().update(TokenSequence([20, 21, 22]), (), 3), 20))
         other.extend([30, 31, 32])
         _, times = await engine.run_timed(other.score())

@@ -10,8 +10,7 @@ from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling
-from services.drafter.base import NullProposer, Proposer
-from services.drafter.drafting import DraftResult, draft
+from services.drafter.drafting import DraftResult, Proposer, draft
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
@@ -44,7 +43,7 @@ def open_sequence(sampling: SamplingParams = GREEDY) -> tuple[EngineSequence, Si
     return sequence, runner
 
 
-class Script(NullProposer):
+class Script(Proposer):
     """A proposer of listed tokens, call by call."""
 
     def __init__(self, proposals: list[list[int]]) -> None:
@@ -54,7 +53,7 @@ class Script(NullProposer):
         return tuple(next(self._proposals, [])[:max_tokens])
 
 
-class Oracle(NullProposer):
+class Oracle(Proposer):
     """A proposer of the right tokens, except at one position."""
 
     def __init__(self, truth: tuple[int, ...], wrong_at: int | None = None) -> None:
@@ -78,24 +77,24 @@ def drafted_with(
 
 
 def test_alone_the_model_takes_one_forward_per_token() -> None:
-    assert drafted_with(NullProposer()).forwards == 4
+    assert drafted_with(Proposer()).forwards == 4
 
 
 def test_a_right_proposal_takes_one_forward() -> None:
-    alone = drafted_with(NullProposer())
+    alone = drafted_with(Proposer())
     accelerated = drafted_with(Oracle(alone.tokens))
     assert accelerated == DraftResult(alone.tokens, forwards=1, sub_drafter_tokens=3)
 
 
 def test_a_wrong_proposal_costs_one_forward_for_the_tokens_after_it() -> None:
-    alone = drafted_with(NullProposer())
+    alone = drafted_with(Proposer())
     accelerated = drafted_with(Oracle(alone.tokens, wrong_at=1))
     assert accelerated == DraftResult(alone.tokens, forwards=2, sub_drafter_tokens=2)
 
 
 @given(st.lists(st.lists(st.integers(16, 1023), max_size=6), max_size=12), st.integers(0, 12))
 def test_the_draft_does_not_depend_on_the_proposals(proposals: list[list[int]], max_tokens: int) -> None:
-    alone = drafted_with(NullProposer(), max_tokens)
+    alone = drafted_with(Proposer(), max_tokens)
     assert len(alone.tokens) == max_tokens
     assert drafted_with(Script(proposals), max_tokens).tokens == alone.tokens
 
@@ -105,8 +104,8 @@ def test_the_draft_does_not_depend_on_the_proposals(proposals: list[list[int]], 
 def test_proposals_are_scored_against_the_models_own_draws(
     sampling: SamplingParams, wrong_at: int | None
 ) -> None:
-    alone = drafted_with(NullProposer(), 5, sampling=sampling)
-    assert alone.tokens != drafted_with(NullProposer(), 5).tokens
+    alone = drafted_with(Proposer(), 5, sampling=sampling)
+    assert alone.tokens != drafted_with(Proposer(), 5).tokens
     accelerated = drafted_with(Oracle(alone.tokens, wrong_at), 5, sampling=sampling)
     assert (accelerated.tokens, accelerated.distributions) == (alone.tokens, alone.distributions)
     assert accelerated.forwards < alone.forwards
@@ -116,15 +115,15 @@ def test_proposals_are_scored_against_the_models_own_draws(
 
 
 def test_a_draft_cut_at_a_stop_token_has_one_distribution_per_token() -> None:
-    alone = drafted_with(NullProposer(), 10, sampling=SAMPLED[1])
+    alone = drafted_with(Proposer(), 10, sampling=SAMPLED[1])
     accelerated = drafted_with(Oracle(alone.tokens), 10, frozenset({2}), SAMPLED[1])
     assert accelerated.tokens == alone.tokens[:6] and len(accelerated.distributions) == 6
 
 
 @pytest.mark.parametrize("max_tokens", [6, 10])
 def test_a_draft_ends_after_a_stop_token_if_requested(max_tokens: int) -> None:
-    alone = drafted_with(NullProposer(), max_tokens)
-    ended = drafted_with(NullProposer(), max_tokens, frozenset({2}))
+    alone = drafted_with(Proposer(), max_tokens)
+    ended = drafted_with(Proposer(), max_tokens, frozenset({2}))
     assert ended.tokens == alone.tokens[:6]
     assert ended.tokens[-1] == 2
     accelerated = drafted_with(Oracle(alone.tokens), max_tokens, frozenset({2}))

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fly.errors import ConfigError
-from services.common.telemetry.exposition import MetricsServer
+from services.common.telemetry.process import MetricsServer
 
 
 def test_the_first_free_port_of_several_is_taken() -> None:

@@ -7,7 +7,7 @@ from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
 from services.sub_drafter.engines.base import ProposalEngine
-from services.sub_drafter.session import LookupSession
+from services.sub_drafter.servicer import LookupSession
 
 PROMPT = [90, 91, 92]
 RESPONSE = [1, 2, 3, 4, 5, 6]
