@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Annotated
@@ -16,7 +16,7 @@ import grpc
 import psutil
 from pydantic import Field
 
-from benchmarks.harness.command import Context
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.load import send_at_rate, send_in_turn
 from benchmarks.harness.report import Report, Table, listed
 from benchmarks.harness.system import running_services, simulated_flags
@@ -31,7 +31,7 @@ _RECOVERY_S, _PROBES_PER_S, _POLL_S = 8.0, 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """An overload, and the peak that it is compared with.
 
     Attributes:
@@ -49,16 +49,12 @@ class Plan:
     places: int = 16
     queue: int = 1024
     new_tokens: int = 16
-    forward_s: float = 0.06
-    deadline_s: float = 5.0
-    peak_s: float = 15.0
-    overload_s: Annotated[float, Field(ge=5)] = 60.0
+    forward_s: Annotated[float, Quick(0.03)] = 0.06
+    deadline_s: Annotated[float, Quick(2.0)] = 5.0
+    peak_s: Annotated[float, Quick(3.0)] = 15.0
+    overload_s: Annotated[float, Field(ge=5), Quick(6.0)] = 60.0
     factor: Annotated[float, Field(ge=1)] = 4.0
     ramp_s: float = 3.0
-
-    def quick(self) -> "Plan":
-        """Return a plan of some seconds."""
-        return replace(self, forward_s=0.03, deadline_s=2.0, peak_s=3.0, overload_s=6.0)
 
 
 class Outcome(StrEnum):

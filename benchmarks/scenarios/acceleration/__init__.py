@@ -1,12 +1,13 @@
 """Acceleration of drafting: sub-drafters, drafting ahead, and the choice of the draft length (20 minutes)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 from uuid import uuid4
 
-from benchmarks.harness.command import Context
-from benchmarks.harness.prompts import demo_prompts, random_prompts
+from benchmarks.harness.client import demo_prompts, random_prompts, speculation
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.report import Report
 from benchmarks.scenarios.acceleration.measure import (
     Run,
@@ -14,7 +15,6 @@ from benchmarks.scenarios.acceleration.measure import (
     measure_passes,
     measure_settings,
     num_pass_prompts,
-    num_requests,
 )
 from benchmarks.scenarios.acceleration.report import make_report
 from benchmarks.scenarios.acceleration.workloads import (
@@ -33,19 +33,19 @@ from benchmarks.scenarios.acceleration.workloads import (
     SubDrafting,
     Workload,
     ahead_name,
-    ahead_speculation,
     demo_models,
     make_workload,
     running_drafters,
     simulated_models,
 )
+from fly.types import Mode
 from flyserve.bench.progress import progress_bar
 
 __all__ = ["Plan", "run"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """The amount of measuring.
 
     Attributes:
@@ -62,30 +62,15 @@ class Plan:
     """
 
     repeat: int = 1
-    demo_prompts: int = 60
-    aligned_prompts: int = 12
-    aligned_tokens: int = 192
-    passes: int = 7
-    pass_prompts: int = 100
-    control_prompts: int = 20
-    ahead_pairs: int = 7
-    ahead_tokens: int = 192
-    ahead_lengths: tuple[int, ...] = (4, 6, 8, 10)
-
-    def quick(self) -> "Plan":
-        """Return a plan of a few minutes."""
-        return replace(
-            self,
-            demo_prompts=4,
-            aligned_prompts=2,
-            aligned_tokens=64,
-            passes=1,
-            pass_prompts=10,
-            control_prompts=2,
-            ahead_pairs=2,
-            ahead_tokens=64,
-            ahead_lengths=(8,),
-        )
+    demo_prompts: Annotated[int, Quick(4)] = 60
+    aligned_prompts: Annotated[int, Quick(2)] = 12
+    aligned_tokens: Annotated[int, Quick(64)] = 192
+    passes: Annotated[int, Quick(1)] = 7
+    pass_prompts: Annotated[int, Quick(10)] = 100
+    control_prompts: Annotated[int, Quick(2)] = 20
+    ahead_pairs: Annotated[int, Quick(2)] = 7
+    ahead_tokens: Annotated[int, Quick(64)] = 192
+    ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
 
     def workload(self, part: str) -> Workload:
         """Return the text and the models of a part."""
@@ -106,26 +91,22 @@ def run(plan: Plan, context: Context) -> Report:
 
 def _run_workload(name: str, plan: Plan, context: Context) -> Runs:
     workload = plan.workload(name)
-    total = num_requests(len(SETTINGS), len(workload.prompts), plan.repeat)
-    with (
-        running_drafters(workload.make_models(), DRAFTINGS) as clients,
-        progress_bar(context.console, total, name) as advance,
-    ):
+    with running_drafters(workload.make_models(), DRAFTINGS) as clients:
         senders = {
             setting.name: Sender(clients[setting.drafting], setting.speculation, workload.max_new_tokens)
             for setting in SETTINGS
         }
+        interleave = partial(context.interleave, name)
         return measure_settings(
-            senders, workload.prompts, plan.repeat, uuid4().hex, workload.is_remembered, advance
+            senders, workload.prompts, plan.repeat, uuid4().hex, workload.is_remembered, interleave
         )
 
 
 def _run_passes(plan: Plan, context: Context) -> Runs:
     prompts = demo_prompts(plan.pass_prompts)
-    total = num_pass_prompts(len(prompts), plan.passes)
     with (
         running_drafters(demo_models(), (SUFFIX.drafting, BASELINE.drafting)) as clients,
-        progress_bar(context.console, total, "passes, problems") as advance,
+        progress_bar(context.console, num_pass_prompts(len(prompts), plan.passes), "passes") as advance,
     ):
         helped, alone = (
             Sender(clients[setting.drafting], setting.speculation, WHOLE_RESPONSE)
@@ -138,19 +119,16 @@ def _run_ahead(plan: Plan, context: Context) -> Runs:
     """Measure drafting ahead and not, with simulated engines and every draft length, in mode exact."""
     draftings = tuple(Drafting(SubDrafting.OFF, is_ahead) for is_ahead in (False, True))
     prompts = random_prompts(range(VOCABULARY), plan.ahead_pairs)
-    total = num_requests(len(draftings) * len(plan.ahead_lengths), len(prompts), plan.repeat)
-    with (
-        running_drafters(simulated_models(), draftings) as clients,
-        progress_bar(context.console, total, "drafting ahead") as advance,
-    ):
+    with running_drafters(simulated_models(), draftings) as clients:
         senders = {
             ahead_name(length, way.is_ahead): Sender(
-                clients[way], ahead_speculation(length), plan.ahead_tokens, ignore_eos=True
+                clients[way], speculation(Mode.EXACT, length), plan.ahead_tokens, ignore_eos=True
             )
             for length in plan.ahead_lengths
             for way in draftings
         }
-        return measure_settings(senders, prompts, plan.repeat, uuid4().hex, False, advance)
+        interleave = partial(context.interleave, "drafting ahead")
+        return measure_settings(senders, prompts, plan.repeat, uuid4().hex, False, interleave)
 
 
 PARTS: Mapping[str, Callable[[Plan, Context], Runs]] = {

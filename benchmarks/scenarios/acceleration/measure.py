@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.harness.client import generate
-from benchmarks.harness.prompts import Prompts
+from benchmarks.harness.client import Prompts, generate
+from benchmarks.harness.load import Interleave
 from fly.request import SpeculationParams
 from fly.response import Statistics
 from flyserve.bench.comparison import rotated
@@ -64,7 +64,7 @@ def measure_settings(
     repeat: int,
     salt: str,
     is_remembered: bool,
-    advance: Advance,
+    interleave: Interleave[str, Run],
 ) -> dict[str, list[Run]]:
     """Send every prompt under every setting, after a warm-up, in an order that rotates.
 
@@ -74,25 +74,16 @@ def measure_settings(
         repeat: Repetitions of every prompt under every setting.
         salt: A new one; from it each setting gets its own cache salts.
         is_remembered: All prompts of a setting share one cache salt; otherwise each has its own.
-        advance: Called after each request; there are `num_requests`.
+        interleave: Order of measuring.
     """
-    for number, prompt in enumerate(prompts[:_WARM_UPS]):
-        for name, send in senders.items():
-            send(prompt, number, 0, f"{salt}/warm-up/{name}")
-            advance()
-    runs: dict[str, list[Run]] = {name: [] for name in senders}
-    for turn in range(repeat * len(prompts)):
-        repetition, number = divmod(turn, len(prompts))
-        for name in rotated(tuple(senders), turn):
-            own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
-            runs[name].append(senders[name](prompts[number], number, repetition, own))
-            advance()
-    return runs
 
+    def measure(name: str, turn: int) -> Run:
+        repetition, number = divmod(turn if turn >= 0 else -1 - turn, len(prompts))
+        own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
+        salted = own if turn >= 0 else f"{salt}/warm-up/{name}"
+        return senders[name](prompts[number], number, repetition, salted)
 
-def num_requests(num_settings: int, num_prompts: int, repeat: int) -> int:
-    """Return the number of requests of `measure_settings`."""
-    return num_settings * (min(_WARM_UPS, num_prompts) + repeat * num_prompts)
+    return interleave(tuple(senders), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
 
 
 def measure_passes(

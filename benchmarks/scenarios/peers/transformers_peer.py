@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.scenarios.peers.settings import LOOKUP_TOKENS, Answer
+from benchmarks.scenarios.peers.measure import LOOKUP_TOKENS, Answer
 from services.engine.loading.model import DTYPES
 
 

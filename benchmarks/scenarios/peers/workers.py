@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.scenarios.peers.settings import Answer, Decode
+from benchmarks.scenarios.peers.measure import Answer, Decode
 from fly.errors import NotReady
 
 _peer: Any = None

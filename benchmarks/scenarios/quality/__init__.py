@@ -3,13 +3,13 @@
 An interrupted run continues where it stopped: every response is kept in benchmarks/results/quality.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.harness.command import Context
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.report import Report
 from benchmarks.harness.system import RESULTS
 from benchmarks.scenarios.quality.records import plan_work, run_work
@@ -28,7 +28,7 @@ _SEED = 4_2026
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """The amount of measuring.
 
     Attributes:
@@ -38,14 +38,10 @@ class Plan:
         concurrency: Concurrent requests.
     """
 
-    problems: Annotated[int, Field(ge=2)] = 3000
-    hard_problems: Annotated[int, Field(ge=2)] = 1000
-    sweep_problems: Annotated[int, Field(ge=2)] = 300
+    problems: Annotated[int, Field(ge=2), Quick(9)] = 3000
+    hard_problems: Annotated[int, Field(ge=2), Quick(6)] = 1000
+    sweep_problems: Annotated[int, Field(ge=2), Quick(3)] = 300
     concurrency: Annotated[int, Field(ge=1)] = 8
-
-    def quick(self) -> "Plan":
-        """Return a plan of less than a minute."""
-        return replace(self, problems=9, hard_problems=6, sweep_problems=3)
 
     def num_problems(self, group: str) -> int:
         """Return the number of problems of a group of settings."""

@@ -65,6 +65,7 @@ async def _measure(plan: Plan, stage: Stage, system: Running, setting: str) -> C
     return partial(
         Measured,
         deployment=deployment,
+        models=plan.models,
         setting=setting,
         dilation=dilation,
         window=cut_window(setting, deployment.streams, 0, streams, begin_s, end_s),

@@ -5,12 +5,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.harness.command import Context
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.report import Report
 from benchmarks.scenarios.soak.clients import Clients
 from benchmarks.scenarios.soak.report import Run, Sample, grown, make_report, summarize
@@ -22,7 +22,7 @@ _REST_SAMPLES, _REST_POLL_S = 5, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """A warm-up, a rest, the load, a rest.
 
     Attributes:
@@ -38,20 +38,16 @@ class Plan:
         seed: Seed of the requests.
     """
 
-    warm_up_s: float = 600.0
-    load_s: Annotated[float, Field(ge=6)] = 1800.0
+    warm_up_s: Annotated[float, Quick(4.0)] = 600.0
+    load_s: Annotated[float, Field(ge=6), Quick(10.0)] = 1800.0
     clients: int = 24
     think_s: float = 1.0
-    sample_s: float = 5.0
+    sample_s: Annotated[float, Quick(0.5)] = 5.0
     rest_s: float = 30.0
-    replace_s: float = 300.0
-    vanish_s: float = 20.0
+    replace_s: Annotated[float, Quick(4.0)] = 300.0
+    vanish_s: Annotated[float, Quick(3.0)] = 20.0
     write_timeout_s: float = 2.0
     seed: int = 0
-
-    def quick(self) -> "Plan":
-        """Return a plan of some seconds."""
-        return replace(self, warm_up_s=4.0, load_s=10.0, sample_s=0.5, replace_s=4.0, vanish_s=3.0)
 
 
 def run(plan: Plan, context: Context) -> Report:
