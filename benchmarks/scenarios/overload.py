@@ -18,7 +18,7 @@ from pydantic import Field
 
 from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.load import send_at_rate, send_in_turn
-from benchmarks.harness.report import Report, Table, listed
+from benchmarks.harness.report import Report, Row, Table, listed
 from benchmarks.harness.system import running_services, simulated_flags
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
@@ -116,48 +116,12 @@ class Sender:
         return done / (end_s - start_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one run.
-
-    Attributes:
-        peak_per_s: Requests finished per second, with one client per place.
-        offered_per_s: Requests sent per second under overload.
-        admitted_per_s: Requests finished per second under overload, within their deadlines.
-        outcomes: Requests under overload by outcome.
-        rejection_p50_ms: Median time to a rejection.
-        rejection_p99_ms: 99th percentile of the same.
-        memory_before_mb: Resident memory of the router at the end of the peak.
-        memory_most_mb: The largest resident memory under overload.
-        usual_s: Median duration of a request at the peak.
-        recovery_s: Time from the end of the overload until a new request is about as fast as at the peak.
-        machine_load: Load average of this machine over one minute, before and after.
-    """
-
-    peak_per_s: float
-    offered_per_s: float
-    admitted_per_s: float
-    outcomes: dict[str, int]
-    rejection_p50_ms: float
-    rejection_p99_ms: float
-    memory_before_mb: float
-    memory_most_mb: float
-    usual_s: float
-    recovery_s: float
-    machine_load: tuple[float, float]
-
-    @property
-    def kept(self) -> float:
-        """Throughput under overload as a share of the peak."""
-        return self.admitted_per_s / self.peak_per_s
-
-
 def run(plan: Plan, context: Context) -> Report:
     """Overload one simulated target behind one router."""
     return make_report(plan, asyncio.run(measure(plan, context.say)))
 
 
-async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Figures:
+async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Row:
     """Run the plan; `say` gets a line at the start of each phase."""
     load_before = os.getloadavg()[0]
     with running_services() as services:
@@ -172,7 +136,7 @@ async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) ->
 
 async def _measure(
     plan: Plan, channel: grpc.aio.Channel, pid: int, load_before: float, say: Callable[[str], None]
-) -> Figures:
+) -> Row:
     say(f"the peak, for {plan.peak_s:g} s")
     peak_per_s, usual_s = await _peak(Sender(channel, plan.new_tokens), plan)
     before_mb = memory_mb(pid)
@@ -186,7 +150,7 @@ async def _measure(
         recovering = Sender(channel, plan.new_tokens, plan.deadline_s)
         recovery_s = await _recovery(recovering, _RECOVERED * usual_s)
     rejections = sorted(a.seconds * 1e3 for a in sender.attempts if a.outcome is Outcome.REJECTED)
-    return Figures(
+    return Row(
         peak_per_s=peak_per_s,
         offered_per_s=offered_per_s,
         admitted_per_s=sender.done_per_s(started + plan.ramp_s, started + plan.overload_s),
@@ -250,9 +214,9 @@ def _quantile(ascending: Sequence[float], share: float) -> float:
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0
 
 
-def make_report(plan: Plan, figures: Figures) -> Report:
+def make_report(plan: Plan, f: Row) -> Report:
     """Return the report."""
-    report = Report("overload", None, plan, figures=figures)
+    report = Report("overload", None, plan, figures=f)
     report.introduction(
         "Overload",
         f"""
@@ -263,11 +227,12 @@ whose forwards take {plan.forward_s * 1e3:g} ms; each is a process of its own. T
 with a deadline of {plan.deadline_s:g} s.
 """,
     )
-    f = figures
+    kept = f.admitted_per_s / f.peak_per_s
+    kept = f.admitted_per_s / f.peak_per_s
     rows = {
         "peak, requests/s": f"{f.peak_per_s:.1f}",
         "offered, requests/s": f"{f.offered_per_s:.1f}",
-        "finished in time, requests/s": f"{f.admitted_per_s:.1f} ({f.kept:.0%} of the peak)",
+        "finished in time, requests/s": f"{f.admitted_per_s:.1f} ({kept:.0%} of the peak)",
         "requests": ", ".join(listed(f.outcomes)),
         "rejected within, ms": f"{f.rejection_p50_ms:.1f} (median), {f.rejection_p99_ms:.1f} (99%)",
         "router's memory, MB": f"{f.memory_before_mb:.0f} before, {f.memory_most_mb:.0f} at most",

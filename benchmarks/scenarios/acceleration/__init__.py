@@ -1,15 +1,14 @@
 """Acceleration of drafting: sub-drafters, drafting ahead, and the choice of the draft length (20 minutes)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 from uuid import uuid4
 
 from benchmarks.harness.client import demo_prompts, random_prompts, speculation
-from benchmarks.harness.command import BasePlan, Context, Quick
+from benchmarks.harness.command import Context
 from benchmarks.harness.report import Report
 from benchmarks.scenarios.acceleration.measure import (
+    Plan,
     Run,
     Sender,
     measure_passes,
@@ -31,10 +30,8 @@ from benchmarks.scenarios.acceleration.workloads import (
     WHOLE_RESPONSE,
     Drafting,
     SubDrafting,
-    Workload,
     ahead_name,
     demo_models,
-    make_workload,
     running_drafters,
     simulated_models,
 )
@@ -42,41 +39,6 @@ from fly.types import Mode
 from flyserve.bench.progress import progress_bar
 
 __all__ = ["Plan", "run"]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan(BasePlan):
-    """The amount of measuring.
-
-    Attributes:
-        repeat: Repetitions of every prompt under every setting.
-        demo_prompts: Problems that the demo pair answers under every setting.
-        aligned_prompts: Prompts that each of the aligned pairs continues under every setting.
-        aligned_tokens: New tokens of each.
-        passes: Second passes, each compared with a first pass at the same time.
-        pass_prompts: Problems of a pass.
-        control_prompts: The first of these problems, which are also passed without a sub-drafter.
-        ahead_pairs: Responses of the simulated engines under every setting.
-        ahead_tokens: New tokens of each.
-        ahead_lengths: Draft lengths; the best one counts, with drafting ahead and without.
-    """
-
-    repeat: int = 1
-    demo_prompts: Annotated[int, Quick(4)] = 60
-    aligned_prompts: Annotated[int, Quick(2)] = 12
-    aligned_tokens: Annotated[int, Quick(64)] = 192
-    passes: Annotated[int, Quick(1)] = 7
-    pass_prompts: Annotated[int, Quick(10)] = 100
-    control_prompts: Annotated[int, Quick(2)] = 20
-    ahead_pairs: Annotated[int, Quick(2)] = 7
-    ahead_tokens: Annotated[int, Quick(64)] = 192
-    ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
-
-    def workload(self, part: str) -> Workload:
-        """Return the text and the models of a part."""
-        if part == DEMO:
-            return make_workload(part, self.demo_prompts, WHOLE_RESPONSE)
-        return make_workload(part, self.aligned_prompts, self.aligned_tokens)
 
 
 Runs = dict[str, list[Run]]

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from benchmarks.harness.client import Prompts, generate
+from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.harness.load import Interleave
+from benchmarks.scenarios.acceleration.workloads import DEMO, WHOLE_RESPONSE, Workload, make_workload
 from fly.request import SpeculationParams
 from fly.response import Statistics
 from flyserve.bench.comparison import rotated
@@ -14,6 +17,41 @@ from flyserve.client import Client
 _WARM_UPS = 2
 FIRST, SECOND = "first pass", "second pass"
 FIRST_ALONE, SECOND_ALONE = "first pass, off", "second pass, off"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(BasePlan):
+    """The amount of measuring.
+
+    Attributes:
+        repeat: Repetitions of every prompt under every setting.
+        demo_prompts: Problems that the demo pair answers under every setting.
+        aligned_prompts: Prompts that each of the aligned pairs continues under every setting.
+        aligned_tokens: New tokens of each.
+        passes: Second passes, each compared with a first pass at the same time.
+        pass_prompts: Problems of a pass.
+        control_prompts: The first of these problems, which are also passed without a sub-drafter.
+        ahead_pairs: Responses of the simulated engines under every setting.
+        ahead_tokens: New tokens of each.
+        ahead_lengths: Draft lengths; the best one counts, with drafting ahead and without.
+    """
+
+    repeat: int = 1
+    demo_prompts: Annotated[int, Quick(4)] = 60
+    aligned_prompts: Annotated[int, Quick(2)] = 12
+    aligned_tokens: Annotated[int, Quick(64)] = 192
+    passes: Annotated[int, Quick(1)] = 7
+    pass_prompts: Annotated[int, Quick(10)] = 100
+    control_prompts: Annotated[int, Quick(2)] = 20
+    ahead_pairs: Annotated[int, Quick(2)] = 7
+    ahead_tokens: Annotated[int, Quick(64)] = 192
+    ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
+
+    def workload(self, part: str) -> Workload:
+        """Return the text and the models of a part."""
+        if part == DEMO:
+            return make_workload(part, self.demo_prompts, WHOLE_RESPONSE)
+        return make_workload(part, self.aligned_prompts, self.aligned_tokens)
 
 
 @dataclass(frozen=True, slots=True)

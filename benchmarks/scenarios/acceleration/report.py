@@ -1,16 +1,13 @@
 """The figures of each part, the goals, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, around, make_rows, times
 from benchmarks.harness.statistics import Goal, Spread, ratios, spread
-from benchmarks.scenarios.acceleration.measure import FIRST, FIRST_ALONE, SECOND, SECOND_ALONE, Run
+from benchmarks.scenarios.acceleration.measure import FIRST, FIRST_ALONE, SECOND, SECOND_ALONE, Plan, Run
 from benchmarks.scenarios.acceleration.workloads import (
     AGREEMENT,
     AHEAD,
@@ -25,9 +22,6 @@ from benchmarks.scenarios.acceleration.workloads import (
     ahead_name,
 )
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.acceleration import Plan
 
 Runs = Mapping[str, Sequence[Run]]
 """Runs by setting; all settings have the same prompts and repetitions, in one order."""

@@ -5,18 +5,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 from uuid import uuid4
-
-from pydantic import Field
 
 from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe
 from benchmarks.harness.client import Prompts, demo_prompts, generate, random_prompts
-from benchmarks.harness.command import BasePlan, Context, Quick
+from benchmarks.harness.command import Context
 from benchmarks.harness.deployed import deployed, one_of_each
 from benchmarks.harness.report import Report
 from benchmarks.harness.system import BUILD, DEMO_MODELS
@@ -29,6 +25,7 @@ from benchmarks.scenarios.peers.measure import (
     Answer,
     Decode,
     Place,
+    Plan,
     StreamsRun,
     WaysRun,
     measure_alone,
@@ -43,36 +40,6 @@ __all__ = ["Plan", "run"]
 
 PAIRS, ENGINE = ("demo", "aligned"), "engine"
 _MOST_STREAMS = 16
-
-
-class Dtype(StrEnum):
-    """Compute type of every model."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan(BasePlan):
-    """The amount of measuring.
-
-    Attributes:
-        repeat: Repetitions of every prompt under every setting.
-        dtype: Compute type of every model, in every place.
-        prompts: Prompts of every pair.
-        max_new_tokens: Limit of every response; those of the demo pair end earlier.
-        streams: Numbers of concurrent requests through the stack.
-        rows: Rows per sequence that the engine alone verifies.
-        engine_dtypes: Compute types of the engine alone.
-    """
-
-    repeat: Annotated[int, Quick(1)] = 3
-    dtype: Dtype = Dtype.BFLOAT16
-    prompts: Annotated[int, Field(ge=1, le=300), Quick(2)] = 8
-    max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(32)] = 256
-    streams: Annotated[tuple[int, ...], Quick((1, 4))] = (1, 4, 16)
-    rows: Annotated[tuple[int, ...], Quick((16,))] = (8, 12, 16)
-    engine_dtypes: Annotated[tuple[Dtype, ...], Quick((Dtype.BFLOAT16,))] = (Dtype.BFLOAT16, Dtype.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True)

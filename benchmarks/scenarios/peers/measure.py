@@ -3,8 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from benchmarks.harness.client import PLAIN, speculation
+from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.harness.load import Interleave
 from fly.request import SpeculationParams
 from fly.types import Mode
@@ -27,6 +31,13 @@ class Place(StrEnum):
     """Engine, drafter and rule in one process, without a socket."""
     STACK = "gRPC stack"
     """Router, target, drafter and sub-drafter, each a process of its own."""
+
+
+class Dtype(StrEnum):
+    """Compute type of every model."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,29 @@ STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {
 STREAM_METHODS = ("plain", "exact", "fly")
 
 Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(BasePlan):
+    """The amount of measuring.
+
+    Attributes:
+        repeat: Repetitions of every prompt under every setting.
+        dtype: Compute type of every model, in every place.
+        prompts: Prompts of every pair.
+        max_new_tokens: Limit of every response; those of the demo pair end earlier.
+        streams: Numbers of concurrent requests through the stack.
+        rows: Rows per sequence that the engine alone verifies.
+        engine_dtypes: Compute types of the engine alone.
+    """
+
+    repeat: Annotated[int, Quick(1)] = 3
+    dtype: Dtype = Dtype.BFLOAT16
+    prompts: Annotated[int, Field(ge=1, le=300), Quick(2)] = 8
+    max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(32)] = 256
+    streams: Annotated[tuple[int, ...], Quick((1, 4))] = (1, 4, 16)
+    rows: Annotated[tuple[int, ...], Quick((16,))] = (8, 12, 16)
+    engine_dtypes: Annotated[tuple[Dtype, ...], Quick((Dtype.BFLOAT16,))] = (Dtype.BFLOAT16, Dtype.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,9 @@
 """The figures of each pair and of the engine alone, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from statistics import median
-from typing import TYPE_CHECKING
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
@@ -18,15 +15,13 @@ from benchmarks.scenarios.peers.measure import (
     LOOKUP_TOKENS,
     SETTINGS,
     STREAM_METHODS,
+    Plan,
     Run,
     Setting,
     StreamsRun,
     WaysRun,
 )
 from flyserve.bench.statistics import bootstrap
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.peers import Plan
 
 _INTRODUCTION = f"""
 One interleaved run: every prompt is sent under every setting, in an order that rotates, after a warm-up.

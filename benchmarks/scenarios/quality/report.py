@@ -1,24 +1,19 @@
 """The figures of every group of settings, examples of rescues, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.harness.plot import Points, line_chart
 from benchmarks.harness.report import Figure, Report, Row, Table
 from benchmarks.scenarios.quality.figures import FIGURES, summarize, tau_ratio
 from benchmarks.scenarios.quality.records import Record, Rescue
-from benchmarks.scenarios.quality.settings import Group
+from benchmarks.scenarios.quality.settings import Group, Plan
 from fly.messages import ModelInfo
 from fly.response import DeploymentInfo
 from flyserve.bench.statistics import Interval
 from flyserve.bench.tasks import Task
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.quality import Plan
 
 Records = Mapping[str, Mapping[str, Record]]
 """Records by the setting's key and by problem."""

@@ -11,9 +11,8 @@ from benchmarks.harness.report import Report
 from benchmarks.scenarios.simulate.figures import Measured, needed_dilation, summarize
 from benchmarks.scenarios.simulate.measure import measure_stage
 from benchmarks.scenarios.simulate.plan import FLY, PLAIN, Dilations, Plan, Stage
-from benchmarks.scenarios.simulate.profile import Profile
 from benchmarks.scenarios.simulate.report import Found, make_report
-from benchmarks.scenarios.simulate.router import measure_router, profile_router
+from benchmarks.scenarios.simulate.router import Profile, measure_router, profile_router
 from flyserve.bench.progress import progress_bar
 
 __all__ = ["Plan", "run"]

@@ -24,7 +24,7 @@ from benchmarks.scenarios.simulate.plan import (
     Dilations,
     Plan,
 )
-from benchmarks.scenarios.simulate.profile import Profile
+from benchmarks.scenarios.simulate.router import Profile
 from fly.messages import Endpoint, Role, Snapshot
 from flyserve.bench.statistics import bootstrap
 from protos.wire.streams import snapshot_to_wire

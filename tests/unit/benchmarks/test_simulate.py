@@ -22,8 +22,8 @@ from benchmarks.scenarios.simulate.figures import (
 from benchmarks.scenarios.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
 from benchmarks.scenarios.simulate.pace import Sample, between, read_samples
 from benchmarks.scenarios.simulate.plan import FLY, GOODPUT, PLAIN, SETTINGS, Deployment, Dilations, Plan
-from benchmarks.scenarios.simulate.profile import OUTSIDE, make_profile
 from benchmarks.scenarios.simulate.report import Found, make_report
+from benchmarks.scenarios.simulate.router import OUTSIDE, make_profile
 
 PLAN = Plan()
 MODELS = PLAN.models
