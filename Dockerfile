@@ -29,7 +29,6 @@ COPY services services
 COPY router router
 COPY orchestration orchestration
 COPY flyserve flyserve
-COPY benchmarks benchmarks
 COPY demo demo
 # Nobody can write it later.
 RUN python -m compileall -q .

@@ -1,15 +1,13 @@
 """Measure the demo pair and write its model card."""
 
-from __future__ import annotations
-
 import argparse
 
 import torch
 
+from demo import MODELS
 from demo.evaluation.card import write_card
 from demo.evaluation.measure import measure
 from demo.evaluation.report import Report
-from demo.paths import MODELS
 
 _REPORT = MODELS / "report.json"
 

@@ -1,7 +1,5 @@
 """Charts as SVG: the same figures give the same file. Needs matplotlib, a development dependency."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 

@@ -1,10 +1,8 @@
 """The pair's tokenizer: whole words of the corpus, single digits, and bytes for everything else."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
@@ -12,9 +10,6 @@ from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 from demo.corpus import Family, Split, problems
 from demo.corpus.auxiliary import repetition, sums
 from flyserve.bench.tasks import render
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "CHAT_TEMPLATE",

@@ -1,16 +1,28 @@
 """Train the demo pair on CPUs; an interrupted training goes on where it stopped."""
 
-from __future__ import annotations
-
 import argparse
+import ctypes
+import sys
 from pathlib import Path
 
 import torch
 
-from demo.paths import MODELS
-from demo.training.allocator import keep_freed_memory
+from demo import MODELS
 from demo.training.loop import train
 from demo.training.recipes import RECIPES
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+
+
+def keep_freed_memory() -> None:
+    """Set glibc's malloc neither to map large blocks one by one nor to return freed memory."""
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def main() -> None:

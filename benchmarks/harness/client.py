@@ -1,17 +1,21 @@
-"""The client as the scenarios use it: ways of decoding, timed responses, blocks of requests to a router."""
+"""The client as the scenarios use it: prompts, ways of decoding, timed responses, blocks of requests."""
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from benchmarks.harness.system import Service
+from benchmarks.harness.system import DEMO_MODELS, Service
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from fly.response import Response, Statistics
 from fly.types import DraftLengthPolicy, Mode
 from flyserve.bench.statistics import mean_tau
+from flyserve.bench.tasks import load_tasks, render
 from flyserve.client import Client
+from router.text.tokenizer import Tokenizer
 
+Prompts = tuple[tuple[int, ...], ...]
 _TIMEOUT_S = 600.0
 _MAX_NEW_TOKENS = 512
 
@@ -33,6 +37,18 @@ def speculation(
 
 
 PLAIN = speculation(Mode.PLAIN)
+
+
+def demo_prompts(count: int) -> Prompts:
+    """Return the first `count` shipped problems, as tokens of the demo pair."""
+    tokenizer = Tokenizer.load(DEMO_MODELS / "target")
+    return tuple(tokenizer.encode(render(task.prompt)) for task in load_tasks(count))
+
+
+def random_prompts(words: range, count: int, num_tokens: int = 64, seed: int = 7) -> Prompts:
+    """Return the same prompts in every run; a smaller count gives the first ones of a larger count."""
+    rng = random.Random(seed)
+    return tuple(tuple(rng.choices(words, k=num_tokens)) for _ in range(count))
 
 
 def with_draft_length(way: SpeculationParams, draft_length: int) -> SpeculationParams:

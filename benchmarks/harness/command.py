@@ -1,11 +1,13 @@
 """The command line of every scenario: `python -m benchmarks NAME [options]`."""
 
+import hashlib
 import importlib
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import torch
 import typer
@@ -13,10 +15,11 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
+from benchmarks.harness.load import interleave
 from benchmarks.harness.machine import Machine, this_machine
-from benchmarks.harness.parts import Parts
 from benchmarks.harness.system import RESULTS, ROOT
 from fly.errors import ConfigError
+from flyserve.bench.progress import progress_bar
 from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, reported_errors
 
 SCENARIOS = (
@@ -30,7 +33,57 @@ SCENARIOS = (
     "soak",
     "telemetry",
 )
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 PAGES = ROOT / "docs" / "benchmarks"
+
+
+class Parts:
+    """Measured parts in a folder of their own, one JSON file each; an interrupted part is not kept.
+
+    NOTE: a kept part was measured by the code of that time, so a run reuses kept parts only on request.
+    """
+
+    def __init__(self, folder: Path, plan: str, resumes: bool) -> None:
+        """Use the folder of one plan, which its text identifies; delete it unless the run `resumes`."""
+        self._folder = folder / hashlib.blake2b(plan.encode(), digest_size=8).hexdigest()
+        if not resumes:
+            self.clear()
+
+    def measure(self, name: str, kind: type[T], measure: Callable[[], T]) -> T:
+        """Return a kept part, or the result of `measure`, which is then kept."""
+        path, adapter = self._folder / f"{name}.json", TypeAdapter(kind)
+        if not path.is_file():
+            found = adapter.dump_json(measure())
+            self._folder.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(".unfinished")
+            unfinished.write_bytes(found)
+            unfinished.rename(path)
+        return adapter.validate_json(path.read_bytes())
+
+    def clear(self) -> None:
+        """Delete all parts, after the report was written."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """The value of a plan's key in a quick run, as in `repeat: Annotated[int, Quick(1)] = 6`."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class BasePlan:
+    """The amount of measuring: the base of every scenario's plan."""
+
+    def quick(self) -> Self:
+        """Return the plan of a quick run."""
+        hints = get_type_hints(type(self), include_extras=True)
+        notes = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+        found = {name: n.value for name, all_ in notes.items() for n in all_ if isinstance(n, Quick)}
+        return replace(self, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +118,13 @@ class Context:
             if name not in names:
                 raise ConfigError(f"--only: is {name!r}, must be one of {', '.join(names)}")
         return [name for name in names if name in self.only or not self.only]
+
+    def interleave(
+        self, label: str, names: Sequence[K], count: int, measure: Callable[[K, int], V], warm_ups: int = 1
+    ) -> dict[K, list[V]]:
+        """Interleave measurements (`benchmarks.harness.load.interleave`) with a progress bar."""
+        with progress_bar(self.console, len(names) * (warm_ups + count), label) as advance:
+            return interleave(names, count, measure, warm_ups, advance)
 
     def say(self, text: str) -> None:
         """Print a line on stderr."""

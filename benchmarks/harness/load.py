@@ -18,14 +18,42 @@ _MAX_NEW_TOKENS = 512
 _USUAL_TOKENS = 120
 """Tokens of a usual response. First responses are shorter, each client's by a different amount."""
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-def turns(names: Sequence[T], count: int) -> Iterator[tuple[int, T]]:
-    """Yield (turn, name) so that every name occurs once per turn, in an order that rotates."""
-    for turn in range(count):
+class Interleave(Protocol[K, V]):
+    """Function that interleaves measurements, see `interleave`."""
+
+    def __call__(
+        self, names: Sequence[K], count: int, measure: Callable[[K, int], V], warm_ups: int = 1
+    ) -> dict[K, list[V]]: ...
+
+
+def interleave(
+    names: Sequence[K],
+    count: int,
+    measure: Callable[[K, int], V],
+    warm_ups: int = 1,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[K, list[V]]:
+    """Return `count` measurements of every name; each turn has every name once, in an order that rotates.
+
+    Args:
+        names: Settings.
+        count: Turns that count.
+        measure: Function from a name and the turn to the measurement.
+        warm_ups: Earlier turns, with numbers below 0, whose measurements are dropped.
+        advance: Called after each measurement.
+    """
+    found: dict[K, list[V]] = {name: [] for name in names}
+    for turn in range(-warm_ups, count):
         for name in rotated(names, turn):
-            yield turn, name
+            measured = measure(name, turn)
+            if turn >= 0:
+                found[name].append(measured)
+            advance()
+    return found
 
 
 async def send_at_rate(send: Callable[[], Awaitable[object]], per_second: float, seconds: float) -> None:

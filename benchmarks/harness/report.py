@@ -3,23 +3,55 @@
 import json
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar
 
 from pydantic_core import to_jsonable_python
 from rich import box
 from rich import table as rich_table
 
 from benchmarks.harness.machine import Machine
-from benchmarks.harness.statistics import Goal, Percentiles
+from benchmarks.harness.statistics import Goal
 from flyserve.bench.statistics import Interval
 
 _WIDTH = 110
 
 T = TypeVar("T")
-Columns = Mapping[str, Callable[[T], str]]
-"""The cell of an item by the head of its column."""
+TIMES, AROUND = "{0.value:.2f}x", "{0.low:.2f} to {0.high:.2f}"
+"""Cells of an interval: its value as a ratio, and its ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Generic[T]):
+    """One figure of every row of a result: in the JSON, and in columns of a table.
+
+    Attributes:
+        name: Key in the JSON.
+        compute: Function from the measurements of a row to the figure: plain data or a dataclass.
+        cells: Format of the figure by the head of its column; None is shown as "-". Empty: only in the JSON.
+    """
+
+    name: str
+    compute: Callable[[T], Any]
+    cells: Mapping[str, str | Callable[[Any], str]] = field(default_factory=dict)
+
+
+class Row(SimpleNamespace):
+    """The figures of one row by their names."""
+
+
+def make_rows(figures: Iterable[Figure[T]], items: Iterable[T]) -> list[Row]:
+    """Compute all figures of each item."""
+    figures = tuple(figures)
+    return [Row(**{figure.name: figure.compute(item) for figure in figures}) for item in items]
+
+
+def _cell(form: str | Callable[[Any], str], value: Any) -> str:
+    if value is None:
+        return "-"
+    return form.format(value) if isinstance(form, str) else form(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +63,11 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, title: str, columns: Columns[T], items: Iterable[T]) -> "Table":
-        """Return a table with one row per item."""
-        rows = tuple(tuple(cell(item) for cell in columns.values()) for item in items)
-        return cls(title, tuple(columns), rows)
+    def of(cls, title: str, figures: Iterable[Figure[Any]], rows: Iterable[Row]) -> "Table":
+        """Return a table of computed rows with the columns of the figures."""
+        columns = [(head, each.name, form) for each in figures for head, form in each.cells.items()]
+        cells = (tuple(_cell(form, getattr(row, name)) for _, name, form in columns) for row in rows)
+        return cls(title, tuple(head for head, _, _ in columns), tuple(cells))
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
@@ -120,8 +153,8 @@ class Report:
 
     def goals(self, goals: Sequence[Goal]) -> None:
         """Add the table of goals; it is also part of the data."""
-        self.data["goals"] = [{**to_jsonable_python(goal), "verdict": goal.verdict} for goal in goals]
-        self.table(Table.of("goals", _GOAL_COLUMNS, goals))
+        self.data["goals"] = rows = make_rows(_GOAL_FIGURES, goals)
+        self.table(Table.of("goals", _GOAL_FIGURES, rows))
 
     def chart(self, suffix: str, svg: str, alt: str = "") -> None:
         """Add a chart, in the file `<name>-<suffix>.svg`, or `<name>.svg` if the suffix is empty."""
@@ -133,7 +166,7 @@ class Report:
         """Write page and charts into one folder and the JSON into another; return the page's path."""
         for folder in (pages, results):
             folder.mkdir(parents=True, exist_ok=True)
-        data = json.dumps(to_jsonable_python(self.data), indent=1)
+        data = json.dumps(to_jsonable_python(self.data, fallback=vars), indent=1)
         (results / f"{self.name}.json").write_text(data + "\n", encoding="utf-8")
         for file, svg in self.charts.items():
             (pages / file).write_text(svg, encoding="utf-8")
@@ -152,22 +185,16 @@ def around(interval: Interval, form: str = ".2f") -> str:
     return f"{interval.low:{form}} to {interval.high:{form}}"
 
 
-def waits_ms(waits: Percentiles | None) -> str:
-    """Return percentiles as text, in milliseconds."""
-    if waits is None:
-        return "-"
-    return " / ".join(f"{1e3 * seconds:.1f}" for seconds in (waits.p50, waits.p95, waits.p99))
-
-
 def listed(counts: Mapping[str, int]) -> Iterator[str]:
     """Yield `number name` in the order of the names."""
     yield from (f"{count} {name}" for name, count in sorted(counts.items()))
 
 
-_GOAL_COLUMNS: Columns[Goal] = {
-    "goal": lambda goal: goal.name,
-    "limit": lambda goal: f"{'>=' if goal.is_least else '<='} {times(goal.limit)}",
-    "measured": lambda goal: times(goal.measured.value),
-    "95% interval": lambda goal: around(goal.measured),
-    "": lambda goal: goal.verdict,
-}
+_GOAL_FIGURES: tuple[Figure[Goal], ...] = (
+    Figure("name", lambda goal: goal.name, {"goal": "{}"}),
+    Figure("limit", lambda goal: goal.limit),
+    Figure("is_least", lambda goal: goal.is_least),
+    Figure("bound", lambda goal: f"{'>=' if goal.is_least else '<='} {times(goal.limit)}", {"limit": "{}"}),
+    Figure("measured", lambda goal: goal.measured, {"measured": TIMES, "95% interval": AROUND}),
+    Figure("verdict", lambda goal: goal.verdict, {"": "{}"}),
+)

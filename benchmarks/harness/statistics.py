@@ -20,11 +20,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Percentiles of waits, in seconds."""
+    """Percentiles of waits, in seconds; as text in milliseconds."""
 
     p50: float
     p95: float
     p99: float
+
+    def __str__(self) -> str:
+        return " / ".join(f"{1e3 * seconds:.1f}" for seconds in (self.p50, self.p95, self.p99))
 
 
 @dataclass(frozen=True, slots=True)

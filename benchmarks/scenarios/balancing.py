@@ -4,13 +4,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import grpc
 from pydantic import Field
 
-from benchmarks.harness.command import Context
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import Report, Table, times
 from benchmarks.harness.system import DEMO_MODELS, serving
@@ -38,7 +38,7 @@ _COSTS = SimulatedConfig(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """The requests of each policy.
 
     Attributes:
@@ -52,7 +52,7 @@ class Plan:
         seed: Seed of the prefixes and their order.
     """
 
-    requests: Annotated[int, Field(ge=1)] = 400
+    requests: Annotated[int, Field(ge=1), Quick(40)] = 400
     exponents: tuple[float, ...] = (0.5, 0.7, 1.0)
     clients: int = 4
     prefixes: int = 20
@@ -60,10 +60,6 @@ class Plan:
     own_tokens: int = 8
     new_tokens: int = 4
     seed: int = 0
-
-    def quick(self) -> "Plan":
-        """Return a plan of some seconds."""
-        return replace(self, requests=40)
 
     def prompts(self, exponent: float) -> Iterator[list[int]]:
         """Yield all prompts in order."""

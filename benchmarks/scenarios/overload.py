@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Annotated
@@ -16,9 +16,9 @@ import grpc
 import psutil
 from pydantic import Field
 
-from benchmarks.harness.command import Context
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.load import send_at_rate, send_in_turn
-from benchmarks.harness.report import Report, Table, listed
+from benchmarks.harness.report import Report, Row, Table, listed
 from benchmarks.harness.system import running_services, simulated_flags
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
@@ -31,7 +31,7 @@ _RECOVERY_S, _PROBES_PER_S, _POLL_S = 8.0, 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """An overload, and the peak that it is compared with.
 
     Attributes:
@@ -49,16 +49,12 @@ class Plan:
     places: int = 16
     queue: int = 1024
     new_tokens: int = 16
-    forward_s: float = 0.06
-    deadline_s: float = 5.0
-    peak_s: float = 15.0
-    overload_s: Annotated[float, Field(ge=5)] = 60.0
+    forward_s: Annotated[float, Quick(0.03)] = 0.06
+    deadline_s: Annotated[float, Quick(2.0)] = 5.0
+    peak_s: Annotated[float, Quick(3.0)] = 15.0
+    overload_s: Annotated[float, Field(ge=5), Quick(6.0)] = 60.0
     factor: Annotated[float, Field(ge=1)] = 4.0
     ramp_s: float = 3.0
-
-    def quick(self) -> "Plan":
-        """Return a plan of some seconds."""
-        return replace(self, forward_s=0.03, deadline_s=2.0, peak_s=3.0, overload_s=6.0)
 
 
 class Outcome(StrEnum):
@@ -120,48 +116,12 @@ class Sender:
         return done / (end_s - start_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one run.
-
-    Attributes:
-        peak_per_s: Requests finished per second, with one client per place.
-        offered_per_s: Requests sent per second under overload.
-        admitted_per_s: Requests finished per second under overload, within their deadlines.
-        outcomes: Requests under overload by outcome.
-        rejection_p50_ms: Median time to a rejection.
-        rejection_p99_ms: 99th percentile of the same.
-        memory_before_mb: Resident memory of the router at the end of the peak.
-        memory_most_mb: The largest resident memory under overload.
-        usual_s: Median duration of a request at the peak.
-        recovery_s: Time from the end of the overload until a new request is about as fast as at the peak.
-        machine_load: Load average of this machine over one minute, before and after.
-    """
-
-    peak_per_s: float
-    offered_per_s: float
-    admitted_per_s: float
-    outcomes: dict[str, int]
-    rejection_p50_ms: float
-    rejection_p99_ms: float
-    memory_before_mb: float
-    memory_most_mb: float
-    usual_s: float
-    recovery_s: float
-    machine_load: tuple[float, float]
-
-    @property
-    def kept(self) -> float:
-        """Throughput under overload as a share of the peak."""
-        return self.admitted_per_s / self.peak_per_s
-
-
 def run(plan: Plan, context: Context) -> Report:
     """Overload one simulated target behind one router."""
     return make_report(plan, asyncio.run(measure(plan, context.say)))
 
 
-async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Figures:
+async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Row:
     """Run the plan; `say` gets a line at the start of each phase."""
     load_before = os.getloadavg()[0]
     with running_services() as services:
@@ -176,7 +136,7 @@ async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) ->
 
 async def _measure(
     plan: Plan, channel: grpc.aio.Channel, pid: int, load_before: float, say: Callable[[str], None]
-) -> Figures:
+) -> Row:
     say(f"the peak, for {plan.peak_s:g} s")
     peak_per_s, usual_s = await _peak(Sender(channel, plan.new_tokens), plan)
     before_mb = memory_mb(pid)
@@ -190,7 +150,7 @@ async def _measure(
         recovering = Sender(channel, plan.new_tokens, plan.deadline_s)
         recovery_s = await _recovery(recovering, _RECOVERED * usual_s)
     rejections = sorted(a.seconds * 1e3 for a in sender.attempts if a.outcome is Outcome.REJECTED)
-    return Figures(
+    return Row(
         peak_per_s=peak_per_s,
         offered_per_s=offered_per_s,
         admitted_per_s=sender.done_per_s(started + plan.ramp_s, started + plan.overload_s),
@@ -254,9 +214,9 @@ def _quantile(ascending: Sequence[float], share: float) -> float:
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))] if ascending else 0.0
 
 
-def make_report(plan: Plan, figures: Figures) -> Report:
+def make_report(plan: Plan, f: Row) -> Report:
     """Return the report."""
-    report = Report("overload", None, plan, figures=figures)
+    report = Report("overload", None, plan, figures=f)
     report.introduction(
         "Overload",
         f"""
@@ -267,11 +227,12 @@ whose forwards take {plan.forward_s * 1e3:g} ms; each is a process of its own. T
 with a deadline of {plan.deadline_s:g} s.
 """,
     )
-    f = figures
+    kept = f.admitted_per_s / f.peak_per_s
+    kept = f.admitted_per_s / f.peak_per_s
     rows = {
         "peak, requests/s": f"{f.peak_per_s:.1f}",
         "offered, requests/s": f"{f.offered_per_s:.1f}",
-        "finished in time, requests/s": f"{f.admitted_per_s:.1f} ({f.kept:.0%} of the peak)",
+        "finished in time, requests/s": f"{f.admitted_per_s:.1f} ({kept:.0%} of the peak)",
         "requests": ", ".join(listed(f.outcomes)),
         "rejected within, ms": f"{f.rejection_p50_ms:.1f} (median), {f.rejection_p99_ms:.1f} (99%)",
         "router's memory, MB": f"{f.memory_before_mb:.0f} before, {f.memory_most_mb:.0f} at most",

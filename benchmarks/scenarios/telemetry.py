@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -15,17 +16,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     add_TraceServiceServicer_to_server,
 )
 
-from benchmarks.harness.client import run_block, speculation
-from benchmarks.harness.command import Context
-from benchmarks.harness.load import turns
+from benchmarks.harness.client import random_prompts, run_block, speculation
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.machine import Machine
-from benchmarks.harness.prompts import random_prompts
-from benchmarks.harness.report import Columns, Report, Table
+from benchmarks.harness.report import Figure, Report, Row, Table, make_rows
 from benchmarks.harness.statistics import median_ratio
 from benchmarks.harness.system import METRICS, NO_COST, Service, running_services, simulated_flags
 from fly.types import Mode
-from flyserve.bench.progress import Advance, progress_bar
-from flyserve.bench.statistics import Interval
 
 LIMIT = 1.1
 """Largest acceptable cost: CPU time per token with telemetry divided by that without."""
@@ -51,7 +48,7 @@ In mode `plain` a round emits one token, so this mode is the most expensive case
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """The amount of measuring.
 
     Attributes:
@@ -62,15 +59,11 @@ class Plan:
         new_tokens: Tokens of every response.
     """
 
-    repeat: int = 6
-    blocks: int = 4
-    requests: int = 16
+    repeat: Annotated[int, Quick(1)] = 6
+    blocks: Annotated[int, Quick(2)] = 4
+    requests: Annotated[int, Quick(8)] = 16
     at_once: int = 4
     new_tokens: int = 128
-
-    def quick(self) -> "Plan":
-        """Return a plan of less than a minute."""
-        return replace(self, repeat=1, blocks=2, requests=8)
 
 
 Blocks = dict[str, dict[str, list[float]]]
@@ -113,68 +106,45 @@ class Launch:
     num_spans: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One setting in one mode.
-
-    Attributes:
-        cpu_us: Median CPU time per emitted token, in microseconds.
-        ratio: CPU time divided by that of the baseline in the same repetition.
-        blocks_us: CPU time per token of each block.
-    """
-
-    setting: str
-    mode: str
-    cpu_us: float
-    ratio: Interval
-    blocks_us: tuple[float, ...]
-
-
 def run(plan: Plan, context: Context) -> Report:
     """Measure every setting in every mode, restart by restart."""
-    launches, names = [], settings("")
-    for number in range(plan.repeat):
-
-        def measure() -> Launch:
-            total = len(_MODES) * len(names) * (plan.blocks + 1)
-            with progress_bar(context.console, total, "blocks") as advance:
-                return _measure(plan, advance)
-
-        launches.append(context.parts.measure(f"launch-{number}", Launch, measure))
+    launches = [
+        context.parts.measure(f"launch-{number}", Launch, partial(_measure, plan, context))
+        for number in range(plan.repeat)
+    ]
     costs = [
         cost
         for mode in _MODES
         for cost in compare(
-            {name: [us for x in launches for us in x.blocks[mode][name]] for name in names}, mode
+            {name: [us for x in launches for us in x.blocks[mode][name]] for name in settings("")}, mode
         )
     ]
     return make_report(context.machine, plan, costs, sum(each.num_spans for each in launches))
 
 
-def _measure(plan: Plan, advance: Advance) -> Launch:
+def _measure(plan: Plan, context: Context) -> Launch:
     with _running() as (routers, collector):
-        blocks = {mode.value: _measure_mode(routers, mode, plan, advance) for mode in _MODES}
+        blocks = {mode.value: _measure_mode(routers, mode, plan, context) for mode in _MODES}
         return Launch(blocks, collector.num_spans)
 
 
 def _measure_mode(
-    routers: Mapping[str, Service], mode: Mode, plan: Plan, advance: Advance
+    routers: Mapping[str, Service], mode: Mode, plan: Plan, context: Context
 ) -> dict[str, list[float]]:
     """Return microseconds per token of every block but the first, by setting."""
-    blocks: dict[str, list[float]] = {name: [] for name in routers}
-    for turn, name in turns(tuple(routers), plan.blocks + 1):
-        router, way = routers[name], speculation(mode)
-        prompts = random_prompts(_WORDS, plan.requests, _PROMPT_TOKENS, seed=turn)
 
-        def settle(router: Service = router) -> None:
-            router.scrape()
+    def measure(name: str, turn: int) -> float:
+        def settle() -> None:
+            routers[name].scrape()
             time.sleep(_SETTLE_S)
 
-        block = run_block(router, name, way, prompts, plan.at_once, plan.new_tokens, str(turn), settle)
-        if turn:
-            blocks[name].append(1e3 * block.cpu_ms)
-        advance()
-    return blocks
+        prompts = random_prompts(_WORDS, plan.requests, _PROMPT_TOKENS, seed=turn)
+        block = run_block(
+            routers[name], name, speculation(mode), prompts, plan.at_once, plan.new_tokens, str(turn), settle
+        )
+        return 1e3 * block.cpu_ms
+
+    return context.interleave(f"blocks, mode {mode.value}", tuple(routers), plan.blocks, measure)
 
 
 @contextmanager
@@ -201,30 +171,31 @@ def _running() -> Iterator[tuple[dict[str, Service], _Collector]]:
         server.stop(None).wait()
 
 
-def compare(blocks: Mapping[str, Sequence[float]], mode: str) -> list[Cost]:
+FIGURES: tuple[Figure[tuple[str, str, Sequence[float], Sequence[float]]], ...] = (
+    Figure("mode", lambda c: c[0], {"mode": "{}"}),
+    Figure("setting", lambda c: c[1], {"telemetry": "{}"}),
+    Figure("cpu_us", lambda c: median(c[2]), {"CPU us per token": "{:.1f}"}),
+    Figure(
+        "ratio",
+        lambda c: median_ratio(c[2], c[3]),
+        {"by off (95% interval)": "{0.value:.3f} ({0.low:.3f}-{0.high:.3f})"},
+    ),
+    Figure("blocks_us", lambda c: c[2]),
+)
+"""The figures of a setting in one mode: from mode, setting, its blocks and those of the baseline."""
+
+
+def compare(blocks: Mapping[str, Sequence[float]], mode: str) -> list[Row]:
     """Compare every setting with the baseline, block by block of the same repetition.
 
     Args:
         blocks: Microseconds per token by setting, the same number for each.
         mode: Mode of the requests.
     """
-    return [
-        Cost(name, mode, median(own), median_ratio(own, blocks[OFF]), tuple(own))
-        for name, own in blocks.items()
-    ]
+    return make_rows(FIGURES, [(mode, name, own, blocks[OFF]) for name, own in blocks.items()])
 
 
-_COLUMNS: Columns[Cost] = {
-    "mode": lambda cost: cost.mode,
-    "telemetry": lambda cost: cost.setting,
-    "CPU us per token": lambda cost: f"{cost.cpu_us:.1f}",
-    "by off (95% interval)": lambda cost: (
-        f"{cost.ratio.value:.3f} ({cost.ratio.low:.3f}-{cost.ratio.high:.3f})"
-    ),
-}
-
-
-def make_report(machine: Machine, plan: Plan, costs: Sequence[Cost], num_spans: int) -> Report:
+def make_report(machine: Machine, plan: Plan, costs: Sequence[Row], num_spans: int) -> Report:
     """Return the report."""
     report = Report("telemetry", machine, plan, spans=num_spans, costs=costs)
     report.introduction("The cost of telemetry in a router", _INTRODUCTION)
@@ -233,5 +204,5 @@ def make_report(machine: Machine, plan: Plan, costs: Sequence[Cost], num_spans: 
         f" {plan.requests} requests per block, {plan.at_once} concurrent, {plan.new_tokens} tokens each."
         f" The collector received {num_spans} spans."
     )
-    report.table(Table.of("CPU time of the router", _COLUMNS, costs))
+    report.table(Table.of("CPU time of the router", FIGURES, costs))
     return report

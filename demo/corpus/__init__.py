@@ -1,7 +1,5 @@
 """A seeded corpus of checkable tasks in which wording is free and content is fixed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import islice

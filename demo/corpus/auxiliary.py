@@ -1,11 +1,9 @@
 """Auxiliary sequences that teach copying, recall and sums early in training."""
 
-from __future__ import annotations
-
 import random
 
 from demo.corpus.lookups import draw_badge
-from demo.corpus.vocabulary import CITIES, NAMES, THINGS, VARIABLES
+from demo.corpus.wording import CITIES, NAMES, THINGS, VARIABLES
 
 
 def repetition(rng: random.Random) -> tuple[str, str]:

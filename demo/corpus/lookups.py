@@ -1,13 +1,10 @@
 """Look-ups: several values to be found in a paragraph, where every value stands right after its key."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 
 from demo.corpus.types import Family, Problem, Style
-from demo.corpus.vocabulary import BADGE_LETTERS, CITIES, NAMES
-from demo.corpus.wording import Wording
+from demo.corpus.wording import BADGE_LETTERS, CITIES, NAMES, Wording
 
 _PLACES = ("harbour", "library", "museum", "factory", "hospital", "school", "station", "market")
 

@@ -1,14 +1,11 @@
 """Traces: a small program over three variables, executed aloud one statement at a time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from demo.corpus.types import Family, Problem, Style
-from demo.corpus.vocabulary import VARIABLES
-from demo.corpus.wording import Wording
+from demo.corpus.wording import VARIABLES, Wording
 
 _MAX_VALUE = 99
 _State = dict[str, int]

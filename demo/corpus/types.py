@@ -1,7 +1,5 @@
 """The nouns of the corpus: families, splits, styles and problems."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum

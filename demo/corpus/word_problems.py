@@ -1,13 +1,10 @@
 """Word problems: a count that changes in several steps, solved aloud one step at a time."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 
 from demo.corpus.types import Family, Problem, Style
-from demo.corpus.vocabulary import CONTAINERS, NAMES, THINGS
-from demo.corpus.wording import Wording
+from demo.corpus.wording import CONTAINERS, NAMES, THINGS, Wording
 
 _MAX_COUNT = 99
 _GAIN_VERBS = ("buys", "finds", "wins", "collects")

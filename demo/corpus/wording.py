@@ -1,12 +1,32 @@
-"""Free wording: a seeded choice among equally good phrases, with a style's preferences."""
-
-from __future__ import annotations
+"""The words that carry content, and free wording: a seeded choice among equally good phrases."""
 
 import random
 import zlib
 from collections.abc import Sequence
 
 from demo.corpus.types import Style
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NAMES = _words(
+    "Ada Ben Cleo Dina Emil Faye Gus Hana Ivan June Kira Liam Mila Noor Otto Pia Quinn Rosa Sven Tara "
+    "Umar Vera Wim Xena Yuri Zoe Alma Boris Clara Dario Elsa Felix Greta Hugo Ines Jonas Karl Lena Marco Nina"
+)
+THINGS = _words(
+    "marbles stamps apples coins shells books pencils cards pears beads buttons stickers seeds candles plums "
+    "tickets stones cookies ribbons badges"
+)
+CONTAINERS = _words("bags boxes packs jars")
+CITIES = _words(
+    "Oslo Rome Lima Cairo Paris Delhi Tokyo Quito Accra Bern Porto Dakar Turin Sofia Malmo Leeds Kyoto Perth "
+    "Austin Havana"
+)
+BADGE_LETTERS = "BCDFGHJKLMNPRSTVWXZ"
+VARIABLES = "abcdefghkmnpqrstuvwxyz"
+
 
 # The favourite is clear enough to be learned, and the rest likely enough for 1.0 nats over the top three.
 _WEIGHTS = {2: (0.56, 0.44), 3: (0.42, 0.32, 0.26), 4: (0.37, 0.25, 0.2, 0.18)}

@@ -1,15 +1,12 @@
 """Agreement of drafter and target, and the target's certainty at their differences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from transformers import LlamaForCausalLM
 
-from demo.evaluation.accuracy import BATCH, Share
-from demo.evaluation.batching import last_logits, pad_left
+from demo.evaluation.accuracy import BATCH, Share, last_logits, pad_left
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """The model card, written from the report and the training records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The figures of the model card."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,7 +73,7 @@ class Report:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, path: Path) -> Report:
+    def read(cls, path: Path) -> "Report":
         """Read the figures back."""
         record = json.loads(path.read_text(encoding="utf-8"))
         agreement = record["agreement"]

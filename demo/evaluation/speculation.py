@@ -1,16 +1,13 @@
 """An offline estimate of the gain of speculation: real drafts and verdicts, without an engine or a clock."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from transformers import LlamaForCausalLM
 
-from demo.evaluation.accuracy import BATCH, MAX_NEW_TOKENS
+from demo.evaluation.accuracy import BATCH, MAX_NEW_TOKENS, continue_greedily, last_logits, pad_left
 from demo.evaluation.agreement import top3_entropy
-from demo.evaluation.batching import continue_greedily, last_logits, pad_left
 from demo.progress import tqdm
 from fly.rule import decide
 from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimits, RuleState, Verdict

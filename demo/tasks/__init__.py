@@ -1,7 +1,5 @@
 """The shipped tasks: how their file is drawn from the corpus. `flyserve.bench.tasks` reads it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints that are either whole or absent."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training batches: packed rows that depend on nothing but the recipe and the step."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 
@@ -10,7 +8,7 @@ from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
 from demo.corpus import Family, Split, draw
 from demo.corpus.auxiliary import repetition, sums
-from demo.corpus.vocabulary import CITIES, CONTAINERS, NAMES, THINGS, VARIABLES
+from demo.corpus.wording import CITIES, CONTAINERS, NAMES, THINGS, VARIABLES
 from demo.tokenizer import render
 from demo.training.recipes import Recipe
 

@@ -1,7 +1,5 @@
 """The training loop: resumable, interruptible, with a progress bar and a log of the loss."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -19,8 +17,7 @@ from demo.progress import tqdm
 from demo.tokenizer import build_tokenizer
 from demo.training import attention, checkpoint
 from demo.training.data import Batch, BatchSource
-from demo.training.export import export
-from demo.training.model import build_config, build_model
+from demo.training.model import build_config, build_model, export
 from demo.training.optimizer import PairedOptimizer
 from demo.training.recipes import Recipe
 from demo.training.record import TrainingRecord, read_losses

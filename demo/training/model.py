@@ -1,9 +1,10 @@
-"""Standard Llama models from an architecture."""
+"""Standard Llama models from an architecture, and their export to a model folder."""
 
-from __future__ import annotations
+from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
 from demo.tokenizer import CONTEXT_LENGTH, VOCABULARY_SIZE
 from demo.training.recipes import Architecture
@@ -34,3 +35,13 @@ def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
     return model
+
+
+def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write what `AutoModelForCausalLM` and `PreTrainedTokenizerFast` load; the model becomes bf16."""
+    model.set_attn_implementation("sdpa")
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id, do_sample=False
+    )
+    model.bfloat16().save_pretrained(folder)
+    tokenizer.save_pretrained(folder, save_jinja_files=False)

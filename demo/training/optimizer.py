@@ -1,7 +1,5 @@
 """Muon for the matrices of the layers, AdamW for everything else, one schedule for both."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

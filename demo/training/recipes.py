@@ -1,7 +1,5 @@
 """The two recipes: architecture, data and schedule of each model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from demo.corpus import Family, Style

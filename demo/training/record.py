@@ -1,7 +1,5 @@
 """The record of a training: how long it took and how the loss went down."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +30,7 @@ class TrainingRecord:
         (folder / FILE_NAME).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> TrainingRecord:
+    def read(cls, folder: Path) -> "TrainingRecord":
         """Read the record of a model folder."""
         record = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
         record["losses"] = tuple(map(tuple, record["losses"]))

@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from demo.paths import MODELS
+from demo import MODELS
 from demo.tasks import load_tasks
 from fly.errors import NotReady
 from fly.messages import Role

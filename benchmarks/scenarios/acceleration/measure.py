@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from benchmarks.harness.client import generate
-from benchmarks.harness.prompts import Prompts
+from benchmarks.harness.client import Prompts, generate
+from benchmarks.harness.command import BasePlan, Quick
+from benchmarks.harness.load import Interleave
+from benchmarks.scenarios.acceleration.workloads import DEMO, WHOLE_RESPONSE, Workload, make_workload
 from fly.request import SpeculationParams
 from fly.response import Statistics
 from flyserve.bench.comparison import rotated
@@ -14,6 +17,41 @@ from flyserve.client import Client
 _WARM_UPS = 2
 FIRST, SECOND = "first pass", "second pass"
 FIRST_ALONE, SECOND_ALONE = "first pass, off", "second pass, off"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(BasePlan):
+    """The amount of measuring.
+
+    Attributes:
+        repeat: Repetitions of every prompt under every setting.
+        demo_prompts: Problems that the demo pair answers under every setting.
+        aligned_prompts: Prompts that each of the aligned pairs continues under every setting.
+        aligned_tokens: New tokens of each.
+        passes: Second passes, each compared with a first pass at the same time.
+        pass_prompts: Problems of a pass.
+        control_prompts: The first of these problems, which are also passed without a sub-drafter.
+        ahead_pairs: Responses of the simulated engines under every setting.
+        ahead_tokens: New tokens of each.
+        ahead_lengths: Draft lengths; the best one counts, with drafting ahead and without.
+    """
+
+    repeat: int = 1
+    demo_prompts: Annotated[int, Quick(4)] = 60
+    aligned_prompts: Annotated[int, Quick(2)] = 12
+    aligned_tokens: Annotated[int, Quick(64)] = 192
+    passes: Annotated[int, Quick(1)] = 7
+    pass_prompts: Annotated[int, Quick(10)] = 100
+    control_prompts: Annotated[int, Quick(2)] = 20
+    ahead_pairs: Annotated[int, Quick(2)] = 7
+    ahead_tokens: Annotated[int, Quick(64)] = 192
+    ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
+
+    def workload(self, part: str) -> Workload:
+        """Return the text and the models of a part."""
+        if part == DEMO:
+            return make_workload(part, self.demo_prompts, WHOLE_RESPONSE)
+        return make_workload(part, self.aligned_prompts, self.aligned_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +102,7 @@ def measure_settings(
     repeat: int,
     salt: str,
     is_remembered: bool,
-    advance: Advance,
+    interleave: Interleave[str, Run],
 ) -> dict[str, list[Run]]:
     """Send every prompt under every setting, after a warm-up, in an order that rotates.
 
@@ -74,25 +112,16 @@ def measure_settings(
         repeat: Repetitions of every prompt under every setting.
         salt: A new one; from it each setting gets its own cache salts.
         is_remembered: All prompts of a setting share one cache salt; otherwise each has its own.
-        advance: Called after each request; there are `num_requests`.
+        interleave: Order of measuring.
     """
-    for number, prompt in enumerate(prompts[:_WARM_UPS]):
-        for name, send in senders.items():
-            send(prompt, number, 0, f"{salt}/warm-up/{name}")
-            advance()
-    runs: dict[str, list[Run]] = {name: [] for name in senders}
-    for turn in range(repeat * len(prompts)):
-        repetition, number = divmod(turn, len(prompts))
-        for name in rotated(tuple(senders), turn):
-            own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
-            runs[name].append(senders[name](prompts[number], number, repetition, own))
-            advance()
-    return runs
 
+    def measure(name: str, turn: int) -> Run:
+        repetition, number = divmod(turn if turn >= 0 else -1 - turn, len(prompts))
+        own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
+        salted = own if turn >= 0 else f"{salt}/warm-up/{name}"
+        return senders[name](prompts[number], number, repetition, salted)
 
-def num_requests(num_settings: int, num_prompts: int, repeat: int) -> int:
-    """Return the number of requests of `measure_settings`."""
-    return num_settings * (min(_WARM_UPS, num_prompts) + repeat * num_prompts)
+    return interleave(tuple(senders), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
 
 
 def measure_passes(

@@ -1,17 +1,13 @@
 """The figures of each part, the goals, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
-from benchmarks.harness.report import Columns, Report, Table, around, times
-from benchmarks.harness.statistics import Goal, Spread, spread
-from benchmarks.scenarios.acceleration.measure import FIRST, FIRST_ALONE, SECOND, SECOND_ALONE, Run
+from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, around, make_rows, times
+from benchmarks.harness.statistics import Goal, Spread, ratios, spread
+from benchmarks.scenarios.acceleration.measure import FIRST, FIRST_ALONE, SECOND, SECOND_ALONE, Plan, Run
 from benchmarks.scenarios.acceleration.workloads import (
     AGREEMENT,
     AHEAD,
@@ -26,9 +22,6 @@ from benchmarks.scenarios.acceleration.workloads import (
     ahead_name,
 )
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.acceleration import Plan
 
 Runs = Mapping[str, Sequence[Run]]
 """Runs by setting; all settings have the same prompts and repetitions, in one order."""
@@ -49,72 +42,76 @@ were invalid, or had too low a confidence. *ahead*: tokens drafted ahead that we
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one setting.
-
-    Attributes:
-        tokens_per_s: All tokens divided by all seconds.
-        each: Tokens per second over responses.
-        ratio: `tokens_per_s` divided by that of the baseline on the same prompts.
-        median_ratio: Median of the responses' own ratios.
-        tau: Tokens per round with a draft.
-        draft_length: Draft tokens per round.
-        forwards_per_token: Drafter forwards divided by emitted tokens.
-        supplied_share: Share of draft tokens that the sub-drafter supplied.
-        proposals: Proposals requested from the sub-drafter per response, late, invalid and weak included.
-        ahead_share: Share of tokens drafted ahead that were used; None if there were none.
-        draft_ms: Drafting per round with a draft.
-        verify_ms: Verifying per round.
-    """
-
-    name: str
-    tokens_per_s: float
-    each: Spread
-    ratio: Interval
-    median_ratio: float
-    tau: float
-    draft_length: float
-    forwards_per_token: float
-    supplied_share: float
-    proposals: float
-    late: float
-    invalid: float
-    weak: float
-    ahead_share: float | None
-    draft_ms: float
-    verify_ms: float
+Pair = tuple[str, Sequence[Run], Sequence[Run]]
+"""The name of a setting, its runs, and those of the baseline on the same prompts."""
 
 
-def summarize(runs: Runs, baseline: str) -> list[Figures]:
+def _per_response(runs: Sequence[Run], name: str) -> float:
+    return _total(runs, name) / len(runs)
+
+
+def _total(runs: Sequence[Run], name: str) -> float:
+    return total(runs, lambda statistics: float(getattr(statistics, name)))
+
+
+def _ahead_share(runs: Sequence[Run]) -> float | None:
+    """Return the share of tokens drafted ahead that were used; None if there were none."""
+    used = _total(runs, "drafted_ahead")
+    drafted = used + _total(runs, "dropped_ahead")
+    return used / drafted if drafted else None
+
+
+def _median_ratio(runs: Sequence[Run], baseline: Sequence[Run]) -> float:
+    return median(ratios([run.tokens_per_s for run in runs], [run.tokens_per_s for run in baseline]))
+
+
+_PROPOSALS = "{0[requested]:.1f} ({0[late]:.1f}, {0[invalid]:.1f}, {0[weak]:.1f})"
+FIGURES: tuple[Figure[Pair], ...] = (
+    Figure("name", lambda p: p[0], {"": "{}"}),
+    Figure("tokens_per_s", lambda p: speed(p[1]), {"tokens/s": "{:.0f}"}),
+    Figure("each", lambda p: spread([run.tokens_per_s for run in p[1]])),
+    Figure("ratio", lambda p: compare(p[1], p[2]), {"by": TIMES, "95% interval": AROUND}),
+    Figure("median_ratio", lambda p: _median_ratio(p[1], p[2]), {"median": "{:.2f}x"}),
+    Figure("tau", lambda p: tau(p[1]), {"tau": "{:.2f}"}),
+    Figure(
+        "draft_length",
+        lambda p: share(_total(p[1], "drafted"), _total(p[1], "rounds")),
+        {"drafts of": "{:.1f}"},
+    ),
+    Figure("forwards_per_token", lambda p: forwards_per_token(p[1]), {"forwards": "{:.2f}"}),
+    Figure(
+        "supplied_share",
+        lambda p: share(_total(p[1], "sub_drafter_tokens"), _total(p[1], "drafted")),
+        {"supplied": "{:.0%}"},
+    ),
+    Figure(
+        "proposals",
+        lambda p: {
+            "requested": _per_response(p[1], "proposals_requested"),
+            "late": _per_response(p[1], "proposals_late"),
+            "invalid": _per_response(p[1], "proposals_invalid"),
+            "weak": _per_response(p[1], "proposals_low_confidence"),
+        },
+        {"proposals (late, invalid, weak)": _PROPOSALS},
+    ),
+    Figure("ahead_share", lambda p: _ahead_share(p[1]), {"ahead": "{:.0%}"}),
+    Figure(
+        "draft_ms",
+        lambda p: 1e3 * share(_total(p[1], "draft_s"), _total(p[1], "draft_rounds")),
+        {"draft, ms": "{:.1f}"},
+    ),
+    Figure(
+        "verify_ms",
+        lambda p: 1e3 * share(_total(p[1], "verify_s"), _total(p[1], "rounds")),
+        {"verify, ms": "{:.1f}"},
+    ),
+)
+_SHOWN = ("tokens/s", "by", "95% interval", "tau", "forwards", "ahead")
+
+
+def summarize(runs: Runs, baseline: str) -> list[Row]:
     """Return the figures of every setting, in their order; the baseline is among them."""
-    return [_figures(name, measured, runs[baseline]) for name, measured in runs.items()]
-
-
-def _figures(name: str, runs: Sequence[Run], baseline: Sequence[Run]) -> Figures:
-    ahead = total(runs, lambda s: s.drafted_ahead)
-    ahead_in_total = ahead + total(runs, lambda s: s.dropped_ahead)
-    drafted, rounds = total(runs, lambda s: s.drafted), total(runs, lambda s: s.rounds)
-    return Figures(
-        name=name,
-        tokens_per_s=speed(runs),
-        each=spread([run.tokens_per_s for run in runs]),
-        ratio=compare(runs, baseline),
-        median_ratio=median(
-            share(run.tokens_per_s, other.tokens_per_s) for run, other in zip(runs, baseline, strict=True)
-        ),
-        tau=tau(runs),
-        draft_length=share(drafted, rounds),
-        forwards_per_token=forwards_per_token(runs),
-        supplied_share=share(total(runs, lambda s: s.sub_drafter_tokens), drafted),
-        proposals=total(runs, lambda s: s.proposals_requested) / len(runs),
-        late=total(runs, lambda s: s.proposals_late) / len(runs),
-        invalid=total(runs, lambda s: s.proposals_invalid) / len(runs),
-        weak=total(runs, lambda s: s.proposals_low_confidence) / len(runs),
-        ahead_share=ahead / ahead_in_total if ahead_in_total else None,
-        draft_ms=1e3 * share(total(runs, lambda s: s.draft_s), total(runs, lambda s: s.draft_rounds)),
-        verify_ms=1e3 * share(total(runs, lambda s: s.verify_s), rounds),
-    )
+    return make_rows(FIGURES, [(name, measured, runs[baseline]) for name, measured in runs.items()])
 
 
 def compare(
@@ -145,10 +142,10 @@ def ratios_by_repetition(runs: Sequence[Run], baseline: Sequence[Run]) -> Spread
 
 def forwards_per_token(runs: Sequence[Run]) -> float:
     """Return drafter forwards divided by emitted tokens."""
-    return share(total(runs, lambda s: s.drafter_forwards), total(runs, lambda s: s.emitted))
+    return share(_total(runs, "drafter_forwards"), _total(runs, "emitted"))
 
 
-def part_figures(part: str, runs: Runs) -> list[Figures]:
+def part_figures(part: str, runs: Runs) -> list[Row]:
     """Return the figures of every setting of a part."""
     if part == PASSES:
         pairs = ((FIRST, SECOND), (FIRST_ALONE, SECOND_ALONE))
@@ -192,26 +189,6 @@ def make_goals(plan: Plan, runs: Mapping[str, Runs]) -> Iterator[Goal]:
         yield Goal(name, _AHEAD_GOAL, compare(runs[AHEAD][best_ahead], runs[AHEAD][best]))
 
 
-_COLUMNS: Columns[Figures] = {
-    "": lambda f: f.name,
-    "tokens/s": lambda f: f"{f.tokens_per_s:.0f}",
-    "by": lambda f: times(f.ratio.value),
-    "95% interval": lambda f: around(f.ratio),
-    "median": lambda f: times(f.median_ratio),
-    "tau": lambda f: f"{f.tau:.2f}",
-    "drafts of": lambda f: f"{f.draft_length:.1f}",
-    "forwards": lambda f: f"{f.forwards_per_token:.2f}",
-    "supplied": lambda f: f"{f.supplied_share:.0%}",
-    "proposals (late, invalid, weak)": lambda f: (
-        f"{f.proposals:.1f} ({f.late:.1f}, {f.invalid:.1f}, {f.weak:.1f})"
-    ),
-    "ahead": lambda f: "-" if f.ahead_share is None else f"{f.ahead_share:.0%}",
-    "draft, ms": lambda f: f"{f.draft_ms:.1f}",
-    "verify, ms": lambda f: f"{f.verify_ms:.1f}",
-}
-_SHOWN = ("tokens/s", "by", "95% interval", "tau", "forwards", "ahead")
-
-
 def make_report(machine: Machine, plan: Plan, runs: Mapping[str, Runs]) -> Report:
     """Return the report of the parts that were measured."""
     figures = {part: part_figures(part, measured) for part, measured in runs.items()}
@@ -222,7 +199,7 @@ def make_report(machine: Machine, plan: Plan, runs: Mapping[str, Runs]) -> Repor
         title, note = _section(part, plan, measured)
         report.heading(title)
         report.text(note)
-        report.table(Table.of(title, _COLUMNS, figures[part]), _SHOWN)
+        report.table(Table.of(title, FIGURES, figures[part]), _SHOWN)
         bars = {each.name: each.ratio for each in figures[part]}
         report.chart(part, bar_chart(title, f"tokens/s by {next(iter(bars))}", bars), title)
     return report

@@ -11,8 +11,7 @@ from pathlib import Path
 from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
 from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
-from benchmarks.harness.client import speculation
-from benchmarks.harness.prompts import Prompts, demo_prompts, random_prompts
+from benchmarks.harness.client import Prompts, demo_prompts, random_prompts, speculation
 from benchmarks.harness.system import (
     BUILD,
     DEMO_MODELS,
@@ -101,11 +100,6 @@ SUFFIX = Setting(Drafting(SubDrafting.SUFFIX))
 def ahead_name(length: int, is_ahead: bool) -> str:
     """Return the name of a draft length with drafting ahead, or without."""
     return f"drafts of {length}{', ahead' if is_ahead else ''}"
-
-
-def ahead_speculation(length: int) -> SpeculationParams:
-    """Return the speculation parameters of the part that drafts ahead."""
-    return speculation(Mode.EXACT, length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,34 +4,19 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 from uuid import uuid4
-
-from pydantic import Field
 
 from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe
-from benchmarks.harness.client import generate
+from benchmarks.harness.client import Prompts, demo_prompts, generate, random_prompts
 from benchmarks.harness.command import Context
 from benchmarks.harness.deployed import deployed, one_of_each
-from benchmarks.harness.prompts import Prompts, demo_prompts, random_prompts
 from benchmarks.harness.report import Report
 from benchmarks.harness.system import BUILD, DEMO_MODELS
 from benchmarks.scenarios.peers.measure import (
-    Run,
-    StreamsRun,
-    WaysRun,
-    measure_alone,
-    measure_streams,
-    measure_ways,
-    num_alone,
-)
-from benchmarks.scenarios.peers.report import PairRuns, make_report
-from benchmarks.scenarios.peers.settings import (
     DRAFT_LENGTH,
     SETTINGS,
     STACK_SPECULATIONS,
@@ -40,57 +25,21 @@ from benchmarks.scenarios.peers.settings import (
     Answer,
     Decode,
     Place,
+    Plan,
+    StreamsRun,
+    WaysRun,
+    measure_alone,
+    measure_streams,
+    measure_ways,
 )
+from benchmarks.scenarios.peers.report import PairRuns, make_report
 from benchmarks.scenarios.peers.workers import Worker, worker
-from flyserve.bench.progress import progress_bar
 from flyserve.client import Client
 
 __all__ = ["Plan", "run"]
 
 PAIRS, ENGINE = ("demo", "aligned"), "engine"
 _MOST_STREAMS = 16
-
-
-class Dtype(StrEnum):
-    """Compute type of every model."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of measuring.
-
-    Attributes:
-        repeat: Repetitions of every prompt under every setting.
-        dtype: Compute type of every model, in every place.
-        prompts: Prompts of every pair.
-        max_new_tokens: Limit of every response; those of the demo pair end earlier.
-        streams: Numbers of concurrent requests through the stack.
-        rows: Rows per sequence that the engine alone verifies.
-        engine_dtypes: Compute types of the engine alone.
-    """
-
-    repeat: int = 3
-    dtype: Dtype = Dtype.BFLOAT16
-    prompts: Annotated[int, Field(ge=1, le=300)] = 8
-    max_new_tokens: Annotated[int, Field(ge=1, le=512)] = 256
-    streams: tuple[int, ...] = (1, 4, 16)
-    rows: tuple[int, ...] = (8, 12, 16)
-    engine_dtypes: tuple[Dtype, ...] = (Dtype.BFLOAT16, Dtype.FLOAT32)
-
-    def quick(self) -> "Plan":
-        """Return a plan of about a minute."""
-        return replace(
-            self,
-            repeat=1,
-            prompts=2,
-            max_new_tokens=32,
-            streams=(1, 4),
-            rows=(16,),
-            engine_dtypes=(self.dtype,),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +93,13 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
         deployment = one_of_each(pair.target, pair.drafter, plan.dtype, _MOST_STREAMS, DRAFT_LENGTH)
         address = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
         client = stack.enter_context(Client(address))
-        alone = _run_alone(_decoders(workers, client), pair, plan, context)
+        alone = measure_alone(
+            _decoders(workers, client),
+            pair.prompts[: plan.prompts],
+            plan.max_new_tokens,
+            plan.repeat,
+            partial(context.interleave, f"{name} pair, one at a time"),
+        )
         streams = _run_streams(client, pair, plan, context)
         after = in_process.ask("bandwidth")
         return PairRuns(
@@ -161,15 +116,14 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
 def _run_engine(plan: Plan, context: Context) -> list[WaysRun]:
     """Measure the aligned pair's target alone: many sequences verified in one forward, or one by one."""
     pair, found = load_pair("aligned", 1), list[WaysRun]()
-    total = len(plan.engine_dtypes) * len(WAYS) * len(plan.rows) * plan.repeat
-    with progress_bar(context.console, total, "engine alone") as advance:
-        for dtype in plan.engine_dtypes:
-            with worker("verification", pair.target, pair.drafter, dtype) as rig:
+    for dtype in plan.engine_dtypes:
+        with worker("verification", pair.target, pair.drafter, dtype) as rig:
 
-                def seconds(way: str, rows: int, rig: Worker = rig) -> float:
-                    return float(rig.ask("seconds", way=way, num_rows=rows))
+            def seconds(way: str, rows: int, rig: Worker = rig) -> float:
+                return float(rig.ask("seconds", way=way, num_rows=rows))
 
-                found += measure_ways(seconds, dtype, WAYS, plan.rows, plan.repeat, advance)
+            interleave = partial(context.interleave, f"engine alone, {dtype}")
+            found += measure_ways(seconds, dtype, WAYS, plan.rows, plan.repeat, interleave)
     return found
 
 
@@ -193,22 +147,12 @@ def _decoders(workers: Mapping[str, Worker], client: Client) -> dict[str, Decode
     return {setting.name: decoder(setting.place, setting.method) for setting in SETTINGS}
 
 
-def _run_alone(
-    decoders: Mapping[str, Decode], pair: Pair, plan: Plan, context: Context
-) -> dict[str, list[Run]]:
-    prompts = pair.prompts[: plan.prompts]
-    total = num_alone(len(decoders), len(prompts), plan.repeat)
-    with progress_bar(context.console, total, f"{pair.name} pair, one at a time") as advance:
-        return measure_alone(decoders, prompts, plan.max_new_tokens, plan.repeat, advance)
-
-
 def _run_streams(client: Client, pair: Pair, plan: Plan, context: Context) -> list[StreamsRun]:
     def rate(method: str, prompts: Sequence[Sequence[int]]) -> float:
         return streams_rate(stack_decoder(client, method), prompts, plan.max_new_tokens)
 
-    total = len(STREAM_METHODS) * len(plan.streams) * plan.repeat
-    with progress_bar(context.console, total, f"{pair.name} pair, several at once") as advance:
-        return measure_streams(rate, STREAM_METHODS, pair.prompts, plan.streams, plan.repeat, advance)
+    interleave = partial(context.interleave, f"{pair.name} pair, several at once")
+    return measure_streams(rate, STREAM_METHODS, pair.prompts, plan.streams, plan.repeat, interleave)
 
 
 def stack_decoder(client: Client, method: str) -> Decode:

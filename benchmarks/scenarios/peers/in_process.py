@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.scenarios.peers.settings import DRAFT_LENGTH, Answer
+from benchmarks.scenarios.peers.measure import DRAFT_LENGTH, Answer
 from fly.messages import Open, Role, Verification
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.sequence import SequenceMirror

@@ -1,16 +1,123 @@
-"""The interleaved run: every prompt under every setting, in an order that rotates."""
+"""The settings, and the interleaved run: every prompt under every setting, in an order that rotates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
 
-from benchmarks.harness.load import turns
-from benchmarks.scenarios.peers.settings import Answer, Decode
+from pydantic import Field
+
+from benchmarks.harness.client import PLAIN, speculation
+from benchmarks.harness.command import BasePlan, Quick
+from benchmarks.harness.load import Interleave
+from fly.request import SpeculationParams
+from fly.types import Mode
 from flyserve.bench.comparison import rotated
-from flyserve.bench.progress import Advance
 
+DRAFT_LENGTH = 15
 _WARM_UP_TOKENS = 32
+LOOKUP_TOKENS = 10
+"""The value in transformers' own documentation."""
+WAYS = ("batched", "one by one", "transformers")
+"""Ways in which the target's engine alone verifies many sequences."""
+
+
+class Place(StrEnum):
+    """Place where a way of decoding runs."""
+
+    TRANSFORMERS = "transformers"
+    """A process of its own with transformers' own classes."""
+    IN_PROCESS = "in process"
+    """Engine, drafter and rule in one process, without a socket."""
+    STACK = "gRPC stack"
+    """Router, target, drafter and sub-drafter, each a process of its own."""
+
+
+class Dtype(StrEnum):
+    """Compute type of every model."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way of decoding.
+
+    Attributes:
+        method: Its name in its place.
+        is_plain: No drafts: it reads every weight once per token.
+    """
+
+    name: str
+    place: Place
+    method: str
+    is_plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One response.
+
+    Attributes:
+        tokens: New tokens.
+        seconds: Time of the response.
+        tau: Tokens per round with a draft; None without drafts, or if the place does not report it.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: float
+    tau: float | None = None
+
+
+Decode = Callable[[Sequence[int], int], Answer]
+"""Function from a prompt and a number of new tokens to an answer."""
+
+BASELINE = "transformers generate"
+SETTINGS = (
+    Setting(BASELINE, Place.TRANSFORMERS, "generate", is_plain=True),
+    Setting("transformers assisted", Place.TRANSFORMERS, "assisted"),
+    Setting("transformers prompt lookup", Place.TRANSFORMERS, "lookup"),
+    Setting("in process, plain", Place.IN_PROCESS, "plain", is_plain=True),
+    Setting("in process, exact", Place.IN_PROCESS, "exact"),
+    Setting("in process, FLy", Place.IN_PROCESS, "fly"),
+    Setting("stack, plain", Place.STACK, "plain", is_plain=True),
+    Setting("stack, exact", Place.STACK, "exact"),
+    Setting("stack, FLy", Place.STACK, "fly"),
+    Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter"),
+)
+STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {
+    "plain": PLAIN,
+    "exact": speculation(Mode.EXACT, DRAFT_LENGTH, sub_drafter=False),
+    "fly": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=False),
+    "fly + sub-drafter": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=True),
+}
+STREAM_METHODS = ("plain", "exact", "fly")
 
 Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(BasePlan):
+    """The amount of measuring.
+
+    Attributes:
+        repeat: Repetitions of every prompt under every setting.
+        dtype: Compute type of every model, in every place.
+        prompts: Prompts of every pair.
+        max_new_tokens: Limit of every response; those of the demo pair end earlier.
+        streams: Numbers of concurrent requests through the stack.
+        rows: Rows per sequence that the engine alone verifies.
+        engine_dtypes: Compute types of the engine alone.
+    """
+
+    repeat: Annotated[int, Quick(1)] = 3
+    dtype: Dtype = Dtype.BFLOAT16
+    prompts: Annotated[int, Field(ge=1, le=300), Quick(2)] = 8
+    max_new_tokens: Annotated[int, Field(ge=1, le=512), Quick(32)] = 256
+    streams: Annotated[tuple[int, ...], Quick((1, 4))] = (1, 4, 16)
+    rows: Annotated[tuple[int, ...], Quick((16,))] = (8, 12, 16)
+    engine_dtypes: Annotated[tuple[Dtype, ...], Quick((Dtype.BFLOAT16,))] = (Dtype.BFLOAT16, Dtype.FLOAT32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +154,11 @@ class WaysRun:
 
 
 def measure_alone(
-    decoders: Mapping[str, Decode], prompts: Prompts, max_new_tokens: int, repeat: int, advance: Advance
+    decoders: Mapping[str, Decode],
+    prompts: Prompts,
+    max_new_tokens: int,
+    repeat: int,
+    interleave: Interleave[str, Run],
 ) -> dict[str, list[Run]]:
     """Measure one request at a time: every prompt under every setting, after a warm-up.
 
@@ -56,22 +167,15 @@ def measure_alone(
         prompts: At least one.
         max_new_tokens: Limit of every response.
         repeat: Repetitions of every prompt under every setting.
-        advance: Called after each request; there are `num_alone`.
+        interleave: Order of measuring.
     """
-    for decode in decoders.values():
-        decode(prompts[0], min(_WARM_UP_TOKENS, max_new_tokens))
-        advance()
-    runs: dict[str, list[Run]] = {name: [] for name in decoders}
-    for turn, name in turns(tuple(decoders), repeat * len(prompts)):
-        repetition, prompt = divmod(turn, len(prompts))
-        runs[name].append(Run(prompt, repetition, decoders[name](prompts[prompt], max_new_tokens)))
-        advance()
-    return runs
 
+    def measure(name: str, turn: int) -> Run:
+        repetition, prompt = divmod(max(0, turn), len(prompts))
+        limit = max_new_tokens if turn >= 0 else min(_WARM_UP_TOKENS, max_new_tokens)
+        return Run(prompt, repetition, decoders[name](prompts[prompt], limit))
 
-def num_alone(num_settings: int, num_prompts: int, repeat: int) -> int:
-    """Return the number of requests of `measure_alone`, warm-up included."""
-    return num_settings * (1 + num_prompts * repeat)
+    return interleave(tuple(decoders), repeat * len(prompts), measure)
 
 
 def measure_streams(
@@ -80,7 +184,7 @@ def measure_streams(
     prompts: Prompts,
     counts: Sequence[int],
     repeat: int,
-    advance: Advance,
+    interleave: Interleave[str, StreamsRun],
 ) -> list[StreamsRun]:
     """Measure several concurrent requests.
 
@@ -90,15 +194,16 @@ def measure_streams(
         prompts: As many as the largest count; smaller counts take other prompts in every repetition.
         counts: Numbers of concurrent requests.
         repeat: Repetitions of every method and count.
-        advance: Called after each batch.
+        interleave: Order of measuring.
     """
-    runs = []
-    for turn, method in turns(methods, repeat * len(counts)):
+
+    def measure(method: str, turn: int) -> StreamsRun:
         repetition, place = divmod(turn, len(counts))
         batch = rotated(prompts, repetition * counts[place])[: counts[place]]
-        runs.append(StreamsRun(method, counts[place], rate(method, batch)))
-        advance()
-    return runs
+        return StreamsRun(method, counts[place], rate(method, batch))
+
+    found = interleave(methods, repeat * len(counts), measure, 0)
+    return [run for runs in found.values() for run in runs]
 
 
 def measure_ways(
@@ -107,15 +212,9 @@ def measure_ways(
     ways: Sequence[str],
     rows: Sequence[int],
     repeat: int,
-    advance: Advance,
+    interleave: Interleave[tuple[int, str], float],
 ) -> list[WaysRun]:
     """Measure the seconds of every way of verifying and number of rows, after a warm-up of each."""
-    found: dict[tuple[str, int], list[float]] = {(way, count): [] for count in rows for way in ways}
-    for way, count in found:
-        seconds(way, count)
-    for repetition in range(repeat):
-        for count in rows:
-            for way in rotated(ways, repetition):
-                found[way, count].append(seconds(way, count))
-                advance()
-    return [WaysRun(dtype, way, count, tuple(times)) for (way, count), times in found.items()]
+    names = [(count, way) for count in rows for way in ways]
+    found = interleave(names, repeat, lambda name, _: seconds(name[1], name[0]))
+    return [WaysRun(dtype, way, count, tuple(measured)) for (count, way), measured in found.items()]

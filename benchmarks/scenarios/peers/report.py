@@ -1,29 +1,27 @@
 """The figures of each pair and of the engine alone, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from statistics import median
-from typing import TYPE_CHECKING
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
-from benchmarks.harness.report import Columns, Report, Table, around, times
+from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows, times
 from benchmarks.harness.statistics import Spread, ratios, spread
-from benchmarks.scenarios.peers.measure import Run, StreamsRun, WaysRun
-from benchmarks.scenarios.peers.settings import (
+from benchmarks.scenarios.peers.measure import (
     BASELINE,
     DRAFT_LENGTH,
     LOOKUP_TOKENS,
     SETTINGS,
     STREAM_METHODS,
+    Plan,
+    Run,
     Setting,
+    StreamsRun,
+    WaysRun,
 )
-from flyserve.bench.statistics import Interval, bootstrap
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.peers import Plan
+from flyserve.bench.statistics import bootstrap
 
 _INTRODUCTION = f"""
 One interleaved run: every prompt is sent under every setting, in an order that rotates, after a warm-up.
@@ -63,137 +61,115 @@ class PairRuns:
     streams: Sequence[StreamsRun]
 
 
-@dataclass(frozen=True, slots=True)
-class SettingFigures:
-    """The figures of one setting.
-
-    Attributes:
-        tokens_per_s: Speed over all runs.
-        ratio: Speed divided by the baseline's on the same prompt in the same repetition: the median, and its
-            95% interval over resamples of the prompts.
-        ratio_spread: Spread of the same ratios.
-        tau: Median tokens per round with a draft; None if it is not reported.
-        limit_share: Weights read per second divided by the measured limit; None unless decoding is plain.
-        same_share: Share of responses that equal the baseline's, token for token.
-    """
-
-    name: str
-    place: str
-    tokens_per_s: Spread
-    ratio: Interval
-    ratio_spread: Spread
-    tau: float | None
-    limit_share: float | None
-    same_share: float
+Compared = tuple[Setting, Sequence[Run], Sequence[Run], float]
+"""A setting, its runs, those of the baseline, and the seconds of reading all weights once."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsFigures:
-    """Tokens per second of all concurrent requests, and the same divided by plain decoding's."""
-
-    method: str
-    streams: int
-    tokens_per_s: Spread
-    ratio: float
+def _speeds(runs: Sequence[Run]) -> Spread:
+    return spread([run.tokens_per_s for run in runs])
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFigures:
-    """The engine alone: a way of verifying, its time, and that time divided by the batched one."""
-
-    dtype: str
-    rows: int
-    way: str
-    seconds: Spread
-    batched_gain: float
+def _ratios(runs: Sequence[Run], baseline: Sequence[Run]) -> list[list[float]]:
+    """Return the ratios of speed to the baseline in the same repetition, by prompt."""
+    by_prompt: dict[int, list[float]] = {}
+    for run, base in zip(runs, baseline, strict=True):
+        by_prompt.setdefault(run.prompt, []).append(run.tokens_per_s / base.tokens_per_s)
+    return list(by_prompt.values())
 
 
-def summarize_alone(runs: Mapping[str, Sequence[Run]], limit_s_per_token: float) -> list[SettingFigures]:
+def _median_of_all(groups: Sequence[Sequence[float]]) -> float:
+    return median(chain.from_iterable(groups))
+
+
+def _tau(runs: Sequence[Run]) -> float | None:
+    taus = [run.answer.tau for run in runs if run.answer.tau is not None]
+    return median(taus) if taus else None
+
+
+def _same_share(runs: Sequence[Run], baseline: Sequence[Run]) -> float:
+    pairs = zip(runs, baseline, strict=True)
+    return sum(run.answer.tokens == base.answer.tokens for run, base in pairs) / len(runs)
+
+
+def _spread_ms(seconds: Spread) -> str:
+    return f"{1e3 * seconds.value:.0f} ({1e3 * seconds.least:.0f} to {1e3 * seconds.most:.0f})"
+
+
+ALONE: tuple[Figure[Compared], ...] = (
+    Figure("name", lambda c: c[0].name, {"": "{}"}),
+    Figure("place", lambda c: c[0].place.value),
+    Figure("tokens_per_s", lambda c: _speeds(c[1]), {"tokens/s": "{.value:.1f}"}),
+    Figure(
+        "ratio",
+        lambda c: bootstrap(_ratios(c[1], c[2]), _median_of_all),
+        {f"by {BASELINE}": TIMES, "95% interval": AROUND},
+    ),
+    Figure(
+        "ratio_spread",
+        lambda c: spread(list(chain.from_iterable(_ratios(c[1], c[2])))),
+        {"least to most": "{0.least:.2f} to {0.most:.2f}"},
+    ),
+    Figure("tau", lambda c: _tau(c[1]), {"tau": "{:.2f}"}),
+    Figure(
+        "limit_share",
+        lambda c: _speeds(c[1]).value * c[3] if c[0].is_plain else None,
+        {"limit": "{:.0%}"},
+    ),
+    Figure("same_share", lambda c: _same_share(c[1], c[2]), {"same": "{:.0%}"}),
+)
+"""The figures of one request at a time under one setting; the limit only counts for plain decoding."""
+
+STREAMS: tuple[Figure[tuple[str, int, Sequence[float], Sequence[float]]], ...] = (
+    Figure("method", lambda c: c[0]),
+    Figure("streams", lambda c: c[1]),
+    Figure("tokens_per_s", lambda c: spread(c[2])),
+    Figure("ratio", lambda c: median(ratios(c[2], c[3]))),
+)
+"""The figures of concurrent requests: from method, number of streams, rates, and those of plain decoding."""
+
+ENGINE: tuple[Figure[tuple[WaysRun, WaysRun]], ...] = (
+    Figure("dtype", lambda c: c[0].dtype),
+    Figure("rows", lambda c: c[0].rows),
+    Figure("way", lambda c: c[0].way),
+    Figure("what", lambda c: f"{c[0].dtype}, {c[0].rows} rows, {c[0].way}", {"16 sequences verified": "{}"}),
+    Figure("seconds", lambda c: spread(c[0].seconds), {"ms (least to most)": _spread_ms}),
+    Figure(
+        "batched_gain",
+        lambda c: median(ratios(c[0].seconds, c[1].seconds)),
+        {"batched is faster by": "{:.2f}x"},
+    ),
+)
+"""The figures of the engine alone: from a way of verifying and the batched way."""
+
+
+def summarize_alone(runs: Mapping[str, Sequence[Run]], limit_s_per_token: float) -> list[Row]:
     """Return the figures of every setting that was measured.
 
     Args:
         runs: By the setting's name; with the baseline, and the same prompts and repetitions in each.
         limit_s_per_token: Seconds in which this machine can read the target's weights once.
     """
-    return [
-        _figures(setting, runs[setting.name], runs[BASELINE], limit_s_per_token)
-        for setting in SETTINGS
-        if setting.name in runs
-    ]
+    found = [setting for setting in SETTINGS if setting.name in runs]
+    return make_rows(ALONE, [(each, runs[each.name], runs[BASELINE], limit_s_per_token) for each in found])
 
 
-def _figures(
-    setting: Setting, runs: Sequence[Run], baseline: Sequence[Run], limit_s_per_token: float
-) -> SettingFigures:
-    pairs = list(zip(runs, baseline, strict=True))
-    by_prompt: dict[int, list[float]] = {}
-    for run, base in pairs:
-        by_prompt.setdefault(run.prompt, []).append(run.tokens_per_s / base.tokens_per_s)
-    speeds = spread([run.tokens_per_s for run in runs])
-    taus = [run.answer.tau for run in runs if run.answer.tau is not None]
-    same = sum(run.answer.tokens == base.answer.tokens for run, base in pairs)
-    return SettingFigures(
-        name=setting.name,
-        place=setting.place.value,
-        tokens_per_s=speeds,
-        ratio=bootstrap(list(by_prompt.values()), _median_of_all),
-        ratio_spread=spread([ratio for found in by_prompt.values() for ratio in found]),
-        tau=median(taus) if taus else None,
-        limit_share=speeds.value * limit_s_per_token if setting.is_plain else None,
-        same_share=same / len(pairs),
-    )
-
-
-def _median_of_all(groups: Sequence[Sequence[float]]) -> float:
-    return median(ratio for found in groups for ratio in found)
-
-
-def summarize_streams(runs: Sequence[StreamsRun]) -> list[StreamsFigures]:
+def summarize_streams(runs: Sequence[StreamsRun]) -> list[Row]:
     """Return the figures of every count and method; plain decoding is among the methods."""
     rates: dict[tuple[int, str], list[float]] = {}
     for run in sorted(runs, key=lambda run: (run.streams, STREAM_METHODS.index(run.method))):
         rates.setdefault((run.streams, run.method), []).append(run.tokens_per_s)
-    return [
-        StreamsFigures(method, count, spread(found), median(ratios(found, rates[count, "plain"])))
-        for (count, method), found in rates.items()
-    ]
+    return make_rows(
+        STREAMS, [(method, count, found, rates[count, "plain"]) for (count, method), found in rates.items()]
+    )
 
 
-def summarize_engine(runs: Sequence[WaysRun]) -> list[EngineFigures]:
+def summarize_engine(runs: Sequence[WaysRun]) -> list[Row]:
     """Return the figures of every compute type, number of rows and way."""
-    batched = {(run.dtype, run.rows): run.seconds for run in runs if run.way == "batched"}
-    return [
-        EngineFigures(
-            dtype=run.dtype,
-            rows=run.rows,
-            way=run.way,
-            seconds=spread(run.seconds),
-            batched_gain=median(ratios(run.seconds, batched[run.dtype, run.rows])),
-        )
-        for run in runs
-    ]
+    batched = {(run.dtype, run.rows): run for run in runs if run.way == "batched"}
+    return make_rows(ENGINE, [(run, batched[run.dtype, run.rows]) for run in runs])
 
 
-_ALONE: Columns[SettingFigures] = {
-    "": lambda f: f.name,
-    "tokens/s": lambda f: f"{f.tokens_per_s.value:.1f}",
-    f"by {BASELINE}": lambda f: times(f.ratio.value),
-    "95% interval": lambda f: around(f.ratio),
-    "least to most": lambda f: f"{f.ratio_spread.least:.2f} to {f.ratio_spread.most:.2f}",
-    "tau": lambda f: "" if f.tau is None else f"{f.tau:.2f}",
-    "limit": lambda f: "" if f.limit_share is None else f"{f.limit_share:.0%}",
-    "same": lambda f: f"{f.same_share:.0%}",
-}
-_ENGINE: Columns[EngineFigures] = {
-    "16 sequences verified": lambda f: f"{f.dtype}, {f.rows} rows, {f.way}",
-    "ms (least to most)": lambda f: (
-        f"{1e3 * f.seconds.value:.0f} ({1e3 * f.seconds.least:.0f} to {1e3 * f.seconds.most:.0f})"
-    ),
-    "batched is faster by": lambda f: times(f.batched_gain),
-}
-
-
-def streams_table(title: str, figures: Sequence[StreamsFigures]) -> Table:
+def streams_table(title: str, figures: Sequence[Row]) -> Table:
     """Return a table with a row per number of concurrent requests and a column per method."""
     methods = [method for method in STREAM_METHODS if any(each.method == method for each in figures)]
     cells = {(each.streams, each.method): _streams_cell(each) for each in figures}
@@ -202,7 +178,7 @@ def streams_table(title: str, figures: Sequence[StreamsFigures]) -> Table:
     return Table(title, ("streams", *(f"{method}, tokens/s" for method in methods)), rows)
 
 
-def _streams_cell(figures: StreamsFigures) -> str:
+def _streams_cell(figures: Row) -> str:
     rate = f"{figures.tokens_per_s.value:.1f}"
     return rate if figures.method == "plain" else f"{rate} ({times(figures.ratio)})"
 
@@ -226,7 +202,7 @@ one in the same engine, and one by one in transformers (`DynamicCache`, cropped)
 entropies; transformers only takes the argmax.
 """)
         title = "the aligned pair's target alone, 256 tokens of context"
-        report.table(Table.of(title, _ENGINE, summarize_engine(engine)))
+        report.table(Table.of(title, ENGINE, summarize_engine(engine)))
     return report
 
 
@@ -243,7 +219,7 @@ def _add_pair(report: Report, pair: PairRuns) -> None:
         f" {pair.limit_bytes_per_s / 1e9:.1f} GB/s. Target: {pair.computes['target']}."
         f" Drafter: {pair.computes['drafter']}."
     )
-    report.table(Table.of(title, _ALONE, alone))
+    report.table(Table.of(title, ALONE, alone))
     bars = {figures.name: figures.tokens_per_s for figures in alone}
     report.chart(pair.name, bar_chart(title, "tokens/s", bars), "Tokens per second of every setting")
     report.text(

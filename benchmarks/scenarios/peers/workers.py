@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.scenarios.peers.settings import Answer, Decode
+from benchmarks.scenarios.peers.measure import Answer, Decode
 from fly.errors import NotReady
 
 _peer: Any = None
@@ -65,8 +65,7 @@ def worker(kind: str, target: Path, drafter: Path, dtype: str, method: str = "")
 def _load(kind: str, target: Path, drafter: Path, dtype: str, method: str) -> Any:
     """Load the peer of this process; return its description."""
     from benchmarks.scenarios.peers.in_process import InProcess
-    from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
-    from benchmarks.scenarios.peers.verification import VerificationRig
+    from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
 
     global _peer
     torch.set_num_threads(1)

@@ -3,18 +3,14 @@
 An interrupted run continues where it stopped: every response is kept in benchmarks/results/quality.
 """
 
-from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated
-
-from pydantic import Field
 
 from benchmarks.harness.command import Context
 from benchmarks.harness.report import Report
 from benchmarks.harness.system import RESULTS
 from benchmarks.scenarios.quality.records import plan_work, run_work
 from benchmarks.scenarios.quality.report import collect, make_report
-from benchmarks.scenarios.quality.settings import HARD, MAIN, make_groups
+from benchmarks.scenarios.quality.settings import Plan, make_groups
 from demo.corpus import Family, Split, problems
 from fly.response import DeploymentInfo
 from flyserve.bench.progress import progress_bar
@@ -25,31 +21,6 @@ from flyserve.client import Client
 __all__ = ["Plan", "run"]
 
 _SEED = 4_2026
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amount of measuring.
-
-    Attributes:
-        problems: Held-out problems for the rules side by side.
-        hard_problems: Problems harder than those of training.
-        sweep_problems: Problems for each value of a factor.
-        concurrency: Concurrent requests.
-    """
-
-    problems: Annotated[int, Field(ge=2)] = 3000
-    hard_problems: Annotated[int, Field(ge=2)] = 1000
-    sweep_problems: Annotated[int, Field(ge=2)] = 300
-    concurrency: Annotated[int, Field(ge=1)] = 8
-
-    def quick(self) -> "Plan":
-        """Return a plan of less than a minute."""
-        return replace(self, problems=9, hard_problems=6, sweep_problems=3)
-
-    def num_problems(self, group: str) -> int:
-        """Return the number of problems of a group of settings."""
-        return {MAIN: self.problems, HARD: self.hard_problems}.get(group, self.sweep_problems)
 
 
 def run(plan: Plan, context: Context) -> Report:

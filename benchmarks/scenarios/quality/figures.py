@@ -1,11 +1,11 @@
 """Figures of one setting against plain decoding of the same problems, with bootstrap intervals. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness.report import Figure, Row, make_rows
 from benchmarks.scenarios.quality.records import Record
 from fly.response import Statistics
 from flyserve.bench.statistics import Interval, share
@@ -17,78 +17,117 @@ _REASONS = ("gate", "window", "tail", "guard", "exact")
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyFigures:
-    """One family's share of the losses."""
-
-    family: str
-    problems: int
-    baseline_accuracy: float
-    accuracy: float
-    lost: int
-    gained: int
+Pairs = Sequence[tuple[Record, Record]]
+"""The records of one setting and of plain decoding, problem by problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One setting's figures.
-
-    Attributes:
-        problems: Problems measured under both this setting and plain decoding.
-        accuracy: Share of problems solved.
-        difference: Accuracy minus that of plain decoding.
-        retention: Accuracy divided by that of plain decoding.
-        tau: Tokens emitted in rounds with a draft, divided by the number of these rounds.
-        lost: Problems that plain decoding solved and this setting did not.
-        gained: Problems that this setting solved and plain decoding did not.
-        lost_after_content: Lost problems whose response has a digit that was rescued, or rescued against.
-        rescued_share: Rescued tokens divided by emitted tokens.
-        rescued_content: Rescued tokens with a digit in them or in the target's choice.
-        rejected: First rejected mismatches by reason.
-        carried: Rounds that left a window open.
-    """
-
-    problems: int
-    accuracy: float
-    difference: Interval
-    retention: Interval
-    tau: Interval
-    lost: int
-    gained: int
-    lost_after_content: int
-    emitted: int
-    rescued: int
-    rescued_share: float
-    rescued_content: int
-    rejected: Mapping[str, int]
-    carried: int
-    families: tuple[FamilyFigures, ...]
+def _runs(pairs: Pairs) -> list[Record]:
+    return [run for run, _ in pairs]
 
 
-def summarize(runs: Mapping[str, Record], baseline: Mapping[str, Record]) -> Figures:
+def _solved(pairs: Pairs) -> tuple[Floats, Floats]:
+    """Return 1 per solved problem and 0 per other one, of the setting and of plain decoding."""
+    own, base = zip(*((run.is_solved, plain.is_solved) for run, plain in pairs), strict=True)
+    return np.array(own, dtype=np.float64), np.array(base, dtype=np.float64)
+
+
+def _lost(pairs: Pairs) -> list[Record]:
+    return [run for run, plain in pairs if plain.is_solved and not run.is_solved]
+
+
+def _changed(pairs: Pairs) -> str:
+    return f"{len(_lost(pairs))} / {len(_lost([(plain, run) for run, plain in pairs]))}"
+
+
+def _difference(pairs: Pairs) -> Interval:
+    own, base = _solved(pairs)
+    return _interval(len(pairs), lambda drawn: float(own[drawn].mean() - base[drawn].mean()))
+
+
+def _retention(pairs: Pairs) -> Interval:
+    own, base = _solved(pairs)
+    return _interval(len(pairs), lambda drawn: share(own[drawn].sum(), base[drawn].sum()))
+
+
+def _tau(pairs: Pairs) -> Interval:
+    tokens, rounds = _drafted(_runs(pairs))
+    return _interval(len(pairs), lambda drawn: share(tokens[drawn].sum(), rounds[drawn].sum()))
+
+
+def _rejected(pairs: Pairs) -> dict[str, int]:
+    """Return the first rejected mismatches by reason."""
+    return {reason: _total(pairs, f"rejected_by_{reason}") for reason in _REASONS}
+
+
+def _by_family(pairs: Pairs) -> list[Row]:
+    families: dict[str, list[tuple[Record, Record]]] = {}
+    for pair in pairs:
+        families.setdefault(family_of(pair[0].problem), []).append(pair)
+    family: Figure[Pairs] = Figure("family", lambda own: family_of(own[0][0].problem))
+    return make_rows((family, *_SOLVED), families.values())
+
+
+def _total(pairs: Pairs, name: str) -> int:
+    return sum(getattr(run.statistics, name) for run in _runs(pairs))
+
+
+def _points(interval: Interval, form: str = ".2f") -> str:
+    value, low, high = (f"{100 * each:{form}}" for each in (interval.value, interval.low, interval.high))
+    return f"{value} ({low} to {high})"
+
+
+_SOLVED: tuple[Figure[Pairs], ...] = (
+    Figure("problems", len),
+    Figure("baseline_accuracy", lambda pairs: float(_solved(pairs)[1].mean())),
+    Figure("accuracy", lambda pairs: float(_solved(pairs)[0].mean()), {"accuracy": "{:.1%}"}),
+    Figure("lost", lambda pairs: len(_lost(pairs))),
+    Figure("gained", lambda pairs: len(_lost([(plain, run) for run, plain in pairs]))),
+)
+FIGURES: tuple[Figure[Pairs], ...] = (
+    *_SOLVED,
+    Figure("difference", _difference, {"less plain, points": lambda each: _points(each, "+.2f")}),
+    Figure("retention", _retention, {"retention, %": _points}),
+    Figure("changed", _changed, {"lost / gained": "{}"}),
+    Figure("tau", _tau, {"tau": "{0.value:.2f} ({0.low:.2f} to {0.high:.2f})"}),
+    Figure(
+        "lost_after_content",
+        lambda pairs: sum(any(rescue.is_content for rescue in run.rescues) for run in _lost(pairs)),
+    ),
+    Figure("emitted", lambda pairs: _total(pairs, "emitted")),
+    Figure("rescued", lambda pairs: _total(pairs, "rescued")),
+    Figure(
+        "rescued_share",
+        lambda pairs: share(_total(pairs, "rescued"), _total(pairs, "emitted")),
+        {"rescued": "{:.2%}"},
+    ),
+    Figure(
+        "rescued_content",
+        lambda pairs: sum(rescue.is_content for run in _runs(pairs) for rescue in run.rescues),
+    ),
+    Figure(
+        "rejected",
+        _rejected,
+        {
+            "rejected: gate / window / tail / guard": (
+                "{0[gate]:,} / {0[window]:,} / {0[tail]:,} / {0[guard]:,}"
+            )
+        },
+    ),
+    Figure("carried", lambda pairs: _total(pairs, "carried"), {"carried": "{:,}"}),
+    Figure("families", _by_family),
+)
+"""The figures of one setting, over the problems measured under both this setting and plain decoding.
+
+`lost_after_content` counts lost problems whose response has a digit that was rescued, or rescued against;
+`rescued_content` rescued tokens with a digit in them or in the target's choice; `carried` rounds that left a
+window open.
+"""
+
+
+def summarize(runs: Mapping[str, Record], baseline: Mapping[str, Record]) -> Row:
     """Return the figures over the problems that both have, at least one."""
-    pairs = [(runs[problem], baseline[problem]) for problem in runs if problem in baseline]
-    own, base = _solved([run for run, _ in pairs]), _solved([plain for _, plain in pairs])
-    records = [run for run, _ in pairs]
-    lost = [run for run, plain in pairs if plain.is_solved and not run.is_solved]
-    emitted, rescued = _total(records, "emitted"), _total(records, "rescued")
-    return Figures(
-        problems=len(pairs),
-        accuracy=float(own.mean()),
-        difference=_interval(len(pairs), lambda drawn: float(own[drawn].mean() - base[drawn].mean())),
-        retention=_interval(len(pairs), lambda drawn: share(own[drawn].sum(), base[drawn].sum())),
-        tau=_tau(records),
-        lost=len(lost),
-        gained=sum(run.is_solved and not plain.is_solved for run, plain in pairs),
-        lost_after_content=sum(any(rescue.is_content for rescue in run.rescues) for run in lost),
-        emitted=emitted,
-        rescued=rescued,
-        rescued_share=share(rescued, emitted),
-        rescued_content=sum(rescue.is_content for run in records for rescue in run.rescues),
-        rejected={reason: _total(records, f"rejected_by_{reason}") for reason in _REASONS},
-        carried=_total(records, "carried"),
-        families=tuple(_by_family(pairs)),
-    )
+    (row,) = make_rows(FIGURES, [[(runs[name], baseline[name]) for name in runs if name in baseline]])
+    return row
 
 
 def tau_ratio(runs: Mapping[str, Record], others: Mapping[str, Record]) -> Interval:
@@ -110,30 +149,6 @@ def family_of(problem: str) -> str:
     return problem.split("-")[1]
 
 
-def _by_family(pairs: Sequence[tuple[Record, Record]]) -> list[FamilyFigures]:
-    families = dict.fromkeys(family_of(run.problem) for run, _ in pairs)
-    return [
-        _family(name, [(run, plain) for run, plain in pairs if family_of(run.problem) == name])
-        for name in families
-    ]
-
-
-def _family(name: str, pairs: Sequence[tuple[Record, Record]]) -> FamilyFigures:
-    return FamilyFigures(
-        family=name,
-        problems=len(pairs),
-        baseline_accuracy=share(sum(plain.is_solved for _, plain in pairs), len(pairs)),
-        accuracy=share(sum(run.is_solved for run, _ in pairs), len(pairs)),
-        lost=sum(plain.is_solved and not run.is_solved for run, plain in pairs),
-        gained=sum(run.is_solved and not plain.is_solved for run, plain in pairs),
-    )
-
-
-def _tau(records: Sequence[Record]) -> Interval:
-    tokens, rounds = _drafted(records)
-    return _interval(len(records), lambda drawn: share(tokens[drawn].sum(), rounds[drawn].sum()))
-
-
 def _drafted(records: Sequence[Record]) -> tuple[Floats, Floats]:
     """Return per problem the tokens emitted in rounds with a draft, and these rounds."""
     rounds = _column(records, lambda statistics: statistics.draft_rounds)
@@ -148,13 +163,5 @@ def _interval(count: int, figure: Callable[[NDArray[np.int64]], float]) -> Inter
     return Interval(float(figure(np.arange(count))), float(low), float(high))
 
 
-def _solved(records: Sequence[Record]) -> Floats:
-    return np.array([record.is_solved for record in records], dtype=np.float64)
-
-
 def _column(records: Sequence[Record], figure: Callable[[Statistics], float]) -> Floats:
     return np.array([figure(record.statistics) for record in records], dtype=np.float64)
-
-
-def _total(records: Sequence[Record], name: str) -> int:
-    return sum(getattr(record.statistics, name) for record in records)

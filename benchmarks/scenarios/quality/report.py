@@ -1,24 +1,19 @@
 """The figures of every group of settings, examples of rescues, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchmarks.harness.plot import Points, line_chart
-from benchmarks.harness.report import Columns, Report, Table
-from benchmarks.scenarios.quality.figures import Figures, summarize, tau_ratio
+from benchmarks.harness.report import Figure, Report, Row, Table
+from benchmarks.scenarios.quality.figures import FIGURES, summarize, tau_ratio
 from benchmarks.scenarios.quality.records import Record, Rescue
-from benchmarks.scenarios.quality.settings import Group, Setting
+from benchmarks.scenarios.quality.settings import Group, Plan
 from fly.messages import ModelInfo
 from fly.response import DeploymentInfo
 from flyserve.bench.statistics import Interval
 from flyserve.bench.tasks import Task
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.quality import Plan
 
 Records = Mapping[str, Mapping[str, Record]]
 """Records by the setting's key and by problem."""
@@ -34,14 +29,6 @@ rejected: the target was certain (gate), another mismatch followed (window), too
 (tail), a guard, or the mode (exact). *shrink* is vLLM's window, which shrinks with the draft, under the
 guards of `flyserve`; *vllm* is without these guards.
 """
-
-
-@dataclass(frozen=True)
-class Row:
-    """One setting's figures."""
-
-    setting: Setting
-    figures: Figures
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ def _collect(group: Group, tasks: Sequence[Task], records: Records) -> GroupResu
         for found in (records[setting.key],)
     }
     rows = tuple(
-        Row(setting, summarize(own[setting.key], own[group.baseline(setting).key]))
+        Row(setting=setting, **vars(summarize(own[setting.key], own[group.baseline(setting).key])))
         for setting in group.settings
     )
     if group.is_sweep:
@@ -177,10 +164,11 @@ def _without_path(model: ModelInfo) -> ModelInfo:
 def _add_group(report: Report, result: GroupResult) -> None:
     group = result.group
     report.heading(group.title)
-    report.text(f"{result.rows[0].figures.problems:,} problems.")
-    value: Columns[Row] = {group.title.lower(): _value} if group.is_sweep else {}
-    columns: Columns[Row] = {"setting": lambda row: row.setting.line, **value, **_COLUMNS}
-    report.table(Table.of(group.title, columns, result.rows), _SHOWN)
+    report.text(f"{result.rows[0].problems:,} problems.")
+    line, *others = _COLUMNS
+    heads = {group.title.lower(): "{}"} if group.is_sweep else {}
+    value: Figure[Any] = Figure("value", lambda row: row.setting.value, heads)
+    report.table(Table.of(group.title, [line, value, *others], map(_shown, result.rows)), _SHOWN)
     if result.ratios:
         report.text(f"tau of {group.leading}, all else equal, by that of:")
         report.table(_ratio_table(result))
@@ -188,9 +176,7 @@ def _add_group(report: Report, result: GroupResult) -> None:
         report.chart(f"{group.name.replace('_', '-')}-{figure}", svg, group.title)
     if not group.is_sweep:
         report.text("Losses by family:")
-        report.verbatim(
-            f"- **{row.setting.line}**: {_loss(row.figures)}" for row in result.rows if row.figures.tau.value
-        )
+        report.verbatim(f"- **{row.setting.line}**: {_loss(row)}" for row in result.rows if row.tau.value)
         for title, examples in (("right", result.right), ("wrong", result.wrong)):
             for example in examples:
                 _add_example(report, _EXAMPLE_TITLES[title], example)
@@ -209,47 +195,36 @@ def _add_example(report: Report, title: str, example: Example) -> None:
     report.verbatim(f"> {line}".rstrip() for line in quoted)
 
 
-def _value(row: Row) -> str:
-    return "-" if row.setting.value is None else str(row.setting.value)
-
-
-def _of_drafts(cell: Callable[[Figures], str]) -> Callable[[Row], str]:
-    """Return a cell that is empty for settings without drafts."""
-    return lambda row: cell(row.figures) if row.figures.tau.value else "-"
-
-
-_COLUMNS: Columns[Row] = {
-    "accuracy": lambda row: f"{row.figures.accuracy:.1%}",
-    "less plain, points": _of_drafts(lambda f: _interval(f.difference, 100, "+.2f")),
-    "retention, %": _of_drafts(lambda f: _interval(f.retention, 100, ".2f")),
-    "lost / gained": _of_drafts(lambda f: f"{f.lost} / {f.gained}"),
-    "tau": _of_drafts(lambda f: _interval(f.tau, 1, ".2f")),
-    "rescued": _of_drafts(lambda f: f"{f.rescued_share:.2%}"),
-    "rejected: gate / window / tail / guard": _of_drafts(
-        lambda f: " / ".join(f"{f.rejected[reason]:,}" for reason in ("gate", "window", "tail", "guard"))
-    ),
-    "carried": _of_drafts(lambda f: f"{f.carried:,}"),
-}
+_COLUMNS: tuple[Figure[Any], ...] = (
+    Figure("line", lambda row: row.setting.line, {"setting": "{}"}),
+    *FIGURES,
+)
+_OF_DRAFTS = ("difference", "retention", "changed", "tau", "rescued_share", "rejected", "carried")
+"""Figures that are not shown for settings without drafts."""
 _SHOWN = ("accuracy", "retention, %", "tau", "rescued")
 
 
-def _interval(interval: Interval, scale: float, form: str) -> str:
-    value, low, high = (
-        format(number * scale, form) for number in (interval.value, interval.low, interval.high)
-    )
-    return f"{value} ({low} to {high})"
+def _shown(row: Row) -> Row:
+    hidden = {} if row.tau.value else dict.fromkeys(_OF_DRAFTS)
+    return Row(**{**vars(row), **hidden, "line": row.setting.line, "value": row.setting.value})
 
 
 def _ratio_table(result: GroupResult) -> Table:
     """Return a table with a row per value and a column per other line."""
-    cells = {(ratio.value, ratio.other): _interval(ratio.ratio, 1, ".3f") for ratio in result.ratios}
+    cells = {
+        (
+            ratio.value,
+            ratio.other,
+        ): f"{ratio.ratio.value:.3f} ({ratio.ratio.low:.3f} to {ratio.ratio.high:.3f})"
+        for ratio in result.ratios
+    }
     others = tuple(dict.fromkeys(ratio.other for ratio in result.ratios))
     values = dict.fromkeys(ratio.value for ratio in result.ratios)
     rows = tuple((str(value), *(cells[value, other] for other in others)) for value in values)
     return Table(f"tau of {result.group.leading} by others", (result.group.title.lower(), *others), rows)
 
 
-def _loss(figures: Figures) -> str:
+def _loss(figures: Row) -> str:
     """Return the losses of one setting as sentences."""
     places = ", ".join(
         f"{family.family} {family.baseline_accuracy:.1%} to {family.accuracy:.1%}"
@@ -266,7 +241,7 @@ def _loss(figures: Figures) -> str:
     return f"{figures.difference.value * 100:+.2f} points{certainty}. {places}.{content}"
 
 
-_CHARTS: Mapping[str, tuple[str, Callable[[Figures], float]]] = {
+_CHARTS: Mapping[str, tuple[str, Callable[[Row], float]]] = {
     "tau": ("tokens per round (tau)", lambda figures: figures.tau.value),
     "retention": ("accuracy by plain decoding's, %", lambda figures: figures.retention.value * 100),
 }
@@ -279,8 +254,8 @@ def charts_of(result: GroupResult) -> dict[str, str]:
         lines: dict[str, Points] = {}
         for row in result.rows:
             value = row.setting.value
-            if row.figures.tau.value and isinstance(value, int | float):
-                points = [*lines.get(row.setting.line, ()), (float(value), figure(row.figures))]
+            if row.tau.value and isinstance(value, int | float):
+                points = [*lines.get(row.setting.line, ()), (float(value), figure(row))]
                 lines[row.setting.line] = sorted(points)
         if any(len(points) > 1 for points in lines.values()):
             title = f"{result.group.title}: {name}"
@@ -297,7 +272,7 @@ def _data(results: Sequence[GroupResult]) -> dict[str, object]:
                 "speculation": _set_fields(row.setting.speculation),
                 "sampling": _set_fields(row.setting.sampling),
                 "split": row.setting.split.value,
-                "figures": row.figures,
+                "figures": {name: each for name, each in vars(row).items() if name != "setting"},
             }
             for row in result.rows
         ]

@@ -4,8 +4,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from benchmarks.harness.client import PLAIN, speculation, with_draft_length
+from benchmarks.harness.command import BasePlan, Quick
 from demo.corpus import Split
 from fly.request import SamplingParams, SpeculationParams
 from fly.types import Coupling, Mode, TailPolicy
@@ -28,6 +32,27 @@ RULES = {
 MAIN, HARD = "main", "hard"
 _HARD_RULES = ("plain", "exact", "vllm", "flyserve, carry", "flyserve, reject")
 _TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(BasePlan):
+    """The amount of measuring.
+
+    Attributes:
+        problems: Held-out problems for the rules side by side.
+        hard_problems: Problems harder than those of training.
+        sweep_problems: Problems for each value of a factor.
+        concurrency: Concurrent requests.
+    """
+
+    problems: Annotated[int, Field(ge=2), Quick(9)] = 3000
+    hard_problems: Annotated[int, Field(ge=2), Quick(6)] = 1000
+    sweep_problems: Annotated[int, Field(ge=2), Quick(3)] = 300
+    concurrency: Annotated[int, Field(ge=1)] = 8
+
+    def num_problems(self, group: str) -> int:
+        """Return the number of problems of a group of settings."""
+        return {MAIN: self.problems, HARD: self.hard_problems}.get(group, self.sweep_problems)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from functools import partial
 from benchmarks.harness.client import Block
 from benchmarks.harness.command import Context
 from benchmarks.harness.report import Report
-from benchmarks.scenarios.simulate.figures import Figures, Measured, needed_dilation, summarize
+from benchmarks.scenarios.simulate.figures import Measured, needed_dilation, summarize
 from benchmarks.scenarios.simulate.measure import measure_stage
 from benchmarks.scenarios.simulate.plan import FLY, PLAIN, Dilations, Plan, Stage
-from benchmarks.scenarios.simulate.profile import Profile
 from benchmarks.scenarios.simulate.report import Found, make_report
-from benchmarks.scenarios.simulate.router import measure_router, profile_router
+from benchmarks.scenarios.simulate.router import Profile, measure_router, profile_router
 from flyserve.bench.progress import progress_bar
 
 __all__ = ["Plan", "run"]
@@ -27,13 +26,12 @@ def run(plan: Plan, context: Context) -> Report:
     """Measure all deployments, then a router without dilation."""
     measure = context.parts.measure
     dilations = measure("dilations", Dilations, partial(_find_dilations, plan, context))
-    figures: list[Figures] = []
+    measured: list[Measured] = []
     for number, stage in enumerate(plan.stages(dilations)):
-        figures += measure(f"stage-{number}", list[Figures], partial(_stage, plan, stage, context))
-    with progress_bar(context.console, plan.router_blocks, "router, undilated") as advance:
-        blocks = measure("router", list[Block], partial(measure_router, plan, advance))
-    with progress_bar(context.console, plan.profiled_blocks, "router's profile") as advance:
-        profiles = measure("profile", dict[str, Profile], partial(profile_router, plan, advance))
+        measured += measure(f"stage-{number}", list[Measured], partial(_stage, plan, stage, context))
+    blocks = measure("router", list[Block], partial(measure_router, plan, context))
+    profiles = measure("profile", dict[str, Profile], partial(profile_router, plan, context))
+    figures = summarize(measured, min(plan.sizes))
     return make_report(context.machine, plan, Found(dilations, figures, blocks, profiles))
 
 
@@ -53,7 +51,7 @@ def _needed(stage: Stage, trial: Sequence[Measured]) -> float:
     return needed_dilation(stage.num_targets, trial, len(os.sched_getaffinity(0)))
 
 
-def _stage(plan: Plan, stage: Stage, context: Context) -> list[Figures]:
+def _stage(plan: Plan, stage: Stage, context: Context) -> list[Measured]:
     label = f"{stage.num_targets} replicas, {stage.dilation:g} times slower"
     with progress_bar(context.console, len(stage.settings), label) as advance:
-        return [summarize(each, plan.models) for each in measure_stage(plan, stage, advance)]
+        return measure_stage(plan, stage, advance)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness.load import Window
-from benchmarks.harness.statistics import Goal, Percentiles, percentiles
+from benchmarks.harness.report import Figure, Row, make_rows
+from benchmarks.harness.statistics import Goal, percentiles
 from benchmarks.scenarios.simulate.pace import Sample
 from benchmarks.scenarios.simulate.plan import Deployment, Models
 from flyserve.bench.statistics import Interval, bootstrap, share
@@ -46,6 +47,7 @@ class Measured:
     """
 
     deployment: Deployment
+    models: Models
     setting: str
     dilation: float
     window: Window
@@ -56,83 +58,96 @@ class Measured:
     machine: MachineUse
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One deployment under one setting; simulated seconds.
+def _rate(m: Measured, tokens: float, share_of_window: float = 1.0) -> float:
+    """Return tokens per simulated second of a part of the window."""
+    return tokens / (m.window.seconds * share_of_window) * m.dilation
 
-    Attributes:
-        tokens_per_s: Rate of all clients together.
-        slices: Rate of each tenth of the window.
-        first: Time to the first token.
-        inter_token: Time from token to token; tokens that arrive together share the wait.
-        pause: Time between arrivals.
-        draft_length: Draft tokens per round.
-        completed: Responses that ended.
-        gpus: GPUs of targets and drafters.
-        gpu_s: GPU seconds per 1,000 tokens.
-        outside: Share of a stream's time in which no service had a step of it: the time that the CPU took.
-        late: Time that forwards took beyond their cost, as a share of their cost.
-        busy: Share of the machine's cores in use, by all processes.
-        lag_ms: Mean delay with which the services' event loops woke up, in real time.
+
+def _gpus(m: Measured) -> int:
+    return m.deployment.num_gpus(m.setting, m.models)
+
+
+def _outside(m: Measured) -> float:
+    """Return the share of a stream's time in which no service had a step of it: the CPU took it."""
+    return 1 - (m.services.verify_s + m.services.draft_s) / (m.deployment.streams * m.services.at_s)
+
+
+def _late(m: Measured) -> float:
+    """Return the time that forwards took beyond their cost, as a share of their cost."""
+    return share(m.services.late_s, m.services.asked_s)
+
+
+def _shown_distortion(distortion: float) -> str:
+    return f"{distortion:.1%}{' !' if distortion > MOST_DISTORTION else ''}"
+
+
+FIGURES: tuple[Figure[Measured], ...] = (
+    Figure("deployment", lambda m: m.deployment),
+    Figure("dilation", lambda m: m.dilation),
+    Figure("setting", lambda m: m.setting, {"setting": "{}"}),
+    Figure("targets", lambda m: m.deployment.targets, {"targets": "{}"}),
+    Figure("drafters", lambda m: m.deployment.drafters, {"drafters": "{}"}),
+    Figure("routers", lambda m: m.deployment.routers, {"routers": "{}"}),
+    Figure("streams", lambda m: m.deployment.streams, {"streams": "{}"}),
+    Figure("tokens_per_s", lambda m: _rate(m, m.window.tokens), {"tokens/s": "{:,.0f}"}),
+    Figure("slices", lambda m: tuple(_rate(m, tokens, 1 / SLICES) for tokens in m.slices)),
+    Figure("by_replica", lambda m: None, {"by replica": "{:.2f}x"}),
+    Figure(
+        "first",
+        lambda m: percentiles([(wait_s / m.dilation, 1) for wait_s in m.window.firsts_s]),
+        {"first, ms": "{}"},
+    ),
+    Figure(
+        "inter_token",
+        lambda m: percentiles([(gap_s / count / m.dilation, count) for gap_s, count in m.window.gaps]),
+        {"inter-token, ms": "{}"},
+    ),
+    Figure(
+        "pause",
+        lambda m: percentiles([(gap_s / m.dilation, 1) for gap_s, _ in m.window.gaps]),
+        {"pause, ms": "{}"},
+    ),
+    Figure("tau", lambda m: m.tau or None, {"tau": "{:.1f}"}),
+    Figure("draft_length", lambda m: share(m.window.drafted, m.window.rounds), {"draft": "{:.1f}"}),
+    Figure("completed", lambda m: m.window.completed),
+    Figure("gpus", _gpus, {"GPUs": "{}"}),
+    Figure(
+        "gpu_s",
+        lambda m: share(1000 * _gpus(m), _rate(m, m.window.tokens)),
+        {"GPU s by 1,000 tokens": "{:.2f}"},
+    ),
+    Figure("outside", _outside),
+    Figure("late", _late),
+    Figure("distortion", lambda m: abs(_outside(m)) + _late(m), {"CPU's share": _shown_distortion}),
+    Figure("busy", lambda m: m.machine.busy),
+    Figure("lag_ms", lambda m: 1e3 * share(m.services.lag_s, m.services.probes)),
+)
+"""The figures of one deployment under one setting, in simulated seconds.
+
+`by_replica` is set by `summarize`. `distortion` is the share of the streams' waits that the CPU caused,
+`busy` the share of the machine's cores in use by all processes, `lag_ms` the mean delay with which the
+services' event loops woke up, in real time.
+"""
+
+
+def summarize(measured: Sequence[Measured], smallest: int = 0) -> list[Row]:
+    """Return the figures of every deployment and setting, compared with the deployment of `smallest` targets.
+
+    Only the first deployment of that size counts: it has the usual load.
     """
-
-    deployment: Deployment
-    setting: str
-    dilation: float
-    tokens_per_s: float
-    slices: tuple[float, ...]
-    first: Percentiles | None
-    inter_token: Percentiles | None
-    pause: Percentiles | None
-    tau: float
-    draft_length: float
-    completed: int
-    gpus: int
-    gpu_s: float
-    outside: float
-    late: float
-    busy: float
-    lag_ms: float
-
-    @property
-    def distortion(self) -> float:
-        """Share of the streams' waits that the CPU caused."""
-        return abs(self.outside) + self.late
-
-    @property
-    def is_flagged(self) -> bool:
-        """True if the CPU was too slow for this dilation: the figure says little about the deployment."""
-        return self.distortion > MOST_DISTORTION
+    rows = make_rows(FIGURES, measured)
+    base = {each.setting: each for each in reversed(rows) if each.targets == smallest}
+    for each in rows:
+        each.by_replica = scaling(each, base[each.setting]).value if each.setting in base else None
+    return rows
 
 
-def summarize(measured: Measured, models: Models) -> Figures:
-    """Return the figures of one deployment under one setting."""
-    window, dilation, services = measured.window, measured.dilation, measured.services
-    tokens_per_s = window.tokens_per_s * dilation
-    gpus = measured.deployment.num_gpus(measured.setting, models)
-    waited_s = measured.deployment.streams * services.at_s
-    return Figures(
-        deployment=measured.deployment,
-        setting=measured.setting,
-        dilation=dilation,
-        tokens_per_s=tokens_per_s,
-        slices=tuple(tokens * SLICES / window.seconds * dilation for tokens in measured.slices),
-        first=percentiles([(wait_s / dilation, 1) for wait_s in window.firsts_s]),
-        inter_token=percentiles([(gap_s / count / dilation, count) for gap_s, count in window.gaps]),
-        pause=percentiles([(gap_s / dilation, 1) for gap_s, _ in window.gaps]),
-        tau=measured.tau,
-        draft_length=share(window.drafted, window.rounds),
-        completed=window.completed,
-        gpus=gpus,
-        gpu_s=share(1000 * gpus, tokens_per_s),
-        outside=1 - (services.verify_s + services.draft_s) / waited_s,
-        late=share(services.late_s, services.asked_s),
-        busy=measured.machine.busy,
-        lag_ms=1e3 * share(services.lag_s, services.probes),
-    )
+def is_flagged(figures: Row) -> bool:
+    """Return True if the CPU was too slow for this dilation: the figures say little about the deployment."""
+    return bool(figures.distortion > MOST_DISTORTION)
 
 
-def scaling(large: Figures, small: Figures) -> Interval:
+def scaling(large: Row, small: Row) -> Interval:
     """Return the rate of the larger deployment divided by as many times the smaller one's as it is larger."""
     factor = large.deployment.targets / small.deployment.targets
 
@@ -142,7 +157,7 @@ def scaling(large: Figures, small: Figures) -> Interval:
     return bootstrap(list(zip(large.slices, small.slices, strict=True)), ratio)
 
 
-def scaling_goals(sizes: Sequence[Figures]) -> list[Goal]:
+def scaling_goals(sizes: Sequence[Row]) -> list[Goal]:
     """Return the goal of the largest deployment, setting by setting.
 
     Args:
@@ -154,7 +169,7 @@ def scaling_goals(sizes: Sequence[Figures]) -> list[Goal]:
     for large in (each for each in sizes if each.deployment.targets == most):
         small = smallest[large.setting]
         name = f"{large.setting}: {most} replicas by {most} times {least}"
-        if large.is_flagged or small.is_flagged:
+        if is_flagged(large) or is_flagged(small):
             name += " (no verdict: the CPU was too slow)"
         goals.append(Goal(name, _SCALING_GOAL, scaling(large, small)))
     return goals

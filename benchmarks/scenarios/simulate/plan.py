@@ -7,6 +7,7 @@ from pydantic import Field
 
 from benchmarks.harness.client import PLAIN as PLAIN_DECODING
 from benchmarks.harness.client import speculation
+from benchmarks.harness.command import BasePlan, Quick
 from benchmarks.scenarios.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
 from fly.types import Mode
 from services.engine.simulation.language import SimulatedConfig
@@ -98,7 +99,7 @@ class Dilations:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(BasePlan):
     """The deployments, and the amount of measuring.
 
     Attributes:
@@ -123,43 +124,27 @@ class Plan:
 
     shards: Annotated[int, Field(ge=2, le=8)] = 2
     context_tokens: int = 2048
-    sizes: tuple[int, ...] = (1, 4, 16, 64)
-    streams: Annotated[int, Field(ge=1)] = 31
+    sizes: Annotated[tuple[int, ...], Quick((1, 2))] = (1, 4, 16, 64)
+    streams: Annotated[int, Field(ge=1), Quick(8)] = 31
     side_targets: int = 4
-    fewer_streams: tuple[int, ...] = (1, 8)
-    fewer_drafters: tuple[int, ...] = (1, 2)
-    routers: Annotated[int, Field(ge=1)] = 8
+    fewer_streams: Annotated[tuple[int, ...], Quick(())] = (1, 8)
+    fewer_drafters: Annotated[tuple[int, ...], Quick(())] = (1, 2)
+    routers: Annotated[int, Field(ge=1), Quick(1)] = 8
     prompt_tokens: int = 128
-    settle_s: float = 0.8
-    measure_s: float = 1.0
-    dilation: Annotated[float, Field(ge=1)] | None = None
-    repeat: int = 3
-    blocks: int = 5
-    requests: int = 48
-    at_once: int = 8
-    profile_blocks: int = 5
-
-    def quick(self) -> "Plan":
-        """Return a plan of a minute."""
-        small = replace(self, sizes=(1, 2), streams=8, fewer_streams=(), fewer_drafters=(), routers=1)
-        small = replace(small, settle_s=0.3, measure_s=0.6, dilation=5.0)
-        return replace(small, repeat=1, blocks=2, requests=8, at_once=4, profile_blocks=2)
+    settle_s: Annotated[float, Quick(0.3)] = 0.8
+    measure_s: Annotated[float, Quick(0.6)] = 1.0
+    dilation: Annotated[Annotated[float, Field(ge=1)] | None, Quick(5.0)] = None
+    repeat: Annotated[int, Quick(1)] = 3
+    blocks: Annotated[int, Quick(2)] = 5
+    requests: Annotated[int, Quick(8)] = 48
+    at_once: Annotated[int, Quick(4)] = 8
+    profile_blocks: Annotated[int, Quick(2)] = 5
 
     @property
     def models(self) -> Models:
         """Llama 70B on several H200s, with Llama 8B on one as its drafter."""
         drafter = Replica(LLAMA_8B, H200, 1, self.context_tokens)
         return Models(Replica(LLAMA_70B, H200, self.shards, self.context_tokens), drafter)
-
-    @property
-    def router_blocks(self) -> int:
-        """Blocks for the router's CPU time, those that warm up included."""
-        return len(ROUTER_SETTINGS) * self.repeat * (1 + self.blocks)
-
-    @property
-    def profiled_blocks(self) -> int:
-        """Blocks for the router's profile."""
-        return len(ROUTER_SETTINGS) * self.profile_blocks
 
     def deployment(self, targets: int) -> Deployment:
         """Return a deployment with one drafter per target."""

@@ -8,9 +8,9 @@ from statistics import median
 from benchmarks.harness.client import Block
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import line_chart
-from benchmarks.harness.report import Columns, Report, Table, around, times, waits_ms
-from benchmarks.harness.statistics import Goal
-from benchmarks.scenarios.simulate.figures import MOST_DISTORTION, Figures, scaling, scaling_goals
+from benchmarks.harness.report import Figure, Report, Row, Table, make_rows
+from benchmarks.harness.statistics import Goal, spread
+from benchmarks.scenarios.simulate.figures import FIGURES, MOST_DISTORTION, scaling_goals
 from benchmarks.scenarios.simulate.hardware import Replica
 from benchmarks.scenarios.simulate.plan import (
     AGREEMENT,
@@ -24,7 +24,7 @@ from benchmarks.scenarios.simulate.plan import (
     Dilations,
     Plan,
 )
-from benchmarks.scenarios.simulate.profile import Profile
+from benchmarks.scenarios.simulate.router import Profile
 from fly.messages import Endpoint, Role, Snapshot
 from flyserve.bench.statistics import bootstrap
 from protos.wire.streams import snapshot_to_wire
@@ -54,7 +54,7 @@ first token. *pause*: time between arrivals, however many tokens arrive. Waits a
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Found:
     """The results of one run.
 
@@ -65,22 +65,14 @@ class Found:
     """
 
     dilations: Dilations
-    figures: Sequence[Figures]
+    figures: Sequence[Row]
     blocks: Sequence[Block]
     profiles: Mapping[str, Profile]
 
 
 def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
     """Return the report."""
-    report = Report(
-        "simulate",
-        machine,
-        plan,
-        dilations=found.dilations,
-        figures=found.figures,
-        blocks=found.blocks,
-        profiles=found.profiles,
-    )
+    report = Report("simulate", machine, plan, **vars(found))
     shapes = {plan.deployment(targets) for targets in plan.sizes}
     sizes = _in_order([each for each in found.figures if each.deployment in shapes])
     report.introduction("A large deployment, simulated", _INTRODUCTION)
@@ -94,27 +86,19 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
     return report
 
 
-def _in_order(figures: Sequence[Figures]) -> list[Figures]:
-    def key(each: Figures) -> tuple[int, int, int, int]:
-        shape = each.deployment
-        return list(SETTINGS).index(each.setting), shape.targets, shape.drafters, shape.streams
-
-    return sorted(figures, key=key)
+def _in_order(figures: Sequence[Row]) -> list[Row]:
+    order = list(SETTINGS)
+    return sorted(figures, key=lambda f: (order.index(f.setting), f.targets, f.drafters, f.streams))
 
 
-def _add_deployments(
-    report: Report, plan: Plan, figures: Sequence[Figures], sizes: Sequence[Figures]
-) -> None:
+def _add_deployments(report: Report, plan: Plan, figures: Sequence[Row], sizes: Sequence[Row]) -> None:
     whole = plan.deployment(plan.side_targets)
-    side = [each for each in figures if each.deployment.targets == plan.side_targets]
-    loads = [each for each in side if each.deployment.drafters == whole.drafters]
-    lean = [each for each in side if each.setting != PLAIN and each.deployment.streams == whole.streams]
-    least = min(each.deployment.targets for each in sizes)
-    base = {each.setting: each for each in sizes if each.deployment.targets == least}
-    columns = _deployment_columns(base)
+    side = [each for each in figures if each.targets == plan.side_targets]
+    loads = [each for each in side if each.drafters == whole.drafters]
+    lean = [each for each in side if each.setting != PLAIN and each.streams == whole.streams]
 
-    def add(title: str, rows: Sequence[Figures]) -> None:
-        report.table(Table.of(title, columns, _in_order(rows)), _SHOWN, title=True)
+    def add(title: str, rows: Sequence[Row]) -> None:
+        report.table(Table.of(title, FIGURES, _in_order(rows)), _SHOWN, title=True)
 
     add(f"Replicas, {plan.streams} streams each", sizes)
     if plan.fewer_streams:
@@ -123,43 +107,22 @@ def _add_deployments(
         add(f"Drafters, {plan.side_targets} replicas", lean)
 
 
-def _deployment_columns(base: Mapping[str, Figures]) -> Columns[Figures]:
-    return {
-        "setting": lambda f: f.setting,
-        "targets": lambda f: str(f.deployment.targets),
-        "drafters": lambda f: str(f.deployment.drafters),
-        "routers": lambda f: str(f.deployment.routers),
-        "streams": lambda f: str(f.deployment.streams),
-        "tokens/s": lambda f: f"{f.tokens_per_s:,.0f}",
-        "by replica": lambda f: times(scaling(f, base[f.setting]).value) if f.setting in base else "-",
-        "first, ms": lambda f: waits_ms(f.first),
-        "inter-token, ms": lambda f: waits_ms(f.inter_token),
-        "pause, ms": lambda f: waits_ms(f.pause),
-        "tau": lambda f: f"{f.tau:.1f}" if f.tau else "-",
-        "draft": lambda f: f"{f.draft_length:.1f}",
-        "GPUs": lambda f: str(f.gpus),
-        "GPU s by 1,000 tokens": lambda f: f"{f.gpu_s:.2f}",
-        "CPU's share": lambda f: f"{f.distortion:.1%}{' !' if f.is_flagged else ''}",
-    }
-
-
-def _chart(sizes: Sequence[Figures]) -> str:
+def _chart(sizes: Sequence[Row]) -> str:
     lines: dict[str, list[tuple[float, float]]] = {}
     for each in sizes:
-        targets = each.deployment.targets
-        lines.setdefault(each.setting, []).append((targets, each.tokens_per_s / targets))
+        lines.setdefault(each.setting, []).append((each.targets, each.tokens_per_s / each.targets))
     return line_chart("Tokens per second of a replica", "target replicas", "tokens/s", lines, True)
 
 
-_PARAMETERS: Columns[Replica] = {
-    "model": lambda r: r.model.name,
-    "GPUs": lambda r: str(r.num_gpus),
-    "a forward, ms": lambda r: f"{1e3 * r.base_s:.2f}",
-    "knee, rows": lambda r: str(r.knee_rows),
-    "a row above, us": lambda r: f"{1e6 * r.row_s:.1f}",
-    "KV of a sequence, us": lambda r: f"{1e6 * r.sequence_s:.1f}",
-    "KV tokens": lambda r: f"{r.kv_tokens:,}",
-}
+_PARAMETERS: tuple[Figure[Replica], ...] = (
+    Figure("model", lambda r: r.model.name, {"model": "{}"}),
+    Figure("gpus", lambda r: r.num_gpus, {"GPUs": "{}"}),
+    Figure("base_ms", lambda r: 1e3 * r.base_s, {"a forward, ms": "{:.2f}"}),
+    Figure("knee_rows", lambda r: r.knee_rows, {"knee, rows": "{}"}),
+    Figure("row_us", lambda r: 1e6 * r.row_s, {"a row above, us": "{:.1f}"}),
+    Figure("sequence_us", lambda r: 1e6 * r.sequence_s, {"KV of a sequence, us": "{:.1f}"}),
+    Figure("kv_tokens", lambda r: r.kv_tokens, {"KV tokens": "{:,}"}),
+)
 
 
 def _add_parameters(report: Report, plan: Plan, dilations: Dilations) -> None:
@@ -176,7 +139,8 @@ ms to launch, and each of two all-reduces in a layer of a shared model {1e6 * gp
 {gpu.memory_share:.0%} of {gpu.memory / 1e9:g} GB hold weights and KV. These are assumptions: no GPU was
 measured.
 """)
-    report.table(Table.of("simulated models", _PARAMETERS, (models.target, models.drafter)))
+    rows = make_rows(_PARAMETERS, (models.target, models.drafter))
+    report.table(Table.of("simulated models", _PARAMETERS, rows))
     chosen = "as requested" if plan.dilation else "chosen by the CPU time of one replica"
     report.text(f"""
 Requests have {plan.prompt_tokens} prompt tokens that no cache has, and get {least} to {most} new ones. The
@@ -192,16 +156,36 @@ measured side by side; {chosen}. Windows: {plan.measure_s:g} simulated seconds a
 
 def router_goal(blocks: Sequence[Block]) -> Goal:
     """Return the goal for FLy's tokens."""
-    ratios = [block.cpu_ms / LIMIT_MS for block in blocks if block.setting == FLY]
-    name = f"a router's CPU time per token at tau {_tau(blocks, FLY):.1f}, by {LIMIT_MS:g} ms"
-    return Goal(name, 1.0, bootstrap(ratios, median), is_least=False)
+    own = [block for block in blocks if block.setting == FLY]
+    tau = median(block.tau for block in own)
+    name = f"a router's CPU time per token at tau {tau:.1f}, by {LIMIT_MS:g} ms"
+    return Goal(name, 1.0, bootstrap([cost / LIMIT_MS for cost in _costs(own)], median), is_least=False)
 
 
-def _tau(blocks: Sequence[Block], setting: str) -> float:
-    return median(block.tau for block in blocks if block.setting == setting)
+def _costs(blocks: Sequence[Block]) -> list[float]:
+    return [block.cpu_ms for block in blocks]
 
 
-def _add_router(report: Report, plan: Plan, blocks: Sequence[Block], sizes: Sequence[Figures]) -> None:
+_ROUTER: tuple[Figure[Sequence[Block]], ...] = (
+    Figure("setting", lambda own: own[0].setting, {"setting": "{}"}),
+    Figure("tau", lambda own: median(block.tau for block in own) or None, {"tau": "{:.1f}"}),
+    Figure(
+        "cpu_ms",
+        lambda own: bootstrap(_costs(own), median),
+        {"CPU ms per token": "{.value:.4f}", "95% interval": "{0.low:.4f} to {0.high:.4f}"},
+    ),
+    Figure("spread", lambda own: spread(_costs(own)), {"least to most": "{0.least:.4f} to {0.most:.4f}"}),
+    Figure(
+        "round_ms",
+        lambda own: median(block.cpu_ms * block.tokens / block.rounds for block in own),
+        {"CPU ms per round": "{:.3f}"},
+    ),
+    Figure("tokens_per_s", lambda own: 1e3 / median(_costs(own)), {"tokens/s": "{:,.0f}"}),
+)
+"""The figures of a router under one setting, from its blocks."""
+
+
+def _add_router(report: Report, plan: Plan, blocks: Sequence[Block], sizes: Sequence[Row]) -> None:
     report.heading("A router's CPU time, undilated")
     report.text(f"""
 CPU time of the router's process, with metrics, by the kernel's clock. The same requests go to a router in
@@ -209,17 +193,8 @@ front of a target and a drafter whose forwards take no time, {plan.at_once} at a
 of all processes, {plan.blocks} blocks of {plan.requests} requests in each; the median over blocks, and its
 95% interval over resamples of them.
 """)
-    heads = (
-        "setting",
-        "tau",
-        "CPU ms per token",
-        "95% interval",
-        "least to most",
-        "CPU ms per round",
-        "tokens/s",
-    )
-    rows = tuple(_router_row(blocks, setting) for setting in ROUTER_SETTINGS)
-    report.table(Table("A router's CPU time", heads, rows))
+    rows = make_rows(_ROUTER, [[b for b in blocks if b.setting == name] for name in ROUTER_SETTINGS])
+    report.table(Table.of("A router's CPU time", _ROUTER, rows))
     report.text(f"""
 Routers that the simulated deployments would need if each uses {_USE:.0%} of a core; their connections to
 replicas, all together; and the size of the snapshot that the registry sends to each of them at every change:
@@ -228,25 +203,9 @@ replicas, all together; and the size of the snapshot that the registry sends to 
     report.table(Table("routers needed", needed, tuple(_needed(blocks, sizes))))
 
 
-def _router_row(blocks: Sequence[Block], setting: str) -> tuple[str, ...]:
-    own = [block for block in blocks if block.setting == setting]
-    costs, tau = [block.cpu_ms for block in own], _tau(blocks, setting)
-    cost = bootstrap(costs, median)
-    per_round = median(block.cpu_ms * block.tokens / block.rounds for block in own)
-    return (
-        setting,
-        f"{tau:.1f}" if tau else "-",
-        f"{cost.value:.4f}",
-        around(cost, ".4f"),
-        f"{min(costs):.4f} to {max(costs):.4f}",
-        f"{per_round:.3f}",
-        f"{1e3 / cost.value:,.0f}",
-    )
-
-
-def _needed(blocks: Sequence[Block], sizes: Sequence[Figures]) -> Iterator[tuple[str, ...]]:
+def _needed(blocks: Sequence[Block], sizes: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     for each in sizes:
-        costs = [block.cpu_ms for block in blocks if block.setting == each.setting]
+        costs = _costs([block for block in blocks if block.setting == each.setting])
         if costs:
             shape = each.deployment
             routers = max(1, math.ceil(each.tokens_per_s * median(costs) / 1e3 / _USE))

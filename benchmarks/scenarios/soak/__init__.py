@@ -5,53 +5,17 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Annotated
-
-from pydantic import Field
 
 from benchmarks.harness.command import Context
 from benchmarks.harness.report import Report
 from benchmarks.scenarios.soak.clients import Clients
 from benchmarks.scenarios.soak.report import Run, Sample, grown, make_report, summarize
+from benchmarks.scenarios.soak.requests import Plan
 from benchmarks.scenarios.soak.system import REPLACED, System, running
 
 __all__ = ["Plan", "run"]
 
 _REST_SAMPLES, _REST_POLL_S = 5, 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A warm-up, a rest, the load, a rest.
-
-    Attributes:
-        warm_up_s: Seconds of the same load before the first rest, in which caches fill and threads start.
-        load_s: Seconds of the load.
-        clients: Clients that send one request after the other.
-        think_s: Longest pause of a client between two requests.
-        sample_s: Seconds between two samples of every process.
-        rest_s: Seconds within which nothing may be open any more after the load.
-        replace_s: Seconds between two kills of a target; 0 for none.
-        vanish_s: Seconds between two kills of a client process with open streams.
-        write_timeout_s: Seconds after which the router cancels a request whose client reads nothing.
-        seed: Seed of the requests.
-    """
-
-    warm_up_s: float = 600.0
-    load_s: Annotated[float, Field(ge=6)] = 1800.0
-    clients: int = 24
-    think_s: float = 1.0
-    sample_s: float = 5.0
-    rest_s: float = 30.0
-    replace_s: float = 300.0
-    vanish_s: float = 20.0
-    write_timeout_s: float = 2.0
-    seed: int = 0
-
-    def quick(self) -> "Plan":
-        """Return a plan of some seconds."""
-        return replace(self, warm_up_s=4.0, load_s=10.0, sample_s=0.5, replace_s=4.0, vanish_s=3.0)
 
 
 def run(plan: Plan, context: Context) -> Report:

@@ -1,7 +1,5 @@
 """Clients of every kind: those that wait, leave, stall or err, and those whose process is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
@@ -9,16 +7,61 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from benchmarks.scenarios.soak.http import complete
-from benchmarks.scenarios.soak.requests import BAD, Request, Requests, long_request
+import httpx2
+
+from benchmarks.scenarios.soak.requests import BAD, Plan, Request, Requests, long_request
 from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest
 from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
 
-if TYPE_CHECKING:
-    from benchmarks.scenarios.soak import Plan
+_TIMEOUT_S = 60.0
+
+
+async def complete(url: str, request: Request, close_after: int | None = None) -> bool:
+    """Send a request over a connection of its own; return True if the whole response arrived.
+
+    Args:
+        url: URL of the router's HTTP API.
+        request: Its prompt, length, mode and options are sent.
+        close_after: Events of the stream after which the connection is closed; None reads to the end.
+
+    Raises:
+        InvalidRequest: The server rejected it.
+        FlyServeError: The stream failed, or ended before the response did.
+    """
+    body = {
+        "model": "target",
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_new_tokens,
+        "temperature": request.sampling.temperature,
+        "speculation": {"mode": request.speculation.mode, "preset": request.speculation.preset},
+        "stream": True,
+        **request.options,
+    }
+    try:
+        async with (
+            httpx2.AsyncClient(timeout=_TIMEOUT_S) as client,
+            client.stream("POST", f"{url}/v1/completions", json=body) as response,
+        ):
+            if response.is_client_error:
+                raise InvalidRequest.of("request", f"was answered with status {response.status_code}")
+            response.raise_for_status()
+            return await _read_events(response, close_after)
+    except httpx2.HTTPError as error:
+        raise FlyServeError(f"the HTTP request failed: {error}") from None
+
+
+async def _read_events(response: httpx2.Response, close_after: int | None) -> bool:
+    num_events = 0
+    async for line in response.aiter_lines():
+        if line.startswith("data: [DONE]"):
+            return True
+        num_events += line.startswith("data: ")
+        if close_after is not None and num_events >= close_after:
+            return False
+    raise FlyServeError("the stream ended before the response did")
+
 
 _REQUESTS_PER_CONNECTION = 20
 _KEPT_FAULTS = 20

@@ -1,18 +1,14 @@
 """The samples of a run, their growth from rest to rest, and the report. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import Points, line_chart
-from benchmarks.harness.report import Report, Table, listed
-
-if TYPE_CHECKING:
-    from benchmarks.scenarios.soak import Plan
+from benchmarks.harness.report import Figure, Report, Row, Table, listed, make_rows
+from benchmarks.scenarios.soak.requests import Plan
 
 _PARTS = 15
 _CHARTS = ("memory_mb", "files", "tasks")
@@ -82,28 +78,6 @@ WATCHED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """One figure of one process.
-
-    Attributes:
-        before: At rest, after the warm-up.
-        after: At rest, after the load.
-        first_third: Median of the first third of the load.
-        last_third: Median of the last third of the load.
-        most: Largest value under load.
-        is_back: True if `after` is at most `before` plus the slack.
-    """
-
-    process: str
-    before: float
-    after: float
-    first_third: float
-    last_third: float
-    most: float
-    is_back: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """Everything measured in one run.
 
@@ -125,7 +99,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Course:
     """One watched figure.
 
     Attributes:
@@ -133,11 +107,11 @@ class Figure:
         minutes: Points (minute, median) under load, by process.
     """
 
-    growth: Sequence[Growth]
+    growth: Sequence[Row]
     minutes: Mapping[str, Points]
 
 
-Figures = Mapping[str, Figure]
+Figures = Mapping[str, Course]
 """Figures by the field of the samples."""
 
 
@@ -145,7 +119,7 @@ def summarize(run: Run) -> Figures:
     """Return every watched figure."""
     processes = dict.fromkeys(sample.process for sample in run.loaded)
     return {
-        watched.field: Figure(
+        watched.field: Course(
             growth=growth(run, watched),
             minutes={name: by_minutes(run.loaded, name, watched.field, _PARTS) for name in processes},
         )
@@ -153,26 +127,40 @@ def summarize(run: Run) -> Figures:
     }
 
 
-def growth(run: Run, watched: Watched) -> list[Growth]:
+Values = tuple[str, list[float], list[float], list[float]]
+"""A process, and one figure of it: at rest after the warm-up, under load, and at rest after the load."""
+
+
+def growth(run: Run, watched: Watched) -> list[Row]:
     """Return one figure of every process, in the order of the samples."""
-    return [_growth(run, name, watched) for name in dict.fromkeys(s.process for s in run.before)]
+    phases = (run.before, run.loaded, run.after)
+    found: dict[str, tuple[list[float], ...]] = {each.process: ([], [], []) for each in run.before}
+    for number, phase in enumerate(phases):
+        for sample in phase:
+            found[sample.process][number].append(float(getattr(sample, watched.field)))
+    return make_rows(_figures(watched), [(name, *values) for name, values in found.items()])
 
 
-def _growth(run: Run, process: str, watched: Watched) -> Growth:
-    def values(samples: Sequence[Sample]) -> list[float]:
-        return [float(getattr(sample, watched.field)) for sample in samples if sample.process == process]
+def _figures(watched: Watched) -> Sequence[Figure[Any]]:
+    form = f"{{:.{watched.decimals}f}}"
 
-    loaded, before, after = values(run.loaded), median(values(run.before)), median(values(run.after))
-    third = max(1, len(loaded) // 3)
-    return Growth(
-        process=process,
-        before=before,
-        after=after,
-        first_third=median(loaded[:third]),
-        last_third=median(loaded[-third:]),
-        most=max(loaded),
-        is_back=after <= before + max(watched.slack, watched.slack_share * before),
+    def is_back(values: Values) -> bool:
+        before, after = median(values[1]), median(values[3])
+        return after <= before + max(watched.slack, watched.slack_share * before)
+
+    return (
+        Figure("process", lambda v: v[0], {"": "{}"}),
+        Figure("before", lambda v: median(v[1]), {"before, at rest": form}),
+        Figure("after", lambda v: median(v[3]), {"after, at rest": form}),
+        Figure("first_third", lambda v: median(v[2][: _third(v[2])]), {"first third": form}),
+        Figure("last_third", lambda v: median(v[2][-_third(v[2]) :]), {"last third": form}),
+        Figure("most", lambda v: max(v[2]), {"most": form}),
+        Figure("is_back", is_back, {"": lambda is_back: "back" if is_back else "grown"}),
     )
+
+
+def _third(values: Sequence[float]) -> int:
+    return max(1, len(values) // 3)
 
 
 def grown(figures: Figures) -> list[str]:
@@ -225,7 +213,8 @@ them: {", ".join(listed(counted))}.
         report.chart(field.removesuffix("_mb"), chart, titles[field])
     report.table(_outcomes_table(outcomes), title=True)
     for watched in WATCHED:
-        report.table(_growth_table(watched, figures[watched.field].growth), title=True)
+        found = Table.of(watched.title, _figures(watched), figures[watched.field].growth)
+        report.table(found, title=True)
     return report
 
 
@@ -246,19 +235,3 @@ def _outcomes_table(outcomes: Mapping[str, Mapping[str, int]]) -> Table:
         (behaviour, *(str(each.get(name, 0)) for name in names)) for behaviour, each in outcomes.items()
     )
     return Table("Behaviour of clients, and outcomes", ("", *names), rows)
-
-
-def _growth_table(watched: Watched, found: Sequence[Growth]) -> Table:
-    heads = ("", "before, at rest", "after, at rest", "first third", "last third", "most", "")
-    rows = tuple(
-        (
-            each.process,
-            *(
-                f"{value:.{watched.decimals}f}"
-                for value in (each.before, each.after, each.first_third, each.last_third, each.most)
-            ),
-            "back" if each.is_back else "grown",
-        )
-        for each in found
-    )
-    return Table(watched.title, heads, rows)

@@ -3,8 +3,12 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from benchmarks.harness.client import speculation
+from benchmarks.harness.command import BasePlan, Quick
 from flyserve import Coupling, Mode, SamplingParams, SpeculationParams
 from flyserve.core import RequestOptions
 
@@ -13,6 +17,35 @@ _WORDS = range(16, 1000)
 _LENGTHS = (8, 32, 96, 400)
 PLAIN, EXACT, FLY = (speculation(mode) for mode in (Mode.PLAIN, Mode.EXACT, Mode.FLY))
 BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(BasePlan):
+    """A warm-up, a rest, the load, a rest.
+
+    Attributes:
+        warm_up_s: Seconds of the same load before the first rest, in which caches fill and threads start.
+        load_s: Seconds of the load.
+        clients: Clients that send one request after the other.
+        think_s: Longest pause of a client between two requests.
+        sample_s: Seconds between two samples of every process.
+        rest_s: Seconds within which nothing may be open any more after the load.
+        replace_s: Seconds between two kills of a target; 0 for none.
+        vanish_s: Seconds between two kills of a client process with open streams.
+        write_timeout_s: Seconds after which the router cancels a request whose client reads nothing.
+        seed: Seed of the requests.
+    """
+
+    warm_up_s: Annotated[float, Quick(4.0)] = 600.0
+    load_s: Annotated[float, Field(ge=6), Quick(10.0)] = 1800.0
+    clients: int = 24
+    think_s: float = 1.0
+    sample_s: Annotated[float, Quick(0.5)] = 5.0
+    rest_s: float = 30.0
+    replace_s: Annotated[float, Quick(4.0)] = 300.0
+    vanish_s: Annotated[float, Quick(3.0)] = 20.0
+    write_timeout_s: float = 2.0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 import io
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,8 +10,9 @@ import torch
 from rich.console import Console
 
 from benchmarks.aligned_pair.bigram_model import bigram_model, count_bigrams
+from benchmarks.harness.command import Parts
+from benchmarks.harness.load import interleave
 from benchmarks.harness.machine import this_machine
-from benchmarks.harness.parts import Parts
 from benchmarks.scenarios.acceleration import PARTS, Plan
 from benchmarks.scenarios.acceleration.measure import (
     FIRST,
@@ -21,7 +23,6 @@ from benchmarks.scenarios.acceleration.measure import (
     measure_passes,
     measure_settings,
     num_pass_prompts,
-    num_requests,
 )
 from benchmarks.scenarios.acceleration.report import (
     compare,
@@ -69,8 +70,10 @@ def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> No
     asked: list[tuple[str, int, int, str]] = []
     steps: list[None] = []
     asks = {name: Remembering(name, asked) for name in "abc"}
-    runs = measure_settings({**asks}, PROMPTS[:1], 3, "s", True, lambda: steps.append(None))
-    assert len(asked) == len(steps) == num_requests(3, 1, 3)
+    runs = measure_settings(
+        {**asks}, PROMPTS[:1], 3, "s", True, partial(interleave, advance=lambda: steps.append(None))
+    )
+    assert len(asked) == len(steps) == 3 * (1 + 3)
     assert ["".join(name for name, *_ in asked[at : at + 3]) for at in (3, 6, 9)] == ["abc", "bca", "cab"]
     assert {name: [(r.prompt, r.repetition) for r in found] for name, found in runs.items()} == {
         name: [(0, 0), (0, 1), (0, 2)] for name in "abc"
@@ -81,7 +84,7 @@ def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> No
 def test_no_setting_profits_from_what_another_was_asked(is_remembered: bool) -> None:
     asked: list[tuple[str, int, int, str]] = []
     asks = {name: Remembering(name, asked) for name in "ab"}
-    measure_settings({**asks}, PROMPTS, 2, "s", is_remembered, lambda: None)
+    measure_settings({**asks}, PROMPTS, 2, "s", is_remembered, interleave)
     measured = asked[2 * 2 :]
     salts = {name: [salt for who, _, _, salt in measured if who == name] for name in "ab"}
     assert not set(salts["a"]) & set(salts["b"]) and not {salt for *_, salt in asked[:4]} & {*salts["a"]}
@@ -142,7 +145,7 @@ def test_figures_are_of_totals() -> None:
     off, found = summarize({"off": [run(0, 2.0), run(1, 6.0)], "on": helped}, "off")
     assert (off.ratio.value, found.ratio.value, found.median_ratio) == (1.0, 2.0, 2.0)
     assert (found.tokens_per_s, found.forwards_per_token, found.supplied_share) == (50.0, 0.4, 0.25)
-    assert (found.proposals, found.late, found.invalid, found.weak) == (3.0, 1.0, 0.0, 1.0)
+    assert found.proposals == {"requested": 3.0, "late": 1.0, "invalid": 0.0, "weak": 1.0}
     assert off.ahead_share is None and found.ahead_share == 0.75
     assert (found.tau, found.draft_length) == (10.0, 15.0)
     assert (found.draft_ms, found.verify_ms) == (pytest.approx(10.0), pytest.approx(20.0))

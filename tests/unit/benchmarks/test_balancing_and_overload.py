@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.harness import command
+from benchmarks.harness.report import Row
 from benchmarks.scenarios import balancing, overload
 
 
@@ -37,7 +38,7 @@ def test_steeper_laws_repeat_fewer_prefixes() -> None:
 
 
 def test_an_overload_is_compared_with_the_peak(tmp_path: Path) -> None:
-    figures = overload.Figures(
+    figures = Row(
         peak_per_s=10.0,
         offered_per_s=40.0,
         admitted_per_s=9.0,

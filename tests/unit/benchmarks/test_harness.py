@@ -5,9 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.harness.command import SCENARIOS, load_scenario, make_plan
+from benchmarks.harness.command import SCENARIOS, Parts, load_scenario, make_plan
 from benchmarks.harness.machine import this_machine
-from benchmarks.harness.parts import Parts
 from benchmarks.harness.plot import bar_chart, line_chart
 from benchmarks.harness.report import Report
 from benchmarks.harness.statistics import Goal, Spread

@@ -2,6 +2,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ from benchmarks.harness.load import (
     Stream,
     Window,
     cut_window,
+    interleave,
     run_window,
     send_at_rate,
     send_in_turn,
@@ -142,15 +144,17 @@ async def test_a_rejection_ends_the_window() -> None:
         await run_window(reject, cycle(PROMPTS), Level(2, 5.0, 5.0))
 
 
-async def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
+def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
     order: list[str] = []
-    server, steps = Server(), []
+    server, steps = Server(), list[int]()
 
     def ask_by(setting: str) -> Ask:
         order.append(setting)
         return server.ask
 
-    measured = await measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, lambda: steps.append(1))
+    in_turn = partial(interleave, advance=lambda: steps.append(1))
+    with asyncio.Runner() as runner:
+        measured = measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn)
     assert len(order) == len(steps) == 3 * len(SETTINGS)
     firsts = order[:: len(SETTINGS)]
     assert len(set(firsts)) == 3 and all(

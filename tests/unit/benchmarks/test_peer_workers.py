@@ -11,9 +11,8 @@ from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
 from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from benchmarks.harness.deployed import one_of_each
 from benchmarks.scenarios.peers.in_process import InProcess
-from benchmarks.scenarios.peers.settings import WAYS, Answer
-from benchmarks.scenarios.peers.transformers_peer import TransformersPeer
-from benchmarks.scenarios.peers.verification import VerificationRig
+from benchmarks.scenarios.peers.measure import WAYS, Answer
+from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
 from benchmarks.scenarios.peers.workers import Worker, worker
 from fly.errors import NotReady
 

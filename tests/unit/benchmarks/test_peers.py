@@ -1,22 +1,29 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.harness.load import interleave
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.statistics import Spread
-from benchmarks.scenarios.peers import Dtype, Plan
+from benchmarks.scenarios.peers import Plan
 from benchmarks.scenarios.peers.measure import (
+    BASELINE,
+    SETTINGS,
+    STACK_SPECULATIONS,
+    Answer,
+    Decode,
+    Place,
     Run,
     StreamsRun,
     WaysRun,
     measure_alone,
     measure_streams,
     measure_ways,
-    num_alone,
 )
 from benchmarks.scenarios.peers.report import (
     PairRuns,
@@ -24,14 +31,6 @@ from benchmarks.scenarios.peers.report import (
     summarize_alone,
     summarize_engine,
     summarize_streams,
-)
-from benchmarks.scenarios.peers.settings import (
-    BASELINE,
-    SETTINGS,
-    STACK_SPECULATIONS,
-    Answer,
-    Decode,
-    Place,
 )
 from flyserve.bench.comparison import rotated
 
@@ -54,9 +53,9 @@ def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> No
 
     steps: list[None] = []
     decoders = {name: decoder(name) for name in "abc"}
-    runs = measure_alone(decoders, PROMPTS, 99, 2, lambda: steps.append(None))
-    assert len(asked) == len(steps) == num_alone(3, len(PROMPTS), 2)
-    assert [(name, length) for name, _, length in asked[:3]] == [("a", 32), ("b", 32), ("c", 32)]
+    runs = measure_alone(decoders, PROMPTS, 99, 2, partial(interleave, advance=lambda: steps.append(None)))
+    assert len(asked) == len(steps) == 3 * (1 + 2 * len(PROMPTS))
+    assert [(name, length) for name, _, length in asked[:3]] == [("c", 32), ("a", 32), ("b", 32)]
     measured = asked[3:]
     for name, found in runs.items():
         assert [(r.repetition, r.prompt) for r in found] == [(r, p) for r in range(2) for p in range(3)]
@@ -99,7 +98,7 @@ def test_streams_are_compared_with_plain_at_as_many() -> None:
         asked.append((method, len(prompts)))
         return len(prompts) * (3.0 if method == "fly" else 1.0)
 
-    runs = measure_streams(rate, ("plain", "fly"), PROMPTS, (1, 3), 2, lambda: None)
+    runs = measure_streams(rate, ("plain", "fly"), PROMPTS, (1, 3), 2, interleave)
     assert sorted(asked) == [("fly", 1)] * 2 + [("fly", 3)] * 2 + [("plain", 1)] * 2 + [("plain", 3)] * 2
     assert asked[:4] == [("plain", 1), ("fly", 1), ("fly", 3), ("plain", 3)]
     found = {(f.method, f.streams): (f.tokens_per_s.value, f.ratio) for f in summarize_streams(runs)}
@@ -113,9 +112,7 @@ def test_streams_are_compared_with_plain_at_as_many() -> None:
 
 def test_the_engine_is_compared_with_itself_and_with_transformers() -> None:
     costs = {"batched": 1.0, "one by one": 4.0, "transformers": 6.0}
-    runs = measure_ways(
-        lambda way, rows: costs[way] * rows, "float32", tuple(costs), (8, 16), 3, lambda: None
-    )
+    runs = measure_ways(lambda way, rows: costs[way] * rows, "float32", tuple(costs), (8, 16), 3, interleave)
     assert {len(run.seconds) for run in runs} == {3}
     gains = {(f.way, f.rows): f.batched_gain for f in summarize_engine(runs)}
     assert gains == {(way, rows): cost for way, cost in costs.items() for rows in (8, 16)}
@@ -167,8 +164,8 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
 
 
 def test_a_quick_run_is_smaller_in_everything() -> None:
-    whole = Plan(dtype=Dtype.FLOAT32)
+    whole = Plan()
     quick = whole.quick()
-    assert quick.dtype == "float32" and quick.engine_dtypes == ("float32",)
+    assert quick.dtype == "bfloat16" and quick.engine_dtypes == ("bfloat16",)
     for name in ("repeat", "prompts", "max_new_tokens"):
         assert getattr(quick, name) < getattr(whole, name)

@@ -9,9 +9,11 @@ import pytest
 from benchmarks.harness.client import Block
 from benchmarks.harness.load import Window
 from benchmarks.harness.machine import this_machine
+from benchmarks.harness.report import Row
 from benchmarks.scenarios.simulate.figures import (
     MachineUse,
     Measured,
+    is_flagged,
     needed_dilation,
     scaling,
     scaling_goals,
@@ -20,8 +22,8 @@ from benchmarks.scenarios.simulate.figures import (
 from benchmarks.scenarios.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
 from benchmarks.scenarios.simulate.pace import Sample, between, read_samples
 from benchmarks.scenarios.simulate.plan import FLY, GOODPUT, PLAIN, SETTINGS, Deployment, Dilations, Plan
-from benchmarks.scenarios.simulate.profile import OUTSIDE, make_profile
 from benchmarks.scenarios.simulate.report import Found, make_report
+from benchmarks.scenarios.simulate.router import OUTSIDE, make_profile
 
 PLAN = Plan()
 MODELS = PLAN.models
@@ -37,8 +39,22 @@ def measured(
     services = Sample(10.0, 4.0, 100.0, late_s, busy / 4, busy * 3 / 4, 500, 0.5)
     routers = Sample(10.0, 3.0, 0.0, 0.0, 0.0, 0.0, 500, 0.5)
     return Measured(
-        shape, setting, 20.0, window, (tokens // 10,) * 10, 9.9, services, routers, MachineUse(0.5, 1.0)
+        shape,
+        MODELS,
+        setting,
+        20.0,
+        window,
+        (tokens // 10,) * 10,
+        9.9,
+        services,
+        routers,
+        MachineUse(0.5, 1.0),
     )
+
+
+def one(found: Measured) -> Row:
+    (row,) = summarize([found])
+    return row
 
 
 def test_a_forward_costs_what_its_roofline_says() -> None:
@@ -62,30 +78,30 @@ def test_both_models_have_one_language_and_only_the_drafter_deviates() -> None:
 
 
 def test_figures_are_in_simulated_seconds() -> None:
-    figures = summarize(measured(4, 1000, FLY), MODELS)
+    figures = one(measured(4, 1000, FLY))
     assert figures.tokens_per_s == 2000.0 and set(figures.slices) == {2000.0}
     assert figures.first is not None and figures.first.p50 == pytest.approx(0.1)
     assert figures.inter_token is not None and figures.inter_token.p50 == pytest.approx(0.01)
     assert figures.gpus == 12 and figures.gpu_s == pytest.approx(6.0), "GPU seconds by 1,000 tokens"
-    assert summarize(measured(4, 1000, PLAIN), MODELS).gpus == 8, "plain decoding needs no drafters"
+    assert one(measured(4, 1000, PLAIN)).gpus == 8, "plain decoding needs no drafters"
 
 
 def test_a_figure_is_flagged_where_the_cpu_was_too_slow() -> None:
-    assert not summarize(measured(1, 1000), MODELS).is_flagged
-    outside = summarize(measured(1, 1000, steps_s=9.0), MODELS)
-    late = summarize(measured(1, 1000, late_s=6.0), MODELS)
-    assert outside.outside == pytest.approx(0.1) and outside.is_flagged
-    assert late.late == pytest.approx(0.06) and late.is_flagged
+    assert not is_flagged(one(measured(1, 1000)))
+    outside = one(measured(1, 1000, steps_s=9.0))
+    late = one(measured(1, 1000, late_s=6.0))
+    assert outside.outside == pytest.approx(0.1) and is_flagged(outside)
+    assert late.late == pytest.approx(0.06) and is_flagged(late)
 
 
 def test_scaling_is_by_the_smallest_deployment_of_the_same_setting() -> None:
     each = [(1, 100), (4, 396), (64, 5120)]
-    sizes = [summarize(measured(*one, setting), MODELS) for setting in (PLAIN, FLY) for one in each]
+    sizes = [one(measured(*size, setting)) for setting in (PLAIN, FLY) for size in each]
     assert scaling(sizes[1], sizes[0]).value == pytest.approx(0.975, abs=0.02)
     plain, fly = scaling_goals(sizes)
     assert plain.measured.value == pytest.approx(0.8) and not plain.is_met
     assert plain.name.startswith(PLAIN) and fly.name.startswith(FLY) and "too slow" not in fly.name
-    slow = [replace(each, late=0.2) if each.deployment.targets == 64 else each for each in sizes]
+    slow = [Row(**{**vars(each), "distortion": 0.2}) if each.targets == 64 else each for each in sizes]
     assert all("too slow" in bar.name for bar in scaling_goals(slow))
 
 
@@ -143,10 +159,8 @@ def test_a_sample_counts_for_the_part_of_a_request_that_it_was_taken_in() -> Non
 def test_the_report_has_every_figure(tmp_path: Path) -> None:
     sizes = (1, 4, 16, 64)
     settings = ((targets, s) for targets in sizes for s in SETTINGS if targets < 64 or s != GOODPUT)
-    figures = tuple(
-        summarize(measured(targets, 100 * targets, setting), MODELS) for targets, setting in settings
-    )
-    late = replace(figures[0], late=0.2)
+    figures = tuple(one(measured(targets, 100 * targets, setting)) for targets, setting in settings)
+    late = Row(**{**vars(figures[0]), "distortion": 0.2})
     blocks = tuple(
         Block(setting, cost, 1000, rounds, tau)
         for setting, cost, rounds, tau in (

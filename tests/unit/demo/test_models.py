@@ -7,10 +7,10 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
+from demo import MODELS
 from demo.evaluation.accuracy import respond, score
 from demo.evaluation.agreement import measure_agreement
 from demo.evaluation.measure import load_model
-from demo.paths import MODELS
 from demo.tasks import load_tasks
 from demo.tokenizer import CONTEXT_LENGTH, build_tokenizer, load_tokenizer, render
 from demo.training.recipes import RECIPES
