@@ -48,7 +48,7 @@ def test_a_retired_slot_keeps_its_memory_but_is_not_open() -> None:
     allocator = SlotAllocator(256, 1)
     slot = allocator.allocate(64)
     assert slot is not None and allocator.allocate(64) is None
-    allocator.retire(slot)
+    allocator.retire(slot, 0)
     other = allocator.allocate(64)
     assert other not in (None, slot) and allocator.allocate(64) is None
     assert (allocator.kv_used, allocator.kv_cached) == (128, 64)
