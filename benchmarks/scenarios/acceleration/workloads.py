@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
 from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.recipe import PairRecipe, Shape
+from benchmarks.aligned_pair.models import PairRecipe, Shape
 from benchmarks.harness.client import Prompts, demo_prompts, random_prompts, speculation
 from benchmarks.harness.system import (
     BUILD,

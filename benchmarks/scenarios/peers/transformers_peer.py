@@ -16,6 +16,10 @@ from services.engine.config import Dtype, ModelConfig
 from services.engine.forward.torch_runner import load_runner
 from services.engine.loading.model import DTYPES
 
+NUM_SEQUENCES = 16
+CONTEXT_TOKENS = 256
+_MOST_ROWS = 16
+
 
 class TransformersPeer:
     """One model, or two for assisted generation, in transformers' own classes with SDPA."""
@@ -58,11 +62,6 @@ def load_plain(folder: Path, dtype: str) -> Any:
         folder, dtype=DTYPES[dtype], attn_implementation="sdpa", local_files_only=True
     )
     return model.eval()
-
-
-NUM_SEQUENCES = 16
-CONTEXT_TOKENS = 256
-_MOST_ROWS = 16
 
 
 class VerificationRig:

@@ -16,6 +16,8 @@ from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
 
 _TIMEOUT_S = 60.0
+_REQUESTS_PER_CONNECTION = 20
+_KEPT_FAULTS = 20
 
 
 async def complete(url: str, request: Request, close_after: int | None = None) -> bool:
@@ -61,10 +63,6 @@ async def _read_events(response: httpx2.Response, close_after: int | None) -> bo
         if close_after is not None and num_events >= close_after:
             return False
     raise FlyServeError("the stream ended before the response did")
-
-
-_REQUESTS_PER_CONNECTION = 20
-_KEPT_FAULTS = 20
 
 
 class Outcome(StrEnum):

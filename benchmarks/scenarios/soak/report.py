@@ -136,7 +136,7 @@ def growth(run: Run, watched: Watched) -> list[Row]:
     phases = (run.before, run.loaded, run.after)
     found: dict[str, tuple[list[float], ...]] = {each.process: ([], [], []) for each in run.before}
     for number, phase in enumerate(phases):
-        for sample in phase:
+        for sample in (each for each in phase if each.process in found):
             found[sample.process][number].append(float(getattr(sample, watched.field)))
     return make_rows(_figures(watched), [(name, *values) for name, values in found.items()])
 
