@@ -163,7 +163,9 @@ async def handshake(
         info, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=timeout_s))
     except grpc.aio.AioRpcError as error:
         is_timeout = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        raise (ProbeTimeout if is_timeout else NotReady)(str(from_rpc_error(error))) from None
+        raise (ProbeTimeout if is_timeout else NotReady)(
+            str(from_rpc_error(error, endpoint.address))
+        ) from None
     except ValueError as error:
         raise NotReady(f"its Info is invalid: {error}") from None
     return info, load

@@ -116,7 +116,7 @@ async def test_failed_requests_are_counted_by_the_kind_of_error(model: Path) -> 
         with pytest.raises(asyncio.CancelledError):
             await call
         with pytest.raises(grpc.aio.AioRpcError):
-            await rig.stub.Generate(make_request(PLAIN, 60), timeout=0.3)
+            await rig.stub.Generate(make_request(PLAIN, 60), timeout=2.0)
         while (router := await rig.scrape("router"))("flyserve_requests_active"):
             pass
     assert router("flyserve_requests_total", mode="unknown", outcome="invalid_request") == 1

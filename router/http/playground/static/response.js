@@ -14,7 +14,7 @@ const FIGURES = [
   ["Rescued", (run) => percent(rescuedShare(run))],
   ["First token", (run) => duration(run.statistics.time_to_first_token_s)],
   ["Time", (run) => duration(run.statistics.total_s)],
-  ["Rejected by", (run) => rejections(run.statistics)],
+  ["Rejected by", (run) => rejectionText(run.statistics)],
 ];
 
 /** Shows one run at a time. */
@@ -75,7 +75,7 @@ function figure(name) {
   return element("div", {}, element("dt", {}, name), element("dd", {}, UNKNOWN));
 }
 
-function rejections(statistics) {
+function rejectionText(statistics) {
   const found = rejections(statistics).map(([reason, count]) => `${REASONS[reason] ?? reason} ${count}`);
   return found.join(" · ") || "nothing";
 }
