@@ -144,7 +144,7 @@ def test_an_error_is_one_line_with_its_remedy(browser: Browser, url: str) -> Non
         page.get_by_label("Draft length").fill("1000")
         page.get_by_role("button", name="Generate").click()
         alert = page.get_by_role("alert")
-        expect(alert).to_contain_text("draft_length is 1000, must be 0 to 64: change draft length")
+        expect(alert).to_contain_text("draft_length.max is 1000, must be 0 to 64: change draft length")
         expect(page.get_by_label("Draft length")).to_have_attribute("aria-invalid", "true")
         expect(page.get_by_label("Draft length")).to_be_focused()
         expect(page.locator(".fault")).to_be_in_viewport()

@@ -37,7 +37,7 @@ function remedyFor(code, status, param, retryAfter) {
   return param ? `change ${fieldOf(param).replaceAll("_", " ")}` : "change the request";
 }
 
-/** The name of the form's field: the last part of a path such as speculation.window. */
+/** The name of the form's field: the last part of a path such as speculation.window, without a part of the field. */
 function fieldOf(param) {
-  return param.split(".").pop().replace(/\[.*$/, "");
+  return param.replace(/\.(max|policy)$/, "").split(".").pop().replace(/\[.*$/, "");
 }
