@@ -31,7 +31,6 @@ def test_a_client_needs_grpc_and_protobuf_alone() -> None:
     assert needed(BASE) <= {
         "googleapis-common-protos",
         "grpcio",
-        "grpcio-status",
         "protobuf",
         "typing-extensions",
     }
