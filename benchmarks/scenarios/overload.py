@@ -228,7 +228,6 @@ with a deadline of {plan.deadline_s:g} s.
 """,
     )
     kept = f.admitted_per_s / f.peak_per_s
-    kept = f.admitted_per_s / f.peak_per_s
     rows = {
         "peak, requests/s": f"{f.peak_per_s:.1f}",
         "offered, requests/s": f"{f.offered_per_s:.1f}",
