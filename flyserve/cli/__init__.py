@@ -27,8 +27,8 @@ app = typer.Typer(
 def _add(name: str, command: Callable[..., Any], examples: str) -> None:
     """Add a command whose help is its docstring, with paragraphs as wide as the terminal."""
     paragraphs = (command.__doc__ or "").split("\n\n")
-    told = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(name, help=told, epilog=examples)(command)
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(name, help=text, epilog=examples)(command)
 
 
 _add("up", up.up, up.EXAMPLES)

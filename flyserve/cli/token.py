@@ -15,9 +15,7 @@ flyserve token batch --file /etc/flyserve/keys.yaml --max-concurrent 8 --request
 
 
 def token(
-    name: Annotated[
-        str, typer.Argument(help="Of whoever is to hold the key: letters, digits, '.', '_', '-'.")
-    ],
+    name: Annotated[str, typer.Argument(help="Name of the key's owner: letters, digits, '.', '_', '-'.")],
     file: Annotated[
         Path, typer.Option(help="Of the keys; made where it is missing, readable by its owner only.")
     ] = Path("keys.yaml"),

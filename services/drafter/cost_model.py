@@ -12,7 +12,7 @@ _INITIAL_TIMEOUT_S = 0.001
 """Longest wait before any forward has been timed."""
 
 _PROBE_EVERY = 13
-"""Of unprofitable actions, one in this many is tried all the same, since text and load change. A prime, so
+"""One unprofitable action in this many is tried all the same, since text and load change. It is a prime, so
 that it does not always fall on the same position of a draft."""
 
 _SHARE = 0.1
