@@ -4,14 +4,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
 from fly.request import DraftLength, RuleOverrides, SpeculationParams
 from fly.types import DraftLengthPolicy, FlyRule, Mode
 from router.policies import POLICIES
 from router.requests.planning import SpeculationPlan
-from services.common.config import Config
+from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of
 from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
@@ -97,7 +97,7 @@ class SpeculationConfig(Config):
     """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
     draft tokens by the rule."""
 
-    preset: str = DEFAULT_PRESET
+    preset: Annotated[str, OneOf(sorted(PRESETS))] = DEFAULT_PRESET
     """Named rule that `fly` starts from."""
 
     draft_length: DraftLengthConfig = DraftLengthConfig()
@@ -138,13 +138,6 @@ class SpeculationConfig(Config):
         """Return a field that comes from `SpeculationParams`."""
         return getattr(self, name)
 
-    @field_validator("preset")
-    @classmethod
-    def _is_known(cls, preset: str) -> str:
-        if preset not in PRESETS:
-            raise ValueError(f"must be one of {', '.join(sorted(PRESETS))}")
-        return preset
-
     @model_validator(mode="after")
     def _carries_within_the_window(self) -> Self:
         found = self._given("carry_after")
@@ -175,7 +168,7 @@ class RouterSection(Config):
     chat_template: Path | None = None
     """Jinja file that replaces the model's own chat template."""
 
-    balancing: str = Field("prefix_affinity", json_schema_extra={"enum": [*POLICIES]})
+    balancing: Annotated[str, OneOf(POLICIES)] = "prefix_affinity"
     """Policy that selects a replica."""
 
     max_concurrent: int = Field(256, ge=1)
@@ -209,13 +202,6 @@ class RouterSection(Config):
     max_connection_age_s: float = Field(600.0, gt=0)
     """Age at which client connections are closed, so that clients reconnect and new routers get their
     share."""
-
-    @field_validator("balancing")
-    @classmethod
-    def _is_known(cls, balancing: str) -> str:
-        if balancing not in POLICIES:
-            raise ValueError(f"must be one of {', '.join(POLICIES)}")
-        return balancing
 
     @model_validator(mode="after")
     def _has_consistent_limits(self) -> Self:

@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from fly.presets import PRESETS
 from orchestration.deployment.file import Deployment
 from services.common.config import section_of
 
@@ -59,10 +58,7 @@ def rendered() -> str:
 def plain_schemas(section: type[BaseModel]) -> dict[str, Schema]:
     """Return the schema of each key of a section without references, titles and descriptions."""
     whole = section.model_json_schema()
-    schemas = {name: _named_switches(_plain(field, whole)) for name, field in whole["properties"].items()}
-    if "preset" in schemas:
-        schemas["preset"]["enum"] = sorted(PRESETS)
-    return schemas
+    return {name: _named_switches(_plain(field, whole)) for name, field in whole["properties"].items()}
 
 
 def _key(schema: Schema, key: str) -> Schema:

@@ -143,7 +143,7 @@ async def test_a_configuration_file_serves_as_well(tmp_path: Path) -> None:
         (("--model", "nowhere"), "neither registry nor targets"),
         (
             ("--model", "x", "--target", "127.0.0.1:1", "--balancing", "magic"),
-            "prefix_affinity, least_load, power_of_two, round_robin",
+            "'prefix_affinity', 'least_load', 'power_of_two' or 'round_robin'",
         ),
         (("--config", "missing.yaml"), "missing.yaml"),
     ],

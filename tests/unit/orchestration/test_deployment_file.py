@@ -54,7 +54,7 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         ),
         (
             "target: {model: big}\nspeculation: {preset: brave}",
-            "must be one of flyserve, official, paper, vllm",
+            "speculation.preset: is 'brave': Input should be 'flyserve', 'official', 'paper' or 'vllm'",
         ),
         (
             "target: {model: big}\nspeculation: {carry_after: 9}",

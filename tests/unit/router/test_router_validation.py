@@ -230,8 +230,11 @@ def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
     [
         ({}, "neither registry nor targets"),
         ({"targets": ["a:1"], "registry": "b:1"}, "excludes"),
-        ({"targets": ["a:1"], "balancing": "best"}, "prefix_affinity, least_load, power_of_two, round_robin"),
-        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "flyserve, official, paper, vllm"),
+        (
+            {"targets": ["a:1"], "balancing": "best"},
+            "'prefix_affinity', 'least_load', 'power_of_two' or 'round_robin'",
+        ),
+        ({"targets": ["a:1"], "speculation": {"preset": "vlm"}}, "'flyserve', 'official', 'paper' or 'vllm'"),
         ({"targets": ["a:1"], "speculation": {"draft_length": {"max": 65}}}, "draft_length.max"),
         ({"targets": ["a:1"], "max_queue": 3}, "did you mean 'max_queued'"),
         (
