@@ -63,7 +63,7 @@ train: $(READY) ## Train the demo pair again (about two hours on two cores).
 	$(BIN)/python -m demo.train
 
 quality: $(READY) ## Measure accuracy and tokens per round of every rule (about an hour; resumable).
-	$(BIN)/python -m benchmarks quality
+	$(BIN)/python -m benchmarks quality --resume
 
 clean: ## Remove the virtual environment and caches.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

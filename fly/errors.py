@@ -56,6 +56,10 @@ class Overloaded(FlyServeError):
         return str(self.args[0])
 
 
+class InternalError(FlyServeError):
+    """The server failed on this request, by a fault of its own; other requests are not affected."""
+
+
 class Unauthenticated(FlyServeError):
     """The caller has no valid credentials."""
 

@@ -32,6 +32,7 @@ class ModelInfo:
         shards: Ranks that share the replica.
         kv_capacity: Total KV cache positions.
         version: Version of FlyServe.
+        max_sequences: Sequences that the replica holds at once; 0 is unlimited.
     """
 
     role: Role
@@ -45,6 +46,7 @@ class ModelInfo:
     shards: int
     kv_capacity: int
     version: str
+    max_sequences: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,14 @@ class Load:
     """Current load of a replica, and totals since it started.
 
     Attributes:
-        sequences: Number of open sequences.
-        queued: Number of sequences that wait for a forward.
+        sequences: Number of open sequences, without those that wait.
+        queued: Number of sequences that wait for a place or for memory.
         kv_used: KV positions that open sequences hold.
         kv_capacity: Total KV positions.
         kv_cached: KV positions that only closed sequences used; any other use may evict them.
         prefill_tokens: Tokens computed without a result, since the replica started.
         reused_tokens: Tokens whose KV was reused from another sequence, since the replica started.
+        preemptions: Sequences that lost their memory to others and had to be computed again, since then.
     """
 
     sequences: int = 0
@@ -68,6 +71,7 @@ class Load:
     kv_cached: int = 0
     prefill_tokens: int = 0
     reused_tokens: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class Open:
         num_logprobs: Number of most likely tokens whose log-probabilities a target returns per position; None
             returns none.
         without_sub_drafter: True if a drafter must not use its sub-drafter.
+        max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
     """
 
     request_id: str
@@ -116,6 +121,17 @@ class Open:
     entropy: EntropyEstimator = EntropyEstimator.TOP_K
     without_sub_drafter: bool = False
     num_logprobs: int | None = None
+    max_new_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The sequence waits for a place or for memory; `Opened` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The sequence has its place and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +167,21 @@ class VerifyStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Extend:
+    """Update the sequence, then decode at most `max_tokens` tokens after its end; a stop token ends it.
+
+    The answer is a `Verification` with one position per token; the sequence keeps these tokens.
+    """
+
+    update: SequenceUpdate
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """Target's result after the token before the first draft token, then after each draft token.
+
+    The answer to an `Extend` has one position per decoded token instead.
 
     Attributes:
         choices: Token that the target itself chooses, at `num_drafts + 1` positions.

@@ -112,12 +112,7 @@ class SpeculationParams(RuleOverrides):
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a conversation.
-
-    Attributes:
-        role: system, user or assistant, or another one that the model's chat template supports.
-        content: Text of the message.
-    """
+    """One message; its role is system, user, assistant, or another one that the chat template supports."""
 
     role: str
     content: str

@@ -37,7 +37,7 @@ class Statistics:
     """Counts and times of one choice; times in seconds.
 
     Attributes:
-        rounds: Rounds, with and without a draft.
+        rounds: Rounds, with and without a draft; one without may have several tokens.
         drafted: Draft tokens verified.
         emitted: Tokens emitted.
         accepted: Draft tokens emitted, rescued ones included.
@@ -226,12 +226,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class TextToken:
-    """A token of a tokenized text.
-
-    Attributes:
-        id: Token id.
-        text: Text of this token alone.
-    """
+    """A token of a tokenized text, with the text of this token alone."""
 
     id: int
     text: str

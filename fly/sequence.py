@@ -1,48 +1,50 @@
-"""Token sequences that client and server keep equal by absolute-position updates and a rolling hash."""
+"""Token sequences that client and server keep equal by absolute-position updates and prefix hashes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import compress, count
+from operator import ne
 
+from fly.blocks import BlockChain
 from fly.errors import InvalidRequest
 
-_MODULUS = (1 << 61) - 1
-_BASE = 0x1F3A_9D2C_55E7_0B61 % _MODULUS
-
-
-def extend_hash(prefix_hash: int, token: int) -> int:
-    """Return the hash of a prefix extended by one token: a polynomial modulo the Mersenne prime 2^61 - 1."""
-    return (prefix_hash * _BASE + token + 1) % _MODULUS
+_HASH_BLOCK_TOKENS = 64
+"""Tokens per block of the chained hash: a prefix hash costs the blocks that have no key yet and the rest."""
+_HASH_BYTES = 8
 
 
 class TokenSequence:
-    """Token ids with the rolling hash of every prefix."""
+    """Token ids, and the hash of every prefix, computed on demand."""
 
-    __slots__ = ("_hashes", "ids")
+    __slots__ = ("_chain", "ids")
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
-        self.ids: list[int] = []
-        self._hashes = [0]
-        self.extend(ids)
+        self.ids: list[int] = list(ids)
+        self._chain = BlockChain("", _HASH_BLOCK_TOKENS)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def extend(self, ids: Iterable[int]) -> None:
-        last = self._hashes[-1]
-        for token in ids:
-            last = extend_hash(last, token)
-            self.ids.append(token)
-            self._hashes.append(last)
+        self.ids.extend(ids)
 
     def truncate(self, length: int) -> None:
         """Remove all tokens from position `length` on."""
         del self.ids[length:]
-        del self._hashes[length + 1 :]
+        self._chain.truncate(length)
+
+    def copy(self) -> "TokenSequence":
+        """Return a sequence of the same tokens, with the hashes that are known."""
+        other = TokenSequence(self.ids)
+        other._chain = self._chain.copy()
+        return other
 
     def prefix_hash(self, length: int) -> int:
-        """Return the hash of the first `length` tokens; 0 for an empty prefix."""
-        return self._hashes[length]
+        """Return the hash of the first `length` tokens, 64 bits of BLAKE2b; 0 for an empty prefix."""
+        if length <= 0:
+            return 0
+        return int.from_bytes(self._chain.prefix_key(self.ids, length, _HASH_BYTES), "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,15 @@ class SequenceUpdate:
 
 
 class SequenceMirror:
-    """The client's copy of the sequence that a server holds; computes the smallest update."""
+    """The client's copy of the sequence that a server holds; computes the smallest update.
 
-    __slots__ = ("_decided", "_step_id", "_tokens")
+    Only the tokens that may be rolled back are copied: the decided ones are those of the sequence itself.
+    """
+
+    __slots__ = ("_decided", "_step_id", "_undecided")
 
     def __init__(self) -> None:
-        self._tokens: list[int] = []
+        self._undecided: list[int] = []
         self._decided = 0
         self._step_id = 0
 
@@ -82,34 +87,34 @@ class SequenceMirror:
             drafts: Draft tokens after it.
             decided: Length of the prefix that will never be rolled back; never decreases.
         """
-        keep = self._common_length(sequence.ids)
-        tokens = (*sequence.ids[keep:], *drafts)
-        self._tokens[keep:] = tokens
+        ids, keep = sequence.ids, self.num_common(sequence)
         self._decided = decided
+        self._undecided = [*ids[decided:], *drafts[max(0, decided - len(ids)) :]]
         self._step_id += 1
         return SequenceUpdate(
             step_id=self._step_id,
             keep=keep,
-            tokens=tokens,
+            tokens=(*ids[keep:], *drafts),
             decided=decided,
             prefix_hash=sequence.prefix_hash(keep),
         )
 
+    def __len__(self) -> int:
+        return self._decided + len(self._undecided)
+
+    def num_common(self, sequence: TokenSequence) -> int:
+        """Return the length of the longest common prefix of the server's sequence and `sequence`."""
+        first = min(self._decided, len(sequence))
+        return first + (common_length(sequence.ids[first:], self._undecided) if self._undecided else 0)
+
     def append(self, tokens: Sequence[int]) -> None:
         """Record `tokens` that the server appended itself: a drafter keeps its own draft."""
-        self._tokens.extend(tokens)
+        self._undecided.extend(tokens)
 
     def forget(self) -> None:
         """Record that the server lost the sequence: the next update replays all of it."""
-        self._tokens.clear()
+        self._undecided.clear()
         self._decided = 0
-
-    def _common_length(self, ids: list[int]) -> int:
-        limit = min(len(ids), len(self._tokens))
-        length = min(self._decided, limit)
-        while length < limit and ids[length] == self._tokens[length]:
-            length += 1
-        return length
 
 
 class StaleReason(Enum):
@@ -168,11 +173,10 @@ class ReplicatedSequence:
         return unchanged
 
     def _check_values(self, update: SequenceUpdate) -> None:
-        for index, token in enumerate(update.tokens):
-            if not 0 <= token < self._vocab_size:
-                raise InvalidRequest.of(
-                    f"update.tokens[{index}]", f"is {token}, must be 0 to {self._vocab_size - 1}"
-                )
+        tokens, most = update.tokens, self._vocab_size - 1
+        if tokens and not 0 <= min(tokens) <= max(tokens) <= most:
+            index = next(index for index, token in enumerate(tokens) if not 0 <= token <= most)
+            raise InvalidRequest.of(f"update.tokens[{index}]", f"is {tokens[index]}, must be 0 to {most}")
         if update.keep < 0:
             raise InvalidRequest.of("update.keep", f"is {update.keep}, must be at least 0")
         length = update.keep + len(update.tokens)
@@ -196,7 +200,4 @@ class ReplicatedSequence:
 
 def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     """Return the length of the longest common prefix."""
-    for length, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return length
-    return min(len(left), len(right))
+    return next(compress(count(), map(ne, left, right)), min(len(left), len(right)))

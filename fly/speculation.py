@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from fly.response import Statistics
 from fly.rule import decide
 from fly.sequence import TokenSequence
-from fly.types import Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState, Token
+from fly.types import Decision, Evidence, FinishReason, FlyRule, ResponseLimits, RuleState, Token, Verdict
 
 StopFinder = Callable[[Sequence[int]], int | None]
 """Search for a stop string. Called with every decided token once, in order. If the given tokens complete a
@@ -27,14 +27,18 @@ class Speculation:
 
     def __init__(
         self,
-        prompt: Sequence[int],
+        prompt: TokenSequence | Sequence[int],
         rule: FlyRule,
         limits: ResponseLimits,
         find_stop: StopFinder = lambda ids: None,
         received: Sequence[int] = (),
     ) -> None:
-        """Start a response, or resume one after its decided tokens `received`; they count for `limits`."""
-        self.sequence = TokenSequence((*prompt, *received))
+        """Start a response, or resume one after its decided tokens `received`; they count for `limits`.
+
+        The prompt is copied.
+        """
+        self.sequence = prompt.copy() if isinstance(prompt, TokenSequence) else TokenSequence(prompt)
+        self.sequence.extend(received)
         self.prompt_length = len(prompt)
         self.statistics = Statistics()
         self.finish_reason: FinishReason | None = None
@@ -64,6 +68,24 @@ class Speculation:
         self.sequence.extend(token.id for token in decision.decided)
         self.sequence.extend(decision.provisional)
         self.statistics.count_round(len(evidence.positions), decision)
+        return decision
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no provisional tokens are open: only then the target may extend the sequence."""
+        return not self._state.provisional
+
+    def extend(self, choices: Sequence[int], entropies: Sequence[float]) -> Decision:
+        """Decide tokens that the target decoded by itself after the sequence; update as `apply` does.
+
+        It is one round, whatever their number, and the same as one round without a draft for each of them.
+        """
+        pairs = zip(choices, entropies, strict=True)
+        tokens = [Token(choice, Verdict.PLAIN, choice, entropy) for choice, entropy in pairs]
+        self._state = RuleState(self._state.num_decided + len(tokens))
+        decision = self._cut(Decision(tuple(tokens)))
+        self.sequence.extend(token.id for token in decision.decided)
+        self.statistics.count_round(0, decision)
         return decision
 
     def _cut(self, decision: Decision) -> Decision:

@@ -243,12 +243,7 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResponseLimits:
-    """Limits at which a response must end.
-
-    Attributes:
-        max_new_tokens: Most response tokens, at least 1.
-        ending_ids: Tokens that end it.
-    """
+    """Limits at which a response must end: its number of tokens, at least 1, and the tokens that end it."""
 
     max_new_tokens: int
     ending_ids: frozenset[int] = frozenset()

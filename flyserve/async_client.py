@@ -11,7 +11,6 @@ from fly.errors import FlyServeError, NotReady
 from fly.request import ChatMessage, SamplingParams, SpeculationParams
 from fly.response import Chunk, DeploymentInfo, Response, TextToken
 from flyserve.core import ClientCore, Prompt, RequestOptions, StreamCore, make_request
-from flyserve.received import ReceivedStream
 from protos.flyserve.v1 import common_pb2, generation_pb2
 from protos.wire.generation import (
     deployment_from_wire,
@@ -22,10 +21,64 @@ from protos.wire.generation import (
 )
 
 
-class AsyncClient(ClientCore):
+class AsyncStream(StreamCore, AsyncIterator[Chunk]):
+    """A response as it is decided: an async iterator of its chunks, and an async context manager.
+
+    Leaving it (`aclose`, the end of an `async with` block, dropping the last reference, or cancelling the
+    task that iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel the rest; another task that waits for a chunk sees the end."""
+        self._cancel()
+
+    async def __anext__(self) -> Chunk:
+        try:
+            while not self._closed.is_set():
+                wire, fault = await self._read()
+                if wire is not None:
+                    self._client.answered(self._policy)
+                    return self._received.take(wire)
+                if self._received.is_finished or self._closed.is_set():
+                    break
+                await asyncio.sleep(self._received.next_delay_s(fault, self._policy, time.monotonic()))
+        except BaseException:
+            self._cancel()
+            raise
+        self._cancel()
+        raise StopAsyncIteration
+
+    async def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
+        """Return the next chunk, or the reason why there is none."""
+        try:
+            if self._call is None:
+                self._call = self._open()
+            wire = await self._call.read()
+            if wire is not grpc.aio.EOF:
+                return wire, None
+            fault: FlyServeError = NotReady("the stream ended before the response did")
+        except grpc.RpcError as error:
+            fault = self._client.error(error, self._policy)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed.is_set() or (task is not None and task.cancelling()):
+                raise
+            fault = NotReady("the stream was closed")
+        self._call = None
+        return None, fault
+
+
+class AsyncClient(ClientCore[AsyncStream]):
     """A connection to a deployment's public service; an async context manager, of one event loop."""
 
     _grpc: ClassVar[Any] = grpc.aio
+    _stream_type = AsyncStream
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,20 +109,6 @@ class AsyncClient(ClientCore):
             )
         )
 
-    def stream(
-        self,
-        prompt: Prompt,
-        max_new_tokens: int | None = None,
-        sampling: SamplingParams | None = None,
-        speculation: SpeculationParams | None = None,
-        *,
-        timeout_s: float | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> "AsyncStream":
-        """Stream a response as it is decided; arguments and errors are those of `Client.stream`."""
-        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
-        return AsyncStream(self, ReceivedStream(request), self.begin(timeout_s))
-
     async def info(self, timeout_s: float | None = None) -> DeploymentInfo:
         """Return the models, defaults and limits of the deployment; raises what `Client.info` raises."""
         return deployment_from_wire(
@@ -99,63 +138,3 @@ class AsyncClient(ClientCore):
                 self.answered(policy)
                 return answer
             await asyncio.sleep(wait_s)
-
-
-class AsyncStream(StreamCore, AsyncIterator[Chunk]):
-    """A response as it is decided: an async iterator of its chunks, and an async context manager.
-
-    Leaving it (`aclose`, the end of an `async with` block, dropping the last reference, or cancelling the
-    task that iterates) cancels the rest. Iterating raises what iterating a `Stream` raises.
-    """
-
-    _is_closed = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Cancel the rest; another task that waits for a chunk sees the end."""
-        self._cancel()
-
-    def _cancel(self) -> None:
-        self._is_closed = True
-        if self._call is not None:
-            self._call.cancel()
-
-    async def __anext__(self) -> Chunk:
-        try:
-            while not self._is_closed:
-                wire, fault = await self._read()
-                if wire is not None:
-                    self._client.answered(self._policy)
-                    return self._received.take(wire)
-                if self._received.is_finished or self._is_closed:
-                    break
-                await asyncio.sleep(self._received.next_delay_s(fault, self._policy, time.monotonic()))
-        except BaseException:
-            self._cancel()
-            raise
-        self._cancel()
-        raise StopAsyncIteration
-
-    async def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
-        """Return the next chunk, or the reason why there is none."""
-        try:
-            if self._call is None:
-                self._call = self._open()
-            wire = await self._call.read()
-            if wire is not grpc.aio.EOF:
-                return wire, None
-            fault: FlyServeError = NotReady("the stream ended before the response did")
-        except grpc.RpcError as error:
-            fault = self._client.error(error, self._policy)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._is_closed or (task is not None and task.cancelling()):
-                raise
-            fault = NotReady("the stream was closed")
-        self._call = None
-        return None, fault

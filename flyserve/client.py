@@ -1,9 +1,8 @@
 """Blocking client: text in, tokens with verdicts out."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import grpc
 
@@ -11,8 +10,6 @@ from fly.errors import FlyServeError, NotReady
 from fly.request import ChatMessage, SamplingParams, SpeculationParams
 from fly.response import Chunk, DeploymentInfo, Response, TextToken
 from flyserve.core import ClientCore, Prompt, RequestOptions, StreamCore, make_request
-from flyserve.received import ReceivedStream
-from flyserve.retries import RetryPolicy
 from protos.flyserve.v1 import common_pb2, generation_pb2
 from protos.wire.generation import (
     deployment_from_wire,
@@ -22,13 +19,60 @@ from protos.wire.generation import (
     tokenize_to_wire,
 )
 
-T = TypeVar("T")
+
+class Stream(StreamCore, Iterator[Chunk]):
+    """A response as it is decided: an iterator of its chunks, and a context manager.
+
+    Leaving it (`close`, the end of a `with` block, or dropping the last reference) cancels the rest.
+    Iterating raises what `Client.generate` raises, and `StreamBroken` if the connection is lost in
+    mid-response and the rest cannot be resumed exactly.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel the rest; another thread that waits for a chunk sees the end."""
+        self._cancel()
+
+    def __next__(self) -> Chunk:
+        try:
+            while not self._closed.is_set():
+                wire, fault = self._read()
+                if wire is not None:
+                    self._client.answered(self._policy)
+                    return self._received.take(wire)
+                if self._received.is_finished or self._closed.is_set():
+                    break
+                self._closed.wait(self._received.next_delay_s(fault, self._policy, time.monotonic()))
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        raise StopIteration
+
+    def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
+        """Return the next chunk, or the reason why there is none."""
+        try:
+            if self._call is None:
+                self._call = self._open()
+            return next(self._call), None
+        except StopIteration:
+            fault: FlyServeError = NotReady("the stream ended before the response did")
+        except grpc.RpcError as error:
+            fault = self._client.error(error, self._policy)
+        self._call = None
+        return None, fault
 
 
-class Client(ClientCore):
+class Client(ClientCore[Stream]):
     """A connection to a deployment's public service; a context manager. Safe to share among threads."""
 
     _grpc: ClassVar[Any] = grpc
+    _stream_type = Stream
 
     def __enter__(self) -> Self:
         return self
@@ -75,29 +119,6 @@ class Client(ClientCore):
             self._call(lambda stub: stub.Generate, request_to_wire(request), timeout_s, request.request_id)
         )
 
-    def stream(
-        self,
-        prompt: Prompt,
-        max_new_tokens: int | None = None,
-        sampling: SamplingParams | None = None,
-        speculation: SpeculationParams | None = None,
-        *,
-        timeout_s: float | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> "Stream":
-        """Stream a response as it is decided; otherwise as `generate`.
-
-        A stream that breaks is resumed from the received tokens, at this server or the next one, if the
-        rest is certain to be the same: in modes plain and exact, unless exact samples with coupling
-        rejection.
-
-        Raises:
-            InvalidRequest: A value is invalid for every server. Errors of the server are raised by the
-                stream.
-        """
-        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
-        return Stream(self, ReceivedStream(request), self.begin(timeout_s))
-
     def info(self, timeout_s: float | None = None) -> DeploymentInfo:
         """Return the models, defaults and limits; raises FlyServeError if nothing is served at present."""
         return deployment_from_wire(self._call(lambda stub: stub.Info, common_pb2.InfoRequest(), timeout_s))
@@ -127,57 +148,3 @@ class Client(ClientCore):
                 self.answered(policy)
                 return answer
             time.sleep(wait_s)
-
-
-class Stream(StreamCore, Iterator[Chunk]):
-    """A response as it is decided: an iterator of its chunks, and a context manager.
-
-    Leaving it (`close`, the end of a `with` block, or dropping the last reference) cancels the rest.
-    Iterating raises what `Client.generate` raises, and `StreamBroken` if the connection is lost in
-    mid-response and the rest cannot be resumed exactly.
-    """
-
-    def __init__(self, client: ClientCore, received: ReceivedStream, policy: RetryPolicy) -> None:
-        super().__init__(client, received, policy)
-        self._closed = threading.Event()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Cancel the rest; another thread that waits for a chunk sees the end."""
-        self._closed.set()
-        if self._call is not None:
-            self._call.cancel()
-
-    def __next__(self) -> Chunk:
-        try:
-            while not self._closed.is_set():
-                wire, fault = self._read()
-                if wire is not None:
-                    self._client.answered(self._policy)
-                    return self._received.take(wire)
-                if self._received.is_finished or self._closed.is_set():
-                    break
-                self._closed.wait(self._received.next_delay_s(fault, self._policy, time.monotonic()))
-        except BaseException:
-            self.close()
-            raise
-        self.close()
-        raise StopIteration
-
-    def _read(self) -> tuple[generation_pb2.GenerateChunk | None, Any]:
-        """Return the next chunk, or the reason why there is none."""
-        try:
-            if self._call is None:
-                self._call = self._open()
-            return next(self._call), None
-        except StopIteration:
-            fault: FlyServeError = NotReady("the stream ended before the response did")
-        except grpc.RpcError as error:
-            fault = self._client.error(error, self._policy)
-        self._call = None
-        return None, fault

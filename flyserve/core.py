@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 from fly.errors import FlyServeError
 from fly.request import GenerateRequest, SamplingParams, SpeculationParams
@@ -71,11 +71,41 @@ _OPTIONS: Sequence[tuple[str, Any]] = (
 )
 
 
-class ClientCore:
+class StreamCore:
+    """A response that arrives over one call, or over several if a call breaks."""
+
+    def __init__(self, client: "ClientCore[Any]", received: ReceivedStream, policy: RetryPolicy) -> None:
+        self._client = client
+        self._received = received
+        self._policy = policy
+        self._call: Any = None
+        self._closed = threading.Event()
+
+    @property
+    def response(self) -> Response:
+        """Everything received so far."""
+        return self._received.response
+
+    def _cancel(self) -> None:
+        self._closed.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    def _open(self) -> Any:
+        request = self._received.request
+        options = self._client.call_options(self._policy, request.request_id)
+        return self._client.stub(self._policy.place).GenerateStream(request, **options)
+
+
+S = TypeVar("S", bound=StreamCore)
+
+
+class ClientCore(Generic[S]):
     """A connection to a deployment's public service."""
 
     _grpc: ClassVar[Any]
     """Module that opens channels: grpc, or grpc.aio."""
+    _stream_type: type[S]
 
     def __init__(
         self,
@@ -107,6 +137,29 @@ class ClientCore:
         self._is_closed = False
         self._lock = threading.Lock()
 
+    def stream(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> S:
+        """Stream a response as it is decided; otherwise as `generate`.
+
+        A stream that breaks is resumed from the received tokens, at this server or the next one, if the
+        rest is certain to be the same: in modes plain and exact, unless exact samples with coupling
+        rejection.
+
+        Raises:
+            InvalidRequest: A value is invalid for every server. Errors of the server are raised by the
+                stream.
+        """
+        request = make_request(prompt, max_new_tokens, sampling, speculation, **options)
+        return self._stream_type(self, ReceivedStream(request), self.begin(timeout_s))
+
     def begin(self, timeout_s: float | None) -> RetryPolicy:
         """Return the retry policy of a new call; it begins at the address that answered last."""
         return RetryPolicy(
@@ -127,8 +180,9 @@ class ClientCore:
 
         Raise DeadlineExceeded if no time is left.
         """
-        named = (("x-request-id", request_id),) if request_id.isascii() and request_id.isprintable() else ()
-        metadata = (*self._connection.metadata, *(pair for pair in named if pair[1]))
+        metadata = self._connection.metadata
+        if request_id and request_id.isascii() and request_id.isprintable():
+            metadata += (("x-request-id", request_id),)
         return {"timeout": policy.remaining_s(time.monotonic()), "metadata": metadata}
 
     def error(self, error: Any, policy: RetryPolicy) -> FlyServeError:
@@ -152,23 +206,3 @@ class ClientCore:
             self._is_closed = True
             channels, self._channels = list(self._channels.values()), {}
         return channels
-
-
-class StreamCore:
-    """A response that arrives over one call, or over several if a call breaks."""
-
-    def __init__(self, client: ClientCore, received: ReceivedStream, policy: RetryPolicy) -> None:
-        self._client = client
-        self._received = received
-        self._policy = policy
-        self._call: Any = None
-
-    @property
-    def response(self) -> Response:
-        """Everything received so far."""
-        return self._received.response
-
-    def _open(self) -> Any:
-        request = self._received.request
-        options = self._client.call_options(self._policy, request.request_id)
-        return self._client.stub(self._policy.place).GenerateStream(request, **options)

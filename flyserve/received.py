@@ -1,7 +1,6 @@
 """A streamed response as it arrives, over one or several streams; without input or output."""
 
 from dataclasses import replace
-from enum import Enum
 
 from fly.errors import DeadlineExceeded, FlyServeError
 from fly.request import GenerateRequest, ReceivedChoice, Resumption
@@ -27,14 +26,6 @@ class StreamBroken(FlyServeError):
         return str(self.args[0])
 
 
-class _Phase(Enum):
-    """Kind of the next chunk."""
-
-    BEGINS = 1
-    RESUMES = 2
-    FOLLOWS = 3
-
-
 class ReceivedStream:
     """Received part of one response, and the request for the rest.
 
@@ -54,7 +45,7 @@ class ReceivedStream:
         self._origin: Origin | None = None
         self._chunks: list[list[Chunk]] = [[] for _ in range(request.n)]
         self._prompt_tokens = 0
-        self._phase = _Phase.BEGINS
+        self._resumes = False
 
     @property
     def is_finished(self) -> bool:
@@ -78,10 +69,11 @@ class ReceivedStream:
 
         Raise StreamBroken if the server did not resume the response, but began another one.
         """
-        chunk, phase, self._phase = chunk_from_wire(wire), self._phase, _Phase.FOLLOWS
-        if phase is _Phase.BEGINS:
+        chunk = chunk_from_wire(wire)
+        if not any(self._chunks):
             self._origin, self._prompt_tokens = chunk.origin, chunk.prompt_tokens
-        elif phase is _Phase.RESUMES:
+        elif self._resumes:
+            self._resumes = False
             if chunk.origin != self._origin:
                 raise self._broken("the next server began another response instead of resuming this one")
             self.resumed += 1
@@ -107,7 +99,7 @@ class ReceivedStream:
         except FlyServeError:
             raise self._broken(f"{error}; no server resumed it") from error
         self.request = request_to_wire(self._resumption())
-        self._phase = _Phase.RESUMES
+        self._resumes = True
         return delay_s
 
     def _resumption(self) -> GenerateRequest:

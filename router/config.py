@@ -46,13 +46,13 @@ class LimitsConfig(Config):
     """Longest request id and longest cache salt."""
 
     choices: int = Field(16, ge=1)
-    """Most choices of one request; they are decoded concurrently and take one slot together."""
+    """Most choices of one request; they are decoded concurrently, and each takes a slot."""
 
     logprobs: int = Field(20, ge=0)
     """Most tokens per position whose log-probabilities are reported."""
 
     prompts: int = Field(64, ge=1)
-    """Most prompts of one HTTP request; each takes a slot."""
+    """Most prompts of one HTTP request; each takes the slots of its choices."""
 
 
 class HttpConfig(Config):
@@ -172,7 +172,7 @@ class RouterSection(Config):
     """Policy that selects a replica."""
 
     max_concurrent: int = Field(256, ge=1)
-    """Requests that decode at the same time; further ones wait."""
+    """Choices that decode at the same time, if the targets have as many places; further requests wait."""
 
     max_queued: int = Field(1024, ge=0)
     """Requests that may wait; further ones are rejected with a retry delay."""
@@ -184,10 +184,20 @@ class RouterSection(Config):
     """Time that a request waits for a target if there is none."""
 
     verify_timeout_s: float = Field(120.0, gt=0)
-    """Time limit of one step of a target; a slower target counts as broken."""
+    """Time limit of one step of a target, without the time that the sequence waits for its place. After it
+    the request continues at another target; the slow one counts as lost if its health probe fails."""
 
     draft_timeout_s: float = Field(30.0, gt=0)
-    """Time limit of one step of a drafter; a slower drafter counts as broken."""
+    """Time limit of one step of a drafter, after which it is not used for some time. It counts as lost if
+    its health probe fails."""
+
+    draft_patience: float = Field(1.0, ge=0, allow_inf_nan=False)
+    """Time that a round waits for a draft, as a multiple of the time that the draft is expected to save.
+    With a large number rounds wait for every draft, so that `fly` is reproducible."""
+
+    stream_interval_s: float = Field(0.05, ge=0, le=10)
+    """Time of the target's forwards after which a response without drafts sends its next tokens, if more than
+    three are decoded in it; else, as with 0, it sends each token by itself."""
 
     probe_interval_s: float = Field(2.0, gt=0)
     """Time between two health probes of a replica, whatever its streams do."""

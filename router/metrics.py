@@ -1,9 +1,13 @@
 """Metrics of a router: requests, tokens, rounds, rejections and latencies."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from fly.messages import Role
@@ -11,158 +15,133 @@ from fly.response import Statistics
 from fly.types import Decision, FinishReason, Mode, RejectionReason, Verdict
 from services.common.telemetry.buckets import LONG_SECONDS, SECONDS, TOKENS
 
+E = TypeVar("E", bound=Enum)
+M = TypeVar("M", bound=MetricWrapperBase)
+
 UNKNOWN = "unknown"
 """Mode of a request that was rejected before its mode was determined."""
 
-_MODES = tuple(mode.value for mode in Mode)
 _NUM_POSITIONS = 64
 """Draft positions that are counted one by one; later positions are not counted."""
 
 
-class _Families:
-    """Metrics in one registry."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def _counter(self, name: str, help: str, *labels: str) -> Counter:
-        return Counter(name, help, labels, registry=self._registry)
-
-    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
-        return Gauge(name, help, labels, registry=self._registry)
-
-    def _histogram(self, name: str, help: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, help, labels, registry=self._registry, buckets=buckets)
-
-
-class RouterMetrics(_Families):
+class RouterMetrics:
     """The metrics of one router.
 
     Attributes:
         requests: Label `outcome` is `ok` or the kind of error, see `outcome_of`.
-        requests_queued: Gauge without a value of its own; the owner of the queue sets its function.
+        requests_queued: Gauge without a value of its own, like `choices_queued`; the owner of the queue sets
+            their functions.
         replicas: One function per role, set by the owner of the replicas.
-        by_mode: The metrics of responses, with the label `mode` already resolved.
+        by_mode: The metrics of responses, with every label already resolved.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__(registry)
         outcomes = "Finished requests by outcome: ok or the kind of error."
-        self.requests = self._counter("flyserve_requests_total", outcomes, "mode", "outcome")
-        duration = "Time from a request's arrival to its end."
-        self.request_duration = self._histogram(
-            "flyserve_request_duration_seconds", duration, LONG_SECONDS, "mode"
+        self.requests = Counter("flyserve_requests_total", outcomes, ("mode", "outcome"), registry=registry)
+        self.request_duration = Histogram(
+            "flyserve_request_duration_seconds",
+            "Time from a request's arrival to its end.",
+            ("mode",),
+            registry=registry,
+            buckets=LONG_SECONDS,
         )
-        for mode in (*_MODES, UNKNOWN):
+        for mode in (*Mode, UNKNOWN):
             self.requests.labels(mode, "ok")
             self.request_duration.labels(mode)
         arrived = "Requests that have arrived and not ended."
-        self.requests_active = self._gauge("flyserve_requests_active", arrived)
-        self.requests_queued = self._gauge("flyserve_requests_queued", "Requests that wait for admission.")
-        self.queue_wait = self._histogram(
-            "flyserve_queue_wait_seconds", "Time that a request waited for admission.", LONG_SECONDS
+        self.requests_active = Gauge("flyserve_requests_active", arrived, registry=registry)
+        waiting = "Requests that wait for admission."
+        self.requests_queued = Gauge("flyserve_requests_queued", waiting, registry=registry)
+        missing = "Choices of requests that wait for admission: places that the targets lack."
+        self.choices_queued = Gauge("flyserve_choices_queued", missing, registry=registry)
+        waited = "Time that a request waited for admission."
+        self.queue_wait = Histogram(
+            "flyserve_queue_wait_seconds", waited, registry=registry, buckets=LONG_SECONDS
         )
-        self.replicas = self._gauge("flyserve_replicas", "Replicas that accept new sequences.", "role")
+        accepting = "Replicas that accept new sequences."
+        self.replicas = Gauge("flyserve_replicas", accepting, ("role",), registry=registry)
         for role in (Role.TARGET, Role.DRAFTER):
             self.replicas.labels(role.value)
-        families = _ResponseFamilies(registry)
-        self.by_mode = {mode: ModeMetrics(families, mode) for mode in Mode}
+        families, positions = _Families(registry), PositionCollector()
+        self.by_mode = {mode: ModeMetrics(families, mode.value, positions.lengths[mode]) for mode in Mode}
+        registry.register(positions)
 
 
-class _ResponseFamilies(_Families):
-    """The metrics of responses, over all modes."""
+class _Families:
+    """Metrics of one registry by name; a metric is declared when one of its labels is first resolved."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__(registry)
-        self.prompt_tokens = self._counter(
-            "flyserve_prompt_tokens_total", "Prompt tokens of accepted requests.", "mode"
-        )
-        self.responses = self._counter(
-            "flyserve_responses_total", "Finished responses by finish reason.", "mode", "finish_reason"
-        )
-        self.tokens = self._counter("flyserve_tokens_total", "Emitted tokens by verdict.", "mode", "verdict")
-        self.goodput = self._counter(
-            "flyserve_goodput_tokens_total",
-            "Tokens of finished responses; their rate is the goodput.",
-            "mode",
-        )
-        self.rounds = self._counter(
-            "flyserve_rounds_total", "Verification rounds, with a draft or without.", "mode", "drafted"
-        )
-        self.rounds_carried = self._counter(
-            "flyserve_rounds_carried_total", "Rounds that left a window open for the next draft.", "mode"
-        )
-        self.rounds_missed = self._counter(
-            "flyserve_rounds_missed_total", "Rounds that requested a draft and received none.", "mode"
-        )
-        self.rejections = self._counter(
-            "flyserve_rejections_total", "First rejected mismatch of each round, by reason.", "mode", "reason"
-        )
-        self.positions = PositionCollector()
-        registry.register(self.positions)
-        self._declare_lengths_and_times()
+        self._registry = registry
+        self._declared: dict[str, Any] = {}
 
-    def _declare_lengths_and_times(self) -> None:
-        self.draft_length = self._histogram(
-            "flyserve_draft_length_tokens",
-            "Draft tokens per round; the sum counts all of them.",
-            TOKENS,
-            "mode",
-        )
-        self.first_token = self._histogram(
-            "flyserve_time_to_first_token_seconds",
-            "Time from a request's arrival to its first token.",
-            LONG_SECONDS,
-            "mode",
-        )
-        self.inter_token = self._histogram(
-            "flyserve_inter_token_seconds",
-            "Mean time between the tokens of a finished response, after the first.",
-            SECONDS,
-            "mode",
-        )
-        self.round_phase = self._histogram(
-            "flyserve_round_phase_seconds",
-            "Time that the router waited for one draft or verification, network and queues included.",
-            SECONDS,
-            "phase",
-        )
-        parts = "Time of finished responses by part: draft, verify or wire."
-        self.response_seconds = self._counter("flyserve_response_seconds_total", parts, "part")
-        self.wire_bytes = self._counter(
-            "flyserve_wire_bytes_total",
-            "Bytes sent to and received from targets and drafters, for finished responses.",
-        )
-        self.replays = self._counter(
-            "flyserve_replays_total", "Full-sequence replays during finished responses."
-        )
+    def counter(self, name: str, text: str, **labels: str) -> Counter:
+        return self._resolved(Counter, name, text, labels)
+
+    def counters(self, name: str, text: str, label: str, values: type[E], **labels: str) -> dict[E, Counter]:
+        """Return a counter for each value of a label."""
+        return {value: self.counter(name, text, **labels, **{label: value.value}) for value in values}
+
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...], **labels: str) -> Histogram:
+        return self._resolved(partial(Histogram, buckets=buckets), name, text, labels)
+
+    def _resolved(self, declare: Callable[..., M], name: str, text: str, labels: dict[str, str]) -> M:
+        if name not in self._declared:
+            self._declared[name] = declare(name, text, tuple(labels), registry=self._registry)
+        family: M = self._declared[name]
+        return family.labels(**labels) if labels else family
 
 
 class ModeMetrics:
     """The metrics of one mode's responses; every label is resolved once, here."""
 
-    def __init__(self, families: _ResponseFamilies, mode: Mode) -> None:
-        name = mode.value
-        self.prompt_tokens = families.prompt_tokens.labels(name)
-        self.rounds_missed = families.rounds_missed.labels(name)
-        self.first_token = families.first_token.labels(name)
-        self.draft_seconds = families.round_phase.labels("draft")
-        self.verify_seconds = families.round_phase.labels("verify")
-        self._responses = {reason: families.responses.labels(name, reason.value) for reason in FinishReason}
-        self._tokens = {verdict: families.tokens.labels(name, verdict.value) for verdict in Verdict}
-        self._rejections = {
-            reason: families.rejections.labels(name, reason.value) for reason in RejectionReason
-        }
+    def __init__(self, families: _Families, mode: str, positions: "_DraftLengths") -> None:
+        counter, counters = partial(families.counter, mode=mode), partial(families.counters, mode=mode)
+        histogram = partial(families.histogram, mode=mode)
+        accepted = "Prompt tokens of accepted requests."
+        self.prompt_tokens = counter("flyserve_prompt_tokens_total", accepted)
+        finished = "Finished responses by finish reason."
+        self._responses = counters("flyserve_responses_total", finished, "finish_reason", FinishReason)
+        emitted = "Emitted tokens by verdict."
+        self._tokens = counters("flyserve_tokens_total", emitted, "verdict", Verdict)
+        goodput = "Tokens of finished responses; their rate is the goodput."
+        self._goodput = counter("flyserve_goodput_tokens_total", goodput)
+        rounds = "Verification rounds, with a draft or without."
         self._rounds = {
-            drafted: families.rounds.labels(name, str(drafted).lower()) for drafted in (False, True)
+            drafted: counter("flyserve_rounds_total", rounds, drafted=str(drafted).lower())
+            for drafted in (False, True)
         }
-        self._rounds_carried = families.rounds_carried.labels(name)
-        self._goodput = families.goodput.labels(name)
-        self._draft_length = families.draft_length.labels(name)
-        self._inter_token = families.inter_token.labels(name)
-        self._seconds = {part: families.response_seconds.labels(part) for part in ("draft", "verify", "wire")}
-        self._wire_bytes, self._replays = families.wire_bytes, families.replays
-        self._positions = families.positions.lengths[mode]
+        carried = "Rounds that left a window open for the next draft."
+        self._rounds_carried = counter("flyserve_rounds_carried_total", carried)
+        missed = "Rounds for which no drafter was available."
+        self.rounds_missed = counter("flyserve_rounds_missed_total", missed)
+        late = "Rounds without a draft because it was late: the target did not wait for it."
+        self.rounds_late = counter("flyserve_rounds_late_total", late)
+        dropped = "Drafts of which nothing was verified, because other tokens were decided before they came."
+        self.drafts_dropped = counter("flyserve_drafts_dropped_total", dropped)
+        rejected = "First rejected mismatch of each round, by reason."
+        self._rejections = counters("flyserve_rejections_total", rejected, "reason", RejectionReason)
+        self._positions = positions
+        lengths = "Draft tokens per round; the sum counts all of them."
+        self._draft_length = histogram("flyserve_draft_length_tokens", lengths, TOKENS)
+        first = "Time from a request's arrival to its first token."
+        self.first_token = histogram("flyserve_time_to_first_token_seconds", first, LONG_SECONDS)
+        between = "Mean time between the tokens of a finished response, after the first."
+        self._inter_token = histogram("flyserve_inter_token_seconds", between, SECONDS)
+        phase = "Time that the router waited for one draft or verification, network and queues included."
+        self.draft_seconds, self.verify_seconds = (
+            families.histogram("flyserve_round_phase_seconds", phase, SECONDS, phase=name)
+            for name in ("draft", "verify")
+        )
+        parts = "Time of finished responses by part: draft, verify or wire."
+        self._seconds = {
+            part: families.counter("flyserve_response_seconds_total", parts, part=part)
+            for part in ("draft", "verify", "wire")
+        }
+        sent = "Bytes sent to and received from targets and drafters, for finished responses."
+        self._wire_bytes = families.counter("flyserve_wire_bytes_total", sent)
+        replayed = "Full-sequence replays during finished responses."
+        self._replays = families.counter("flyserve_replays_total", replayed)
 
     def record_round(self, num_drafts: int, num_accepted: int, decision: Decision) -> None:
         """Count a round that accepted the first `num_accepted` of `num_drafts` draft tokens."""

@@ -1,5 +1,6 @@
 """Build a router: tokenizer, replica directory, servicer, host."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
@@ -9,6 +10,7 @@ from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
 from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
+from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.generation import RouterContext
@@ -23,7 +25,7 @@ from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults
-from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
+from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
 from services.common.security.identity import Identity
@@ -65,7 +67,12 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(GenerationServicer(generation), server)
 
-    service = Service(SERVICE_NAME, register, generation.close)
+    tasks = AsyncExitStack()
+    tasks.push_async_callback(generation.close)
+    if config.registry is not None:
+        reporter = LoadReporter(config.registry, clock, identity, lambda: generation.queued_choices)
+        await tasks.enter_async_context(reporter.running())
+    service = Service(SERVICE_NAME, register, tasks.aclose)
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
     app = None if config.http_port is None else create_app(generation, config, defaults, keys)
@@ -89,7 +96,7 @@ def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None
 def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:
     if config.registry is not None:
         return RegistryEndpointSource(config.registry, clock, identity)
-    return configured_endpoints({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
+    return ListedEndpointSource({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
 def _check_tokenizer(tokenizer: Tokenizer, replicas: ReplicaDirectory, folder: Path) -> None:

@@ -19,7 +19,7 @@ from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import Quotas, current_caller
-from router.text.tokenizer import is_slow_to_encode
+from router.text.tokenizer import is_slow_to_prepare
 
 
 class Header(NamedTuple):
@@ -39,8 +39,12 @@ class GenerationService:
     def __init__(self, context: RouterContext) -> None:
         self._context = context
         self._quotas = Quotas(context.clock)
-        self._admission = Admission(context.config.max_concurrent, context.config.max_queued, context.clock)
+        config = context.config
+        self._admission = Admission(
+            config.max_concurrent, config.max_queued, context.clock, context.replicas.places
+        )
         context.metrics.requests_queued.set_function(lambda: self._admission.queued)
+        context.metrics.choices_queued.set_function(lambda: self.queued_choices)
         for role in context.replicas.num_ready():
             context.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
@@ -64,6 +68,11 @@ class GenerationService:
         """True if a target is available now."""
         return bool(self._context.replicas.targets.ready(any_replica))
 
+    @property
+    def queued_choices(self) -> int:
+        """Choices that wait in this router: the places that its targets lack."""
+        return self._admission.queued_choices
+
     async def serve(
         self,
         request: GenerateRequest,
@@ -84,17 +93,19 @@ class GenerationService:
             observed_request(context.metrics, context.tracer, clock, traceparent) as observed,
             self._quotas.counted(caller),
         ):
-            self._admission.check(tenant, deadline)
+            self._admission.check(tenant, deadline, request.n)
             prepared = await self._prepare(request)
             prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt))
             header = _header(prepared)
             observed.accepted(prepared)
-            async with self._admission.slot(tenant, deadline):
+            async with self._admission.slots(
+                tenant, deadline, len(prepared.unfinished()), prepared.priority
+            ) as slots:
                 observed.admitted()
                 with with_write_timeout(
                     _with_header(emit, header), context.config.write_timeout_s
                 ) as emit_in_time:
-                    await generate_choices(context, prepared, started, deadline, emit_in_time)
+                    await generate_choices(context, prepared, started, deadline, slots, emit_in_time)
         return header
 
     async def tokenize(self, text: str) -> tuple[TextToken, ...]:
@@ -177,8 +188,8 @@ def _with_header(emit: Emit, header: Header) -> Emit:
     return emit_with_header
 
 
-async def _off_loop_if_long(text: str | tuple[int, ...], work: Callable[[], T]) -> T:
-    """Run `work` in a thread if tokenizing the text would block the event loop."""
-    if isinstance(text, str) and is_slow_to_encode(text):
+async def _off_loop_if_long(prompt: str | Sequence[int], work: Callable[[], T]) -> T:
+    """Run `work` in a thread if it would block the event loop, because the prompt is long."""
+    if is_slow_to_prepare(prompt):
         return await asyncio.to_thread(work)
     return work()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
 
+from fly.lookup.budget import IndexBudget
 from fly.messages import Load, Role
 from router.metrics import RouterMetrics
 from services.common.telemetry.process import process_metrics
@@ -42,8 +43,8 @@ def registries() -> Mapping[str, CollectorRegistry]:
     router, target, drafter, sub_drafter = (CollectorRegistry() for _ in range(4))
     RouterMetrics(router)
     TargetMetrics(target, Load)
-    DrafterMetrics(drafter, Role.DRAFTER, Load)
-    SubDrafterMetrics(sub_drafter, Load)
+    DrafterMetrics(drafter, Role.DRAFTER, Load, IndexBudget())
+    SubDrafterMetrics(sub_drafter, Load, IndexBudget())
     return {
         "every process": every,
         "router": router,

@@ -57,6 +57,12 @@ class PairRecipe:
     period: int | None = None
     sub_drafter: Shape | None = None
 
+    @property
+    def sizes(self) -> str:
+        """Numbers of parameters, from the largest model to the smallest, in millions."""
+        shapes = filter(None, (self.target, self.drafter, self.sub_drafter))
+        return ", ".join(f"{shape.num_parameters(self.vocab_size) / 1e6:.1f}M" for shape in shapes)
+
 
 _CALIBRATION_SHAPE = (2, 96)
 _CALIBRATION_STEPS = 16

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.harness.system import DEMO_MODELS, Service
 from fly.request import DraftLength, SamplingParams, SpeculationParams
@@ -49,11 +49,6 @@ def random_prompts(words: range, count: int, num_tokens: int = 64, seed: int = 7
     """Return the same prompts in every run; a smaller count gives the first ones of a larger count."""
     rng = random.Random(seed)
     return tuple(tuple(rng.choices(words, k=num_tokens)) for _ in range(count))
-
-
-def with_draft_length(way: SpeculationParams, draft_length: int) -> SpeculationParams:
-    """Return the same way of decoding with drafts of another length."""
-    return replace(way, draft_length=replace(way.draft_length, max=draft_length))
 
 
 def generate(

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -22,12 +22,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Interleave(Protocol[K, V]):
-    """Function that interleaves measurements, see `interleave`."""
-
-    def __call__(
-        self, names: Sequence[K], count: int, measure: Callable[[K, int], V], warm_ups: int = 1
-    ) -> dict[K, list[V]]: ...
+Interleave = Callable[..., dict[K, list[V]]]
+"""Function that interleaves measurements, with the parameters of `interleave` except for `advance`."""
 
 
 def interleave(
@@ -78,6 +74,26 @@ async def send_in_turn(send: Callable[[], Awaitable[object]], clients: int, seco
             await send()
 
     await asyncio.gather(*(client() for _ in range(clients)))
+
+
+@asynccontextmanager
+async def every(period_s: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Act periodically until the block ends, never if the period is 0; an act that has begun is completed."""
+    is_over = asyncio.Event()
+
+    async def repeat() -> None:
+        while period_s and not is_over.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), period_s)
+                return
+            await act()
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        is_over.set()
+        await task
 
 
 class Chunks(Protocol):

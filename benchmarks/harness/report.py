@@ -1,22 +1,30 @@
 """The report of a scenario: a page in Markdown, charts, tables for the terminal, results as JSON."""
 
 import json
+import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic_core import to_jsonable_python
 from rich import box
 from rich import table as rich_table
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.statistics import Goal
-from flyserve.bench.statistics import Interval
 
 _WIDTH = 110
+_BLANK = re.compile(r"\n\s*\n")
+_PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent.parent / "pages"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 T = TypeVar("T")
 TIMES, AROUND = "{0.value:.2f}x", "{0.low:.2f} to {0.high:.2f}"
@@ -91,76 +99,67 @@ class Table:
 
 
 class Report:
-    """A report under construction: each method adds one block to the page.
+    """The results of a scenario, and the page that its template makes of them.
+
+    The template is benchmarks/pages/NAME.md, in Jinja. It may use the machine, the plan, all other values,
+    the functions `table`, `goals` and `chart`, and the filter `f` for format specifications. Paragraphs are
+    wrapped to full lines; headings, tables, lists, quotes and pictures stay as they are.
 
     Attributes:
-        name: Name of the scenario and of its files.
+        name: Name of the scenario's files.
         tables: Tables for the terminal.
         charts: SVG by file name.
         data: Results for JSON: plain data, dataclasses, enums.
         faults: Failures that the command reports, and for which it ends with an error.
     """
 
-    def __init__(self, name: str, machine: Machine | None = None, plan: Any = None, **data: Any) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, machine: Machine | None = None, plan: object = None, file: str = "", **data: Any
+    ) -> None:
+        self.name = file or name
         self.tables: list[Table] = []
         self.charts: dict[str, str] = {}
         self.data: dict[str, Any] = {"machine": machine, "plan": plan, **data}
         self.faults: list[str] = []
-        self._machine = machine
-        self._blocks: list[str] = []
+        self.page = ""
+        self._template = f"{name}.md"
 
-    @property
-    def page(self) -> str:
-        """The page in Markdown."""
-        return "\n\n".join(self._blocks) + "\n"
+    def fill(self, **values: Any) -> "Report":
+        """Fill the template in with the data, and with values that are no part of them."""
+        functions = {
+            "table": self.table,
+            "goals": self.goals,
+            "chart": self.chart,
+            "times": times,
+            "listed": listed,
+        }
+        text = _PAGES.get_template(self._template).render({**self.data, **functions, **values})
+        self.page = "\n\n".join(map(_wrapped, filter(None, _BLANK.split(text.strip())))) + "\n"
+        return self
 
-    def introduction(self, title: str, text: str) -> None:
-        """Add the title, the first paragraphs, and the machine."""
-        self.heading(title, level=1)
-        self.text(text)
-        if self._machine is not None:
-            self._blocks.append(f"Machine: {self._machine.describe()}")
-
-    def heading(self, title: str, level: int = 2) -> None:
-        """Add a heading."""
-        self._blocks.append(f"{'#' * level} {title}")
-
-    def text(self, text: str) -> None:
-        """Add paragraphs, wrapped to full lines."""
-        paragraphs = text.strip().split("\n\n")
-        self._blocks += [
-            textwrap.fill(part, _WIDTH, break_on_hyphens=False, break_long_words=False) for part in paragraphs
-        ]
-
-    def verbatim(self, lines: Iterable[str]) -> None:
-        """Add lines of Markdown as they are."""
-        self._blocks.append("\n".join(lines))
-
-    def table(self, table: Table, shown: Collection[str] = (), title: bool = False) -> None:
-        """Add a table; the terminal shows the columns `shown`, or all of them.
+    def table(self, table: Table, shown: Collection[str] = (), title: bool = False) -> str:
+        """Return a table in Markdown; the terminal shows the columns `shown`, or all of them.
 
         Args:
-            table: At least one row, else nothing is added.
+            table: At least one row, else nothing is returned.
             shown: Heads of the columns for the terminal.
             title: Put the table's title above it, as a heading.
         """
-        if table.rows:
-            if title:
-                self.heading(table.title)
-            self._blocks.append(table.markdown())
-            self.tables.append(table.only(shown) if shown else table)
+        if not table.rows:
+            return ""
+        self.tables.append(table.only(shown) if shown else table)
+        return f"## {table.title}\n\n{table.markdown()}" if title else table.markdown()
 
-    def goals(self, goals: Sequence[Goal]) -> None:
-        """Add the table of goals; it is also part of the data."""
+    def goals(self, goals: Iterable[Goal]) -> str:
+        """Return the table of goals, and add it to the data."""
         self.data["goals"] = rows = make_rows(_GOAL_FIGURES, goals)
-        self.table(Table.of("goals", _GOAL_FIGURES, rows))
+        return self.table(Table.of("goals", _GOAL_FIGURES, rows))
 
-    def chart(self, suffix: str, svg: str, alt: str = "") -> None:
-        """Add a chart, in the file `<name>-<suffix>.svg`, or `<name>.svg` if the suffix is empty."""
+    def chart(self, suffix: str, svg: str, alt: str) -> str:
+        """Return the link of a chart, in the file `<name>-<suffix>.svg`, or `<name>.svg` without a suffix."""
         file = f"{self.name}-{suffix}.svg" if suffix else f"{self.name}.svg"
         self.charts[file] = svg
-        self._blocks.append(f"![{alt or file}]({file})")
+        return f"![{alt}]({file})"
 
     def write(self, pages: Path, results: Path) -> Path:
         """Write page and charts into one folder and the JSON into another; return the page's path."""
@@ -180,16 +179,19 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}x"
 
 
-def around(interval: Interval, form: str = ".2f") -> str:
-    """Return the ends of an interval as text."""
-    return f"{interval.low:{form}} to {interval.high:{form}}"
+def listed(counts: Mapping[str, int]) -> str:
+    """Return the counts with their names, in the order of the names."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
-def listed(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield `number name` in the order of the names."""
-    yield from (f"{count} {name}" for name, count in sorted(counts.items()))
+def _wrapped(block: str) -> str:
+    if block.startswith(("#", "|", "!", "- ", "> ", "**", "Machine: ")):
+        return block.rstrip()
+    return textwrap.fill(block.strip(), _WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
+_PAGES.filters |= {"f": format, "line": lambda text: " ".join(text.split()) + "\n"}
+_PAGES.globals |= {"times": times, "listed": listed}
 _GOAL_FIGURES: tuple[Figure[Goal], ...] = (
     Figure("name", lambda goal: goal.name, {"goal": "{}"}),
     Figure("limit", lambda goal: goal.limit),

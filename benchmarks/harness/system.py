@@ -103,6 +103,12 @@ class Services:
             # NOTE: the stack accepts contexts from any thread; if one start fails, the others end with it.
             return list(pool.map(self._start, commands, folders))
 
+    def start_replicas(self, model: Mapping[str, Any], agreement: float) -> tuple[list[str], list[str]]:
+        """Start a simulated target and its drafter; return the addresses of targets and drafters."""
+        target = self.start("services.target", *simulated_flags(model))
+        drafter = self.start("services.drafter", *simulated_flags({**model, "agreement": agreement}))
+        return [target.address], [drafter.address]
+
     def router_command(
         self,
         targets: Sequence[str],

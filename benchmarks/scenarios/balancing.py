@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
-import grpc
 from pydantic import Field
 
+from benchmarks.harness.client import PLAIN
 from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import Report, Table, times
@@ -17,13 +17,11 @@ from benchmarks.harness.system import DEMO_MODELS, serving
 from fly.blocks import BLOCK_TOKENS
 from fly.clock import SystemClock
 from fly.messages import Role
+from flyserve import AsyncClient
 from flyserve.bench.progress import Advance, progress_bar
-from protos.flyserve.v1 import generation_pb2 as pb
-from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import RouterConfig
 from router.policies import POLICIES
 from router.server import create_host
-from services.common.channel import open_channel
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine
@@ -99,20 +97,15 @@ def run(plan: Plan, context: Context) -> Report:
 
 async def measure(policy: str, exponent: float, plan: Plan, advance: Advance = lambda: None) -> Outcome:
     """Measure one policy; each replica has KV memory for `CACHED` sequences, open or cached."""
-    async with _running(policy) as (channel, engines):
-        prompts, stub = plan.prompts(exponent), GenerationStub(channel)
+    async with _running(policy) as (client, engines):
+        prompts = plan.prompts(exponent)
 
-        async def client() -> None:
+        async def send() -> None:
             for prompt in prompts:
-                request = pb.GenerateRequest(
-                    prompt_token_ids=pb.TokenIds(ids=prompt),
-                    max_new_tokens=plan.new_tokens,
-                    speculation=pb.SpeculationParams(mode=pb.MODE_PLAIN),
-                )
-                await stub.Generate(request)
+                await client.generate(prompt, plan.new_tokens, speculation=PLAIN)
                 advance()
 
-        await asyncio.gather(*(client() for _ in range(plan.clients)))
+        await asyncio.gather(*(send() for _ in range(plan.clients)))
         loads = [engine.load() for engine in engines]
     totals = [load.reused_tokens + load.prefill_tokens for load in loads]
     return Outcome(
@@ -124,8 +117,8 @@ async def measure(policy: str, exponent: float, plan: Plan, advance: Advance = l
 
 
 @asynccontextmanager
-async def _running(policy: str) -> AsyncIterator[tuple[grpc.aio.Channel, Sequence[ClockEngine]]]:
-    """Yield a channel to a router, and the engines behind it: one process, real sockets."""
+async def _running(policy: str) -> AsyncIterator[tuple[AsyncClient, Sequence[ClockEngine]]]:
+    """Yield a client of a router, and the engines behind it: one process, real sockets."""
     async with AsyncExitStack() as stack:
         engines = [ClockEngine(_runner(), SystemClock()) for _ in range(REPLICAS)]
         addresses = []
@@ -140,38 +133,24 @@ async def _running(policy: str) -> AsyncIterator[tuple[grpc.aio.Channel, Sequenc
             max_concurrent=64,
         )
         router = await stack.enter_async_context(serving(await create_host(config)))
-        yield await stack.enter_async_context(open_channel(router)), engines
+        yield await stack.enter_async_context(AsyncClient(router)), engines
 
 
 def make_report(plan: Plan, outcomes: Sequence[Outcome]) -> Report:
     """Return the report."""
-    report = Report("balancing", None, plan, outcomes=outcomes)
-    report.introduction(
-        "Balancing policies and the prefix cache",
-        f"""
-{REPLICAS} simulated targets serve behind a real router, over real sockets. Each has KV memory for {CACHED}
-sequences, open or cached. {plan.clients} clients send {plan.requests} requests that begin with one of
-{plan.prefixes} prefixes of {plan.prefix_blocks} blocks, chosen by Zipf's law. Each cell has two figures from
-the engines' own counters: the share of prompt tokens taken from a cache, and the work of the busiest replica
-as a multiple of the mean.
-""",
-    )
-    by_policy: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_policy.setdefault(outcome.policy, []).append(outcome)
     heads = ("policy", *(f"exponent {exponent:g}" for exponent in plan.exponents))
-    rows = tuple(
-        (f"`{policy}`", *(f"{each.hit_rate:.1%}, {times(each.busiest)}" for each in row))
-        for policy, row in by_policy.items()
-    )
-    report.table(Table("hit rate, busiest replica / mean", heads, rows))
-    report.text("""
-The steeper the law, the more requests a cache serves by chance: of 20 prefixes at exponent 1, six have two
-thirds of all requests.
-""")
+    cells = {
+        f"`{policy}`": [f"{o.hit_rate:.1%}, {times(o.busiest)}" for o in outcomes if o.policy == policy]
+        for policy in dict.fromkeys(outcome.policy for outcome in outcomes)
+    }
+    rows = tuple((policy, *row) for policy, row in cells.items())
     bars = {f"{each.policy}, exponent {each.exponent:g}": 100 * each.hit_rate for each in outcomes}
-    report.chart("", bar_chart("Prefix-cache hit rate", "% of prompt tokens", bars), "Hit rates")
-    return report
+    return Report("balancing", None, plan, outcomes=outcomes).fill(
+        replicas=REPLICAS,
+        cached=CACHED,
+        policies=Table("hit rate, busiest replica / mean", heads, rows),
+        hit_rates=bar_chart("Prefix-cache hit rate", "% of prompt tokens", bars),
+    )
 
 
 def _runner() -> SimulatedRunner:

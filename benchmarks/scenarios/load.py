@@ -36,20 +36,6 @@ _GOODPUT_GOAL = 0.97
 _NUM_PROMPTS = 300
 _PAUSE_S = 0.2
 """Pause between windows, in which cancelled requests end everywhere."""
-_INTRODUCTION = f"""
-The deployment is the demo as it is shipped (two target replicas, a drafter, a sub-drafter and a router on
-Ray), with room for the largest number of concurrent requests. Each client sends one held-out problem after
-the other, streamed, with greedy decoding and drafts of at most {DRAFT_LENGTH}. Settings take turns in short
-windows, in an order that rotates. The first window of each setting does not count, nor do the first moments
-of a window. Every window has its own cache salt, so nothing is cached from one window to the next; only the
-round costs that the router has learned remain.
-
-*by plain*: tokens per second divided by those of plain decoding in the same repetition; the median, and its
-95% interval over resamples of the repetitions. Waits are those of the clients, in milliseconds. *first*: time
-to the first token. *inter-token*: time from token to token; tokens that arrive together share the wait.
-*pause*: time between arrivals, however many tokens arrive. *draft*: draft tokens per round, rounds without a
-draft included. *ended*: responses that ended within a window.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +101,8 @@ def measure_level(
 ) -> list[Window]:
     """Measure windows of every setting in turn; the first of each does not count.
 
-    Args:
-        ask_by: From a setting to a function that sends its requests; called again for each window.
-        level: The number of concurrent requests.
-        repeat: Windows of every setting that count.
-        prompts: At least one; in every repetition all settings begin with the same one.
-        runner: Event loop of the requests.
-        interleave: Order of measuring.
+    `ask_by` is called for each window, and returns a function that sends requests under a setting. In every
+    repetition all settings begin with the same prompt.
     """
 
     async def window(setting: str, turn: int) -> Window:
@@ -208,21 +189,21 @@ def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: W
     """Return the report; its data have the figures, and the windows without their single waits."""
     kept = [{k: v for k, v in asdict(each).items() if k not in ("gaps", "firsts_s")} for each in windows]
     report = Report("load", machine, plan, figures=figures, windows=kept)
-    report.introduction("Under load", _INTRODUCTION)
-    lengths = ", ".join(f"{level.measure_s:g} s at {level.concurrency}" for level in plan.levels)
-    report.text(f"{plan.repeat} windows of every setting at every level: {lengths}.")
-    report.goals(make_goals(figures))
     ratios = [(each.setting, each.concurrency, each.ratio.value) for each in figures]
     waits = [(f.setting, f.concurrency, 1e3 * f.inter_token.p95) for f in figures if f.inter_token]
+    charts = []
     for suffix, title, unit, points in (
         ("ratio", "Tokens per second", "divided by plain decoding's", ratios),
         ("inter-token", "From token to token", "95th percentile, ms", waits),
     ):
         lines = {name: [(x, y) for setting, x, y in points if setting == name] for name in SETTINGS}
         if all(lines.values()):
-            report.chart(suffix, line_chart(title, "concurrent requests", unit, lines, True), title)
-    for level in dict.fromkeys(each.concurrency for each in figures):
-        title = "One request at a time" if level == 1 else f"{level} concurrent requests"
-        rows = [each for each in figures if each.concurrency == level]
-        report.table(Table.of(title, FIGURES, rows), _SHOWN, title=True)
-    return report
+            charts.append((suffix, title, line_chart(title, "concurrent requests", unit, lines, True)))
+    levels = [
+        Table.of(title, FIGURES, [each for each in figures if each.concurrency == level])
+        for level in dict.fromkeys(each.concurrency for each in figures)
+        for title in ("One request at a time" if level == 1 else f"{level} concurrent requests",)
+    ]
+    return report.fill(
+        draft_length=DRAFT_LENGTH, targets=make_goals(figures), charts=charts, levels=levels, shown=_SHOWN
+    )

@@ -21,7 +21,7 @@ from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.report import Figure, Report, Row, Table, make_rows
 from benchmarks.harness.statistics import median_ratio
-from benchmarks.harness.system import METRICS, NO_COST, Service, running_services, simulated_flags
+from benchmarks.harness.system import METRICS, NO_COST, Service, running_services
 from fly.types import Mode
 
 LIMIT = 1.1
@@ -33,18 +33,6 @@ _SETTLE_S = 0.6
 _EXPORT_DELAY_MS = "200"
 """Export delay of spans, instead of the usual 5 s, so that each block pays for its own."""
 _WORDS, _PROMPT_TOKENS = range(16, 1024), 32
-_INTRODUCTION = f"""
-The figure is the CPU time of the router's process per emitted token, client streams included, by the kernel's
-clock of the process: all threads count, those of metrics and of the exporter too. There is one router per
-setting. All routers share one simulated target and one simulated drafter, whose forwards take no time. Blocks
-of the same requests go to one router after the other, in an order that rotates. A block ends when its metrics
-have been scraped and its spans have been exported (after 0.2 s here, instead of 5). The first block of each
-router does not count. Ratios are to *off* in the same repetition: their median, and its 95% interval over
-resamples of the repetitions. *off, once more* is a second router without telemetry, which shows the precision
-of the comparison. The goal is at most {LIMIT:g}x.
-
-In mode `plain` a round emits one token, so this mode is the most expensive case for telemetry per round.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +59,7 @@ Blocks = dict[str, dict[str, list[float]]]
 
 
 def settings(endpoint: str) -> dict[str, dict[str, Any]]:
-    """Return the telemetry section of each router; the first one is the baseline.
-
-    Args:
-        endpoint: Address of the collector.
-    """
+    """Return the telemetry section of each router, with the collector at `endpoint`; the first is off."""
     traced = {**METRICS, "otlp_endpoint": endpoint}
     return {
         OFF: {},
@@ -157,12 +141,10 @@ def _running() -> Iterator[tuple[dict[str, Service], _Collector]]:
     try:
         with running_services(OTEL_BSP_SCHEDULE_DELAY=_EXPORT_DELAY_MS, PYTHONHASHSEED="0") as services:
             model = {**NO_COST, "response_tokens": [100000, 100000]}
-            target = services.start("services.target", *simulated_flags(model))
-            drafter = services.start("services.drafter", *simulated_flags({**model, "agreement": 0.9}))
-            addresses = [target.address], [drafter.address]
+            replicas = services.start_replicas(model, agreement=0.9)
             yield (
                 {
-                    name: services.start(*services.router_command(*addresses, {"telemetry": section}))
+                    name: services.start(*services.router_command(*replicas, {"telemetry": section}))
                     for name, section in settings(endpoint).items()
                 },
                 collector,
@@ -186,23 +168,11 @@ FIGURES: tuple[Figure[tuple[str, str, Sequence[float], Sequence[float]]], ...] =
 
 
 def compare(blocks: Mapping[str, Sequence[float]], mode: str) -> list[Row]:
-    """Compare every setting with the baseline, block by block of the same repetition.
-
-    Args:
-        blocks: Microseconds per token by setting, the same number for each.
-        mode: Mode of the requests.
-    """
+    """Compare every setting with the baseline, block by block of the same repetition."""
     return make_rows(FIGURES, [(mode, name, own, blocks[OFF]) for name, own in blocks.items()])
 
 
 def make_report(machine: Machine, plan: Plan, costs: Sequence[Row], num_spans: int) -> Report:
     """Return the report."""
     report = Report("telemetry", machine, plan, spans=num_spans, costs=costs)
-    report.introduction("The cost of telemetry in a router", _INTRODUCTION)
-    report.text(
-        f"{plan.repeat} launches of all processes, {plan.blocks} blocks of each router in each,"
-        f" {plan.requests} requests per block, {plan.at_once} concurrent, {plan.new_tokens} tokens each."
-        f" The collector received {num_spans} spans."
-    )
-    report.table(Table.of("CPU time of the router", FIGURES, costs))
-    return report
+    return report.fill(limit=LIMIT, routers=Table.of("CPU time of the router", FIGURES, costs))

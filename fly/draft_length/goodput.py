@@ -32,10 +32,10 @@ class ExplorationBudget:
         self._rounds = 0
         return True
 
-    def record_round(self, round_s: float) -> None:
-        """Record an ordinary round: it earns time for exploring."""
-        self._rounds += 1
-        self._credit_s = max(self._credit_s, min(0.0, self._credit_s + _SHARE * round_s))
+    def record_rounds(self, number: int, round_s: float) -> None:
+        """Record ordinary rounds of the same duration: they earn time for exploring."""
+        self._rounds += number
+        self._credit_s = max(self._credit_s, min(0.0, self._credit_s + _SHARE * number * round_s))
 
     def record_exploration(self, spent_s: float, usual_s: float) -> None:
         """Record an explored round and charge the time that it lost.
@@ -106,14 +106,16 @@ class GoodputLength:
         self._is_first_round = False
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
+        num_steps = 1 if num_drafts else max(1, decided_length - start)
         if not num_drafts and self._missed_tokens is not None:
-            self._missed_tokens += 1
+            self._missed_tokens += num_steps
         self._pending.add(start, num_drafts)
         tokens = 0
         for length, accepted in self._pending.settle(decided_length, is_open):
             self._acceptance.observe(length, accepted, self._round_times.num_sequences)
             tokens += 1 + accepted
-        self._record_time(min(num_drafts, self._max_length), tokens, self._clock.now() - self._chosen_at)
+        spent_s = self._clock.now() - self._chosen_at
+        self._record_time(min(num_drafts, self._max_length), tokens, num_steps, spent_s / num_steps)
 
     def _best_length(self, goodputs: list[float]) -> int:
         """Return the best length if its gain justifies a change, else the present length."""
@@ -127,13 +129,16 @@ class GoodputLength:
         self._rounds_since_change = 0
         return best
 
-    def _record_time(self, num_drafts: int, tokens: int, round_s: float) -> None:
-        """Record the time of the round; a long prefix that the drafter computes is part of exploring."""
+    def _record_time(self, num_drafts: int, tokens: int, num_steps: int, round_s: float) -> None:
+        """Record the time of one of `num_steps` equal rounds.
+
+        A long prefix that the drafter computes is part of exploring.
+        """
         if self._is_exploring:
             spent_s = max(round_s, self._rounds_s[num_drafts])
             self._exploration.record_exploration(spent_s, usual_s=tokens * self._s_per_token)
             return
-        self._exploration.record_round(round_s)
+        self._exploration.record_rounds(num_steps, round_s)
         if num_drafts == self._length:
             self._round_times.record_round(num_drafts, self._rounds_s[num_drafts], round_s)
 

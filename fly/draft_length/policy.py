@@ -26,6 +26,9 @@ class DraftLength(Protocol):
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         """Record the end of a round after which the sequence continues.
 
+        In a round without drafts the target may have decoded several tokens; then `record_verification` gets
+        the mean step of one token.
+
         Args:
             start: Length of the sequence before the draft, in tokens, including provisional tokens.
             num_drafts: Draft tokens that were verified.

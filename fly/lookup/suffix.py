@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fly.lookup.budget import IndexShare
 from fly.lookup.ngram import NgramIndex, Proposal
 from fly.lookup.response_cache import END, ORDERS, ResponseCache
 from fly.sequence import common_length
@@ -34,8 +35,8 @@ class SaltedCache:
 class Snippets:
     """Snippets of other responses, as they were received."""
 
-    def __init__(self) -> None:
-        self._index = NgramIndex(ORDERS)
+    def __init__(self, share: IndexShare | None = None) -> None:
+        self._index = NgramIndex(ORDERS, share)
 
     def add(self, snippet: Iterable[int]) -> None:
         """Add a snippet, separated from the one before it."""
@@ -73,10 +74,12 @@ class SuffixProposer:
     and Bell, 1991).
     """
 
-    def __init__(self, others: NgramSource, rule: SuffixRule | None = None) -> None:
+    def __init__(
+        self, others: NgramSource, rule: SuffixRule | None = None, share: IndexShare | None = None
+    ) -> None:
         """Start with an empty sequence; `others` is the source of other responses."""
-        self._sequence = NgramIndex(_SEQUENCE_ORDERS)
-        self._dropped = NgramIndex(_SEQUENCE_ORDERS)
+        self._sequence = NgramIndex(_SEQUENCE_ORDERS, share)
+        self._dropped = NgramIndex(_SEQUENCE_ORDERS, share)
         self._others = others
         self._rule = rule or SuffixRule()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from rich import box
@@ -17,17 +17,26 @@ from fly.request import SpeculationParams
 from fly.response import Statistics
 from fly.types import Mode
 from flyserve.bench.progress import Advance, progress_bar
-from flyserve.bench.statistics import Interval, Timed, bootstrap, share, speed, tau, total
+from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 from flyserve.bench.tasks import Task, render
 from flyserve.client import Client
 
 
-class Solved(Timed, Protocol):
-    """A timed response that solves its task or does not."""
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One task under one setting.
 
-    @property
-    def is_solved(self) -> bool:
-        """True if the response ends with the right answer."""
+    Attributes:
+        problem: The task's id.
+        seconds: Time from the call to the whole response, as the client sees it.
+        is_solved: True if the response ends with the right answer.
+        statistics: Statistics as the server reports them.
+    """
+
+    problem: str
+    seconds: float
+    is_solved: bool
+    statistics: Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Summary:
     gained: int
 
 
-def summarize(setting: str, runs: Sequence[Solved], baseline: Sequence[Solved]) -> Summary:
+def summarize(setting: str, runs: Sequence[Measurement], baseline: Sequence[Measurement]) -> Summary:
     """Summarize one setting against the baseline: the same tasks in the same order, at least one."""
     emitted = total(runs, lambda s: s.emitted)
     pairs = list(zip(runs, baseline, strict=True))
@@ -83,7 +92,7 @@ def summarize(setting: str, runs: Sequence[Solved], baseline: Sequence[Solved]) 
     )
 
 
-def _speed_up(pairs: Sequence[tuple[Timed, Timed]]) -> float:
+def _speed_up(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
     return share(speed([run for run, _ in pairs]), speed([base for _, base in pairs]))
 
 
@@ -128,23 +137,6 @@ _MAX_NEW_TOKENS = 512
 _WARM_UPS = 2
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One task under one setting.
-
-    Attributes:
-        problem: The task's id.
-        seconds: Time from the call to the whole response, as the client sees it.
-        is_solved: True if the response ends with the right answer.
-        statistics: Statistics as the server reports them.
-    """
-
-    problem: str
-    seconds: float
-    is_solved: bool
-    statistics: Statistics
 
 
 def compare(client: Client, tasks: Sequence[Task], advance: Advance) -> dict[str, list[Measurement]]:

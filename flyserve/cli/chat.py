@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
@@ -26,22 +25,6 @@ _HELP = "/new starts a new conversation, /quit or Ctrl-D ends it, Ctrl-C stops a
 
 Ask = Callable[[tuple[int, ...]], Stream]
 """Streams the continuation of a prompt."""
-
-
-@dataclass(slots=True)
-class Conversation:
-    """Messages of a conversation.
-
-    Attributes:
-        system: First message, if it is not empty.
-        turns: Messages of user and assistant, alternating.
-    """
-
-    system: str = ""
-    turns: list[ChatMessage] = field(default_factory=list)
-
-    def messages(self) -> list[ChatMessage]:
-        return [*([ChatMessage("system", self.system)] if self.system else []), *self.turns]
 
 
 @grouped
@@ -68,29 +51,30 @@ def chat(
         is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
         if is_interactive:
             _greet(client)
-        conversation = Conversation(system)
+        opening = [ChatMessage("system", system)] if system else []
+        conversation = list(opening)
         for line in _typed() if is_interactive else _piped():
             if line == "/new":
-                conversation = Conversation(system)
+                conversation = list(opening)
                 continue
             _take_turn(client, ask, conversation, line, as_json, is_interactive)
 
 
 def _take_turn(
-    client: Client, ask: Ask, conversation: Conversation, line: str, as_json: bool, is_interactive: bool
+    client: Client, ask: Ask, conversation: list[ChatMessage], line: str, as_json: bool, is_interactive: bool
 ) -> None:
     """Send a line and show the answer; drop a turn that failed."""
-    conversation.turns.append(ChatMessage("user", line))
+    conversation.append(ChatMessage("user", line))
     try:
-        prompt = tuple(token.id for token in client.tokenize(conversation.messages()))
+        prompt = tuple(token.id for token in client.tokenize(conversation))
         answer = _show_answer(ask(prompt), as_json, is_interactive)
     except FlyServeError as error:
         if not is_interactive:
             raise
-        conversation.turns.pop()
+        conversation.pop()
         print_error(error, START_FIRST)
         return
-    conversation.turns.append(ChatMessage("assistant", answer))
+    conversation.append(ChatMessage("assistant", answer))
 
 
 def _show_answer(stream: Stream, as_json: bool, is_interactive: bool) -> str:

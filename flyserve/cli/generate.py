@@ -1,7 +1,6 @@
 """`flyserve generate`: one prompt, its response streamed with coloured verdicts."""
 
 import sys
-from enum import Enum
 from typing import Annotated
 
 import typer
@@ -19,14 +18,6 @@ flyserve generate "Once upon a time" --max-new-tokens 50
 cat question.txt | flyserve generate - --mode exact --temperature 0.7 --seed 1
 
 flyserve generate "Hello" --json | jq .choices[0].statistics.tau"""
-
-
-class OutputFormat(Enum):
-    """Format of a printed response."""
-
-    TEXT = "text"
-    JSON = "json"
-    LINES = "lines"
 
 
 @grouped
@@ -53,23 +44,17 @@ def generate(
     On a terminal each token is coloured by its verdict; in a pipe, or with NO_COLOR set, only the text goes
     to standard output. Warnings and a line of statistics go to standard error.
     """
-    form = _form(as_json, as_lines, logprobs)
+    if as_json and as_lines:
+        raise typer.BadParameter("excludes --json", param_hint="--json-lines")
+    if logprobs is not None and not (as_json or as_lines):
+        raise typer.BadParameter("needs --json or --json-lines", param_hint="--logprobs")
     text = sys.stdin.read() if prompt == "-" else prompt
     with reported_errors(START_FIRST), connection.client() as client:
         request = (text, max_new_tokens, sampling, speculation)
         options = RequestOptions(stop=stop or (), n=n, logprobs=logprobs)
-        if form is OutputFormat.JSON or (form is OutputFormat.TEXT and n > 1):
+        if as_json or (n > 1 and not as_lines):
             response = client.generate(*request, timeout_s=connection.timeout_s, **options)
-            (print_json if form is OutputFormat.JSON else show_choices)(response)
+            (print_json if as_json else show_choices)(response)
             return
         with client.stream(*request, timeout_s=connection.timeout_s, **options) as stream:
-            (print_json_lines if form is OutputFormat.LINES else show)(stream)
-
-
-def _form(as_json: bool, as_lines: bool, logprobs: int | None) -> OutputFormat:
-    if as_json and as_lines:
-        raise typer.BadParameter("excludes --json", param_hint="--json-lines")
-    form = OutputFormat.JSON if as_json else OutputFormat.LINES if as_lines else OutputFormat.TEXT
-    if logprobs is not None and form is OutputFormat.TEXT:
-        raise typer.BadParameter("needs --json or --json-lines", param_hint="--logprobs")
-    return form
+            (print_json_lines if as_lines else show)(stream)

@@ -32,12 +32,7 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Answer of a deployment at one moment.
-
-    Attributes:
-        deployment: Models, defaults and limits, as the public service returns them.
-        answered_in_s: Time until the answer arrived.
-    """
+    """Answer of a deployment, and the time until it arrived."""
 
     deployment: DeploymentInfo
     answered_in_s: float

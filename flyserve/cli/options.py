@@ -15,11 +15,11 @@ from flyserve.cli.terminal import DEFAULT_ADDRESS
 from flyserve.client import Client
 from flyserve.connection import Tls, TlsOption
 
-_CONNECTION = "Connection"
 _LARGEST_SEED = 2**64 - 1
 
 _sampling = partial(typer.Option, rich_help_panel="Sampling")
 _speculation = partial(typer.Option, rich_help_panel="Speculation")
+_connection = partial(typer.Option, rich_help_panel="Connection")
 
 
 def _draft_length(text: str) -> DraftLength:
@@ -67,37 +67,23 @@ class ConnectionOptions:
 
     address: Annotated[
         list[str] | None,
-        typer.Option(
+        _connection(
             envvar="FLYSERVE_ADDRESS",
             help="host:port of a router; may repeat: the next one is tried if one does not answer.",
             show_default=DEFAULT_ADDRESS,
-            rich_help_panel=_CONNECTION,
         ),
     ] = None
     timeout_s: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Seconds until the call is cancelled.", rich_help_panel=_CONNECTION),
+        float | None, _connection(min=0.001, help="Seconds until the call is cancelled.")
     ] = None
-    retries: Annotated[
-        int, typer.Option(min=0, help="Retries if a router does not answer.", rich_help_panel=_CONNECTION)
-    ] = 3
+    retries: Annotated[int, _connection(min=0, help="Retries if a router does not answer.")] = 3
     token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="FLYSERVE_TOKEN", help="API token; prefer the variable.", rich_help_panel=_CONNECTION
-        ),
+        str | None, _connection(envvar="FLYSERVE_TOKEN", help="API token; prefer the variable.")
     ] = None
-    tls: Annotated[bool, typer.Option("--tls", help="Encrypt.", rich_help_panel=_CONNECTION)] = False
-    tls_root: Annotated[
-        Path | None,
-        typer.Option(help="Encrypt, and trust these certificates (PEM).", rich_help_panel=_CONNECTION),
-    ] = None
-    tls_certificate: Annotated[
-        Path | None, typer.Option(help="Certificate of the client (PEM).", rich_help_panel=_CONNECTION)
-    ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option(help="Key of the client's certificate (PEM).", rich_help_panel=_CONNECTION)
-    ] = None
+    tls: Annotated[bool, _connection("--tls", help="Encrypt.")] = False
+    tls_root: Annotated[Path | None, _connection(help="Encrypt, and trust these certificates (PEM).")] = None
+    tls_certificate: Annotated[Path | None, _connection(help="Certificate of the client (PEM).")] = None
+    tls_key: Annotated[Path | None, _connection(help="Key of the client's certificate (PEM).")] = None
 
     def client(self) -> Client:
         """Return a client, which the caller closes; raises the ConfigErrors of `Client`."""

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fly.messages import Load, Role
@@ -47,17 +47,20 @@ class DemandHistory:
     Attributes:
         replicas: The desired number of replicas.
         since: Clock reading of the first sample.
-        latest: The latest sample, of serving replicas.
-        lows: Samples within the upscale delay that no later sample is as low as; the first is the lowest.
+        lows: Samples within the upscale delay, of serving replicas, that no later sample is as low as; the
+            first is the lowest, the last the latest sample.
         peaks: Samples within the downscale delay, draining replicas included, that no later sample is as high
             as; the first is the highest.
     """
 
     replicas: int
     since: float
-    latest: DemandSample
     lows: tuple[DemandSample, ...] = ()
     peaks: tuple[DemandSample, ...] = ()
+
+    @property
+    def latest(self) -> DemandSample:
+        return self.lows[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +100,13 @@ def decide(
     if demand is None:
         return None, replicas
     if history is None or history.replicas != replicas or now - history.latest.at > _LONGEST_GAP_S:
-        history = DemandHistory(replicas, since=now, latest=DemandSample(now, demand.serving))
+        history = DemandHistory(replicas, since=now)
     low = DemandSample(now, demand.serving)
     peak = DemandSample(now, demand.serving + demand.draining)
     lows = [sample for sample in history.lows if sample.demand < low.demand]
     peaks = [sample for sample in history.peaks if sample.demand > peak.demand]
-    updated = DemandHistory(
-        replicas=replicas,
-        since=history.since,
-        latest=low,
+    updated = replace(
+        history,
         lows=_within(lows, low, settings.upscale_delay_s),
         peaks=_within(peaks, peak, settings.downscale_delay_s),
     )
@@ -182,11 +183,16 @@ class Autoscaler:
     def __init__(self) -> None:
         self._histories: dict[Role, DemandHistory | None] = {}
 
-    def update(self, deployment: Deployment, instances: Collection[Instance], now: float) -> dict[Role, int]:
-        """Record the present demand; return the new number of replicas of each tier that must change."""
+    def update(
+        self, deployment: Deployment, instances: Collection[Instance], waiting: int, now: float
+    ) -> dict[Role, int]:
+        """Record the present demand; return the new number of replicas of each tier that must change.
+
+        `waiting` is the number of sequences that wait in routers: each needs a place in every tier.
+        """
         changed = {}
         for role, (tier, settings) in autoscaled(deployment).items():
-            demand = tier_demand([i for i in instances if i.role is role], tier.max_sequences)
+            demand = tier_demand([i for i in instances if i.role is role], tier.max_sequences, waiting)
             before = self._histories.get(role)
             self._histories[role], number = decide(before, demand, tier.replicas, settings, now)
             if number != tier.replicas:
@@ -197,37 +203,27 @@ class Autoscaler:
     def status(self, deployment: Deployment) -> dict[Role, AutoscalingStatus]:
         """Return the status by tier, as of the latest update."""
         return {
-            role: AutoscalingStatus(
-                min=settings.min,
-                max=settings.max,
-                reason=explain(self._histories.get(role), settings),
-            )
+            role: AutoscalingStatus(settings.min, settings.max, explain(self._histories.get(role), settings))
             for role, (_, settings) in autoscaled(deployment).items()
         }
 
 
-def tier_demand(instances: Iterable[Instance], max_sequences: int) -> Demand | None:
+def tier_demand(instances: Collection[Instance], max_sequences: int, waiting: int = 0) -> Demand | None:
     """Return the load of a tier's replicas; None while none of them serves, or one has not reported yet.
 
-    Instances that are starting or do not answer count as empty; a replica can hold `max_sequences`.
+    Instances that are starting or do not answer count as empty; a replica can hold `max_sequences`. The
+    serving ones must take the `waiting` sequences of routers as well.
     """
-    by_phase = {phase: [i.load for i in instances if i.phase is phase] for phase in _LOADED_PHASES}
-    serving, draining = by_phase[Phase.READY], by_phase[Phase.DRAINING]
+    serving = [i.load for i in instances if i.phase is Phase.READY]
+    draining = [i.load for i in instances if i.phase is Phase.DRAINING]
     if not serving or not all(load.kv_capacity for load in serving):
         return None
-    return Demand(_load(serving, max_sequences), _load(draining, max_sequences))
+    return Demand(_load(serving, max_sequences, waiting), _load(draining, max_sequences))
 
 
-_LOADED_PHASES = (Phase.READY, Phase.DRAINING)
-
-
-def _load(loads: Sequence[Load], max_sequences: int) -> float:
-    """Return a load in replicas; a queued sequence is assumed to need as much KV memory as an open one."""
-    sequences = sum(load.sequences + load.queued for load in loads) / max_sequences
-    return max(sequences, sum(map(_kv_share, loads)))
-
-
-def _kv_share(load: Load) -> float:
-    if not load.kv_capacity:
-        return 0.0
-    return load.kv_used / load.kv_capacity * (1 + load.queued / max(1, load.sequences))
+def _load(loads: Sequence[Load], max_sequences: int, waiting: int = 0) -> float:
+    """Return a load in replicas; a waiting sequence is assumed to need as much KV memory as an open one."""
+    opened = sum(load.sequences for load in loads)
+    waiting += sum(load.queued for load in loads)
+    kv_held = sum(load.kv_used / load.kv_capacity for load in loads if load.kv_capacity)
+    return max((opened + waiting) / max_sequences, kv_held * (1 + waiting / max(1, opened)))

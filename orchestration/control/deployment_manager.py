@@ -12,7 +12,8 @@ from fly.messages import Role
 from orchestration.control import status
 from orchestration.control.autoscaler import Autoscaler
 from orchestration.control.cluster_state import ClusterState
-from orchestration.control.executor import Executor, Fleet
+from orchestration.control.executor import Executor
+from orchestration.control.fleet import Fleet
 from orchestration.control.instances import Instance, Phase
 from orchestration.control.placement import NodeList, choose_members, choose_node
 from orchestration.control.reconciler import Start, apply, decide
@@ -48,7 +49,7 @@ class DeploymentManager:
     ) -> None:
         """Start nothing yet; without an `identity`, calls to instances are in plaintext."""
         self.name = name
-        self.registry = Registry()
+        self.registry = Registry(clock=clock)
         self._fleet, self._clock, self._actors, self._identity = fleet, clock, actors, identity
         self._store = StateStore(storage)
         self._state = PersistedState()
@@ -69,7 +70,7 @@ class DeploymentManager:
         histories = {name: replace(history, retry_at=now) for name, history in state.histories.items()}
         self._cluster = ClusterState(instances, histories)
         self._state = replace(state, starts=state.starts + 1)
-        self.registry = Registry(state.snapshot)
+        self.registry = Registry(state.snapshot, self._clock)
         self.registry.publish(self._cluster.endpoints())
         return self._state
 
@@ -82,12 +83,7 @@ class DeploymentManager:
             )
         self._state = replace(self._state, registry=registry)
         self._executor = Executor(
-            fleet=self._fleet,
-            cluster=self._cluster,
-            clock=self._clock,
-            wake=self._wake.set,
-            registry=registry,
-            identity=self._identity,
+            self._fleet, self._cluster, self._clock, self._wake.set, registry, self._identity
         )
         await self._executor.adopt()
         self._loop = asyncio.create_task(self._run(), name="reconcile")
@@ -171,12 +167,13 @@ class DeploymentManager:
         desired, names = self._desired(), {node.id: node.name for node in self._nodes.nodes}
         deployment = self._state.deployment
         scaled = {} if deployment is None else self._autoscaler.status(deployment)
+        rows = status.replicas(desired, self._cluster, self._clock.now(), names)
         return status.DeploymentStatus(
             name=self.name,
             registry=self._state.registry,
             controller_starts=self._state.starts,
-            tiers=status.tiers(desired, self._cluster, scaled),
-            replicas=status.replicas(desired, self._cluster, self._clock.now(), names),
+            tiers=status.tiers(desired, rows, scaled),
+            replicas=rows,
             notes=tuple(self._notes.values()),
         )
 
@@ -216,7 +213,8 @@ class DeploymentManager:
     def _autoscale(self, now: float) -> None:
         deployment = self._state.deployment
         if deployment is not None and not self._state.is_ending:
-            numbers = self._autoscaler.update(deployment, self._cluster.instances.values(), now)
+            instances, waiting = self._cluster.instances.values(), self.registry.waiting()
+            numbers = self._autoscaler.update(deployment, instances, waiting, now)
             if numbers:
                 self._set_desired(with_replicas(deployment, numbers), self._state.source)
 

@@ -2,14 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import NoReturn
 
 from fly.clock import Clock
 from fly.errors import describe
+from fly.messages import Load
 from orchestration.control.cluster_state import ClusterState
-from orchestration.control.instances import Instance, InstanceKey, Node, Phase
-from orchestration.control.supervisor import InstanceHandle, Recorder, supervise
+from orchestration.control.fleet import (
+    Fleet,
+    InstanceHandle,
+    InstanceLost,
+    InstanceRejected,
+    InstanceUnavailable,
+)
+from orchestration.control.instances import Instance, InstanceKey, Phase
+from orchestration.control.load_stream import load_stream
 from services.common.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -17,25 +26,7 @@ logger = logging.getLogger(__name__)
 _SETTLE_S = 1.0
 """Time for the routers to receive that a replica is draining, before it rejects new sequences."""
 _FAULT_RETRY_S = 1.0
-
-
-class Fleet(Protocol):
-    """The nodes and the instances that run on them."""
-
-    async def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that are up."""
-
-    async def start(self, instance: Instance, registry: str) -> InstanceHandle:
-        """Start an instance on its node if that has room, else on any node, now or as soon as one has room.
-
-        `registry` is host:port of the registry, reachable from every node.
-        """
-
-    async def adopt(self, instance: Instance) -> InstanceHandle | None:
-        """Return the handle of an instance that was started before; None if it has ended."""
-
-    async def stop_orphans(self, known: Collection[InstanceKey]) -> None:
-        """Stop every instance of this deployment that is not in `known`."""
+_POLL_S = 0.1
 
 
 class Executor:
@@ -56,7 +47,7 @@ class Executor:
         """
         self._fleet, self._cluster, self._clock = fleet, cluster, clock
         self._wake, self._registry, self._identity = wake, registry, identity
-        self._handles: dict[InstanceKey, asyncio.Task[InstanceHandle]] = {}
+        self._handles: dict[InstanceKey, asyncio.Future[InstanceHandle]] = {}
         self._supervisors: dict[InstanceKey, asyncio.Task[None]] = {}
         self._drains: dict[InstanceKey, asyncio.Task[None]] = {}
         self._stops: set[asyncio.Task[None]] = set()
@@ -72,7 +63,8 @@ class Executor:
         for key, instance in list(self._cluster.instances.items()):
             handle = await self._fleet.adopt(instance)
             if handle is not None:
-                self._handles[key] = asyncio.create_task(_completed(handle))
+                self._handles[key] = asyncio.get_running_loop().create_future()
+                self._handles[key].set_result(handle)
                 self._supervise_in_task(key)
             elif instance.phase is not Phase.STARTING:
                 fault = "it ended while no controller was running"
@@ -100,7 +92,6 @@ class Executor:
 
     async def _supervise(self, key: InstanceKey) -> None:
         instance = self._cluster.instances[key]
-        recorder = Recorder(key, self._cluster, self._clock, self._wake)
         while True:
             try:
                 if key not in self._handles:
@@ -108,7 +99,13 @@ class Executor:
                     self._handles[key] = asyncio.create_task(start, name=f"start {key}")
                 # NOTE: shielded: without its handle, an instance that has begun to start cannot be stopped.
                 handle = await asyncio.shield(self._handles[key])
-                await supervise(handle, instance.role, recorder, instance.address, self._identity)
+                await self._observe(instance, handle)
+            except InstanceLost as loss:
+                logger.warning("%s is lost: %s", key, loss)
+                is_rejection = isinstance(loss, InstanceRejected)
+                self._cluster.mark_lost(key, str(loss), self._clock.now(), is_rejection)
+                self._wake()
+                return
             except Exception as error:
                 # NOTE: a fault in a library must not leave an instance unsupervised.
                 logger.exception("supervising %s failed", key)
@@ -116,8 +113,35 @@ class Executor:
                 if self._handles[key].exception() is not None:
                     del self._handles[key]
                 await asyncio.sleep(_FAULT_RETRY_S)
-            else:
-                return
+
+    async def _observe(self, instance: Instance, handle: InstanceHandle) -> NoReturn:
+        """Record the node, the health and the load of an instance, at `instance.address` if already known.
+
+        Raises:
+            InstanceLost: It has ended or cannot be started.
+        """
+        key, address = instance.key, instance.address
+        while True:
+            if address:
+                async with aclosing(load_stream(instance.role, address, self._identity)) as loads:
+                    async for load in loads:
+                        self._record_load(key, address, load)
+                self._cluster.mark_unreachable(key, self._clock.now())
+                self._wake()
+                await asyncio.sleep(_POLL_S)
+            try:
+                self._cluster.record(key, node=await handle.node(), waiting_for="")
+                address = await handle.address()
+            except InstanceUnavailable as unavailable:
+                self._cluster.record(key, waiting_for=str(unavailable))
+                await asyncio.sleep(_POLL_S)
+
+    def _record_load(self, key: InstanceKey, address: str, load: Load) -> None:
+        before = self._cluster.instances.get(key)
+        self._cluster.mark_ready(key, address, self._clock.now())
+        self._cluster.record(key, load=load)
+        if before is not None and before.phase is not Phase.READY:
+            self._wake()
 
     async def _drain(self, key: InstanceKey, drain_s: float) -> None:
         if key in self._handles:
@@ -141,10 +165,6 @@ class Executor:
             task.add_done_callback(lambda task: self._wake())
 
 
-async def _completed(handle: InstanceHandle) -> InstanceHandle:
-    return handle
-
-
-async def _stop_started(start: "asyncio.Task[InstanceHandle]") -> None:
+async def _stop_started(start: "asyncio.Future[InstanceHandle]") -> None:
     """Stop an instance that was started or is being started."""
     await (await start).stop()

@@ -95,15 +95,9 @@ class Node:
     Attributes:
         id: Ray's node id.
         name: Name to show to people.
-        num_cpus: Total logical CPUs.
-        others: Total amounts of its other resources: GPUs, and resources that mark the node.
+        resources: Total amounts by Ray's names: CPU, GPU, and resources that mark the node.
     """
 
     id: str
     name: str
-    num_cpus: float
-    others: Mapping[str, float] = field(default_factory=dict)
-
-    def amount(self, resource: str) -> float:
-        """Return the total amount of a resource, given Ray's name for it."""
-        return self.num_cpus if resource == "CPU" else self.others.get(resource, 0.0)
+    resources: Mapping[str, float]

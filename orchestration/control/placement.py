@@ -50,7 +50,7 @@ def choose_node(
 
     def free(node: Node, resource: str) -> float:
         taken = (i.spec.resources.get(resource, 0.0) * i.spec.shards for i in placed if i.node == node.id)
-        return node.amount(resource) - sum(taken)
+        return node.resources.get(resource, 0.0) - sum(taken)
 
     def has_room(node: Node) -> bool:
         return all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items())
@@ -69,11 +69,11 @@ def shortage(spec: ReplicaSpec, nodes: Sequence[Node]) -> str:
         asked += f" and {spec.num_gpus:g} GPUs"
     if spec.shards > 1:
         asked = f"{spec.shards} shards of {asked}"
-    marked = [node for node in nodes if spec.node_resource is None or node.amount(spec.node_resource)]
+    marked = [node for node in nodes if spec.node_resource is None or spec.node_resource in node.resources]
     if nodes and not marked:
         return f"no node is marked {spec.node_resource}"
     for resource, words in (("CPU", ""), ("GPU", " GPUs")):
-        largest = max((node.amount(resource) for node in marked), default=0.0)
+        largest = max((node.resources.get(resource, 0.0) for node in marked), default=0.0)
         if largest < spec.resources.get(resource, 0.0) * spec.shards:
             return f"no node is large enough for {asked}: the largest has {largest:g}{words}"
     return f"no node has room for {asked} at present"

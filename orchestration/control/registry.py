@@ -1,55 +1,75 @@
-"""The registry: list the endpoints of usable replicas and stream every change to its watchers."""
+"""The registry: stream the endpoints of usable replicas to watchers; collect the loads of routers."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
 
+from fly.clock import Clock, SystemClock
 from fly.messages import Endpoint, Snapshot
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
 from protos.wire.streams import snapshot_to_wire
 from services.common.host import Service
 
+_REPORT_TTL_S = 5.0
+"""Time after which a report of a router is out of date: the router is gone, or its connection is."""
+
 
 class Registry:
-    """The current endpoints and their watchers; for one event loop."""
+    """The current endpoints, and the sequences that wait in routers; for one event loop."""
 
-    def __init__(self, generation: int = 0) -> None:
+    def __init__(self, generation: int = 0, clock: Clock | None = None) -> None:
         """Start with no endpoints; the first snapshot has the generation after `generation`."""
         self.snapshot = Snapshot(generation)
-        self._watchers: set[asyncio.Queue[Snapshot | None]] = set()
+        self._clock = clock or SystemClock()
+        self._changed = asyncio.Event()
+        self._num_closings = 0
+        self._reports: dict[str, tuple[int, float]] = {}
 
     def publish(self, endpoints: tuple[Endpoint, ...]) -> bool:
         """Send these endpoints to all watchers; return False if they are unchanged."""
         if endpoints == self.snapshot.endpoints:
             return False
         self.snapshot = Snapshot(self.snapshot.generation + 1, endpoints)
-        for queue in self._watchers:
-            queue.put_nowait(self.snapshot)
+        self._wake()
         return True
 
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[asyncio.Queue[Snapshot | None]]:
-        """Yield a queue of the current snapshot and every later one; None when the registry closes."""
-        queue: asyncio.Queue[Snapshot | None] = asyncio.Queue()
-        queue.put_nowait(self.snapshot)
-        self._watchers.add(queue)
-        try:
-            yield queue
-        finally:
-            self._watchers.discard(queue)
+    async def watch(self) -> AsyncIterator[Snapshot]:
+        """Yield the current snapshot, then the latest one after every change, until the registry closes."""
+        seen: Snapshot | None = None
+        num_closings = self._num_closings
+        while num_closings == self._num_closings:
+            if seen is not self.snapshot:
+                seen = self.snapshot
+                yield seen
+            else:
+                await self._changed.wait()
 
-    def close(self) -> None:
-        """End every watch."""
-        for queue in self._watchers:
-            queue.put_nowait(None)
+    def report(self, router: str, waiting: int) -> None:
+        """Record the number of sequences that wait in a router's queue."""
+        self._reports[router] = waiting, self._clock.now() + _REPORT_TTL_S
+
+    def waiting(self) -> int:
+        """Return the number of sequences that wait in routers, by reports that are not out of date."""
+        now = self._clock.now()
+        self._reports = {router: report for router, report in self._reports.items() if report[1] > now}
+        return sum(waiting for waiting, _ in self._reports.values())
+
+    async def close(self) -> None:
+        """End every watch; later ones may begin, if the registry is served again."""
+        self._num_closings += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class RegistryService(RegistryServicer):
-    """The gRPC methods `List` and `Watch` of a registry."""
+    """The gRPC methods of a registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -63,20 +83,19 @@ class RegistryService(RegistryServicer):
     async def Watch(
         self, request: registry_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[registry_pb2.WatchResponse]:
-        """Stream the current snapshot, then every later one, until the registry closes."""
-        with self._registry.watch() as snapshots:
-            while (snapshot := await snapshots.get()) is not None:
-                yield registry_pb2.WatchResponse(snapshot=snapshot_to_wire(snapshot))
+        """Stream the current snapshot, then the latest one after every change."""
+        async for snapshot in self._registry.watch():
+            yield registry_pb2.WatchResponse(snapshot=snapshot_to_wire(snapshot))
+
+    async def Report(
+        self, request: registry_pb2.ReportRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> registry_pb2.ReportResponse:
+        """Record the load of a router."""
+        self._registry.report(request.router, request.waiting)
+        return registry_pb2.ReportResponse()
 
 
 def registry_service(registry: Registry) -> Service:
     """Return the registry as a service of a host."""
-
-    async def close() -> None:
-        registry.close()
-
-    return Service(
-        name="flyserve.v1.Registry",
-        register=lambda server: add_RegistryServicer_to_server(RegistryService(registry), server),
-        close=close,
-    )
+    register = partial(add_RegistryServicer_to_server, RegistryService(registry))
+    return Service("flyserve.v1.Registry", register, registry.close)

@@ -1,6 +1,6 @@
 """The status of a deployment as shown to people: every replica's state, last fault and remedy. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -87,107 +87,79 @@ class DeploymentStatus:
 
 
 def tiers(
-    desired: Sequence[ReplicaSpec], cluster: ClusterState, autoscaling: Mapping[Role, AutoscalingStatus]
+    desired: Sequence[ReplicaSpec],
+    rows: Sequence[ReplicaStatus],
+    autoscaling: Mapping[Role, AutoscalingStatus],
 ) -> tuple[TierStatus, ...]:
-    """Return the status of every tier that is desired or still runs."""
-    wanted = {spec.replica: spec for spec in desired}
-    present = {spec.role for spec in desired} | {i.role for i in cluster.instances.values()}
-
-    def status(role: Role) -> TierStatus:
-        own = [i for i in cluster.instances.values() if i.role is role and i.phase is not Phase.DRAINING]
-        current = [i for i in own if _is_current(i, wanted)]
-        ready = sum(i.phase is Phase.READY for i in current)
-        number = sum(spec.role is role for spec in desired)
-        return TierStatus(
+    """Return the status of every tier that is desired or still runs, given that of its replicas."""
+    return tuple(
+        TierStatus(
             role=role,
-            desired=number,
-            ready=ready,
-            outdated=len(own) - len(current),
+            desired=sum(spec.role is role for spec in desired),
+            ready=sum(row.state is ReplicaState.READY and row.is_current for row in own),
+            outdated=sum(row.state is not ReplicaState.DRAINING and not row.is_current for row in own),
             autoscaling=autoscaling.get(role),
         )
-
-    return tuple(status(role) for role in Role if role in present)
+        for role in Role
+        if (own := [row for row in rows if row.role is role])
+    )
 
 
 def replicas(
     desired: Sequence[ReplicaSpec], cluster: ClusterState, now: float, nodes: Mapping[str, str]
 ) -> tuple[ReplicaStatus, ...]:
     """Return the status of every replica that is desired or still runs; `nodes` maps node ids to names."""
-    wanted = {spec.replica: spec for spec in desired}
-    rows = [
-        _with_instance(instance, cluster.history(key.replica), now, nodes, _is_current(instance, wanted))
-        for key, instance in cluster.instances.items()
-    ]
     started = {key.replica for key in cluster.instances}
-    rows += [
-        _without_instance(spec, cluster.history(spec.replica), now)
+    # A replica between two starts, or before the first, is shown as an instance that is just starting.
+    missing = [
+        Instance(spec, cluster.history(spec.replica).generation, since=now)
         for spec in desired
         if spec.replica not in started
     ]
+
+    def status(instance: Instance) -> ReplicaStatus:
+        state, detail = _state(instance, cluster.history(instance.key.replica), now)
+        return ReplicaStatus(
+            role=instance.role,
+            replica=instance.key.replica,
+            state=state,
+            address=instance.address if instance.is_listed else "",
+            generation=instance.generation,
+            detail=detail,
+            remedy=_remedy(state, instance.spec),
+            node=nodes.get(instance.node, instance.node),
+            load=instance.load,
+            since_s=now - instance.since,
+            is_current=instance.spec in desired and not instance.is_marked_for_replacement,
+        )
+
     order = list(Role)
+    rows = map(status, (*cluster.instances.values(), *missing))
     return tuple(sorted(rows, key=lambda row: (order.index(row.role), row.replica, row.generation)))
 
 
-def _with_instance(
-    instance: Instance, history: ReplicaHistory, now: float, nodes: Mapping[str, str], is_current: bool
-) -> ReplicaStatus:
-    state, detail = _state(instance, history)
-    return ReplicaStatus(
-        role=instance.role,
-        replica=instance.key.replica,
-        state=state,
-        address=instance.address if instance.is_listed else "",
-        generation=instance.generation,
-        detail=detail,
-        remedy=_remedy(state, instance.spec),
-        node=nodes.get(instance.node, instance.node),
-        load=instance.load,
-        since_s=now - instance.since,
-        is_current=is_current,
-    )
-
-
-def _without_instance(spec: ReplicaSpec, history: ReplicaHistory, now: float) -> ReplicaStatus:
-    """Return the status of a replica without an instance: between two starts, or before the first."""
-    state = ReplicaState.STARTING
-    if history.fault:
-        state = ReplicaState.FAILED if history.is_rejection else ReplicaState.RESTARTING
-    detail = history.fault
-    if detail and (wait_s := history.retry_at - now) > 1:
-        detail += f" (retried in {wait_s:.0f} s)"
-    return ReplicaStatus(
-        role=spec.role,
-        replica=spec.replica,
-        state=state,
-        generation=history.generation,
-        detail=detail,
-        remedy=_remedy(state, spec),
-    )
-
-
-def _state(instance: Instance, history: ReplicaHistory) -> tuple[ReplicaState, str]:
+def _state(instance: Instance, history: ReplicaHistory, now: float) -> tuple[ReplicaState, str]:
     """Return an instance's state and its detail."""
-    if instance.phase is Phase.STARTING:
-        if instance.waiting_for:
-            return ReplicaState.PENDING, instance.waiting_for
-        if history.fault:
-            return (ReplicaState.FAILED if history.is_rejection else ReplicaState.RESTARTING), history.fault
-        return ReplicaState.STARTING, ""
     if instance.phase is Phase.LOST:
         return ReplicaState.RESTARTING, history.fault
-    return ReplicaState(instance.phase.value), ""
-
-
-def _is_current(instance: Instance, wanted: Mapping[str, ReplicaSpec]) -> bool:
-    return wanted.get(instance.key.replica) == instance.spec and not instance.is_marked_for_replacement
+    if instance.phase is not Phase.STARTING:
+        return ReplicaState(instance.phase.value), ""
+    if instance.waiting_for:
+        return ReplicaState.PENDING, instance.waiting_for
+    if not history.fault:
+        return ReplicaState.STARTING, ""
+    wait_s = history.retry_at - now
+    detail = f"{history.fault} (retried in {wait_s:.0f} s)" if wait_s > 1 else history.fault
+    return ReplicaState.FAILED if history.is_rejection else ReplicaState.RESTARTING, detail
 
 
 def _remedy(state: ReplicaState, spec: ReplicaSpec) -> str:
     tier = spec.role.value
     match state:
         case ReplicaState.PENDING:
+            keys = f"{tier}.threads or {tier}.shards" if spec.shards > 1 else f"{tier}.threads"
             return (
-                f"add a node with {spec.total_cpus:g} free CPUs, lower {' or '.join(_size_keys(spec))},"
+                f"add a node with {spec.total_cpus:g} free CPUs, lower {keys},"
                 f" or scale: flyserve scale {tier}=N; to replace without room for both: rollout.surge: 0"
             )
         case ReplicaState.FAILED:
@@ -199,9 +171,3 @@ def _remedy(state: ReplicaState, spec: ReplicaSpec) -> str:
             return f"if this repeats, see Ray's logs on its node: worker-*.err of {tier}'s actor"
         case _:
             return ""
-
-
-def _size_keys(spec: ReplicaSpec) -> Iterator[str]:
-    yield f"{spec.role.value}.threads"
-    if spec.shards > 1:
-        yield f"{spec.role.value}.shards"

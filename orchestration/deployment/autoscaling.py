@@ -9,7 +9,8 @@ class Autoscaling(Config):
     """Limits and delays with which the number of a tier's replicas follows its load.
 
     The load of a replica is the share of its `max_sequences` that are open or queued, or the share of its KV
-    cache that these take, whichever is higher.
+    cache that these take, whichever is higher. Sequences that wait in routers are added to the load of the
+    tier.
     """
 
     min: int = Field(1, ge=1, le=1024)

@@ -6,10 +6,10 @@ from enum import StrEnum
 from typing import Any
 
 from fly.errors import ConfigError
+from fly.messages import Role
 from orchestration.deployment.file import Deployment
 from services.common.token_map import token_map_hash
 
-_TIERS = ("target", "drafter", "sub_drafter")
 _ROUTER_KEYS = ("security.auth_tokens_file", "security.health_port", "security.tls.client_certificates")
 
 
@@ -83,7 +83,7 @@ def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any
 
 def _effect(key: str, old: Any, new: Any) -> Effect:
     section, _, rest = key.partition(".")
-    if section in _TIERS:
+    if section in set(Role):
         if not rest:
             return Effect.STARTS if old is None else Effect.ENDS
         if rest.partition(".")[0] == "autoscaling":

@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fly.messages import Role
@@ -91,13 +92,20 @@ def plan(
     The model folders must be absolute. `members` has as many names as the deployment has replicas; absent,
     they are numbered from 0. Drafters find their sub-drafters at `registry`, host:port.
     """
-    names = members or first_members(deployment)
-    sub_drafters = _sub_drafters(deployment, actors[Role.SUB_DRAFTER], names)
-    targets = _targets(deployment, actors[Role.TARGET], names)
-    other_cpus = total_cpus((*sub_drafters, *targets)) + _ROUTER_CPUS
-    drafters = _drafters(
-        deployment, actors[Role.DRAFTER], names, registry if sub_drafters else None, other_cpus
-    )
+    replicas = partial(_replicas, deployment, members or first_members(deployment))
+    target, drafter = deployment.target, deployment.drafter
+    config = _model_config(target, TargetSection)
+    targets = replicas(Role.TARGET, actors[Role.TARGET], target.threads, config, target.shards)
+    if drafter is None:
+        return targets
+    sub_drafters: tuple[ReplicaSpec, ...] = ()
+    config = _model_config(drafter, DrafterSection)
+    if (tier := deployment.sub_drafter) is not None and tier.engine != "none":
+        sub_drafters = replicas(Role.SUB_DRAFTER, *_sub_drafter(tier, actors[Role.SUB_DRAFTER]))
+        config["registry"] = registry
+    drafters = replicas(Role.DRAFTER, actors[Role.DRAFTER], drafter.threads, config)
+    cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}
+    drafters = tuple(replace(spec, hints={**spec.hints, **cpus}) for spec in drafters)
     return (*sub_drafters, *drafters, *targets)
 
 
@@ -151,45 +159,13 @@ def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     return sum(spec.total_cpus for spec in specs)
 
 
-def _targets(deployment: Deployment, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
-    tier = deployment.target
-    config = _model_config(tier, TargetSection)
-    return _replicas(
-        deployment, Role.TARGET, names, actor=actor, cpus=tier.threads, config=config, shards=tier.shards
-    )
-
-
-def _sub_drafters(deployment: Deployment, actor: str, names: Members) -> tuple[ReplicaSpec, ...]:
-    tier = deployment.sub_drafter
-    if tier is None or tier.engine == "none" or deployment.drafter is None:
-        return ()
-    if tier.engine == "model":
-        # NOTE: the drafter's own servicer in another role, without a sub-drafter of its own.
-        config = {
-            **_model_config(tier, DraftingSection),
-            "role": Role.SUB_DRAFTER.value,
-            "draft_ahead": "off",
-        }
-        actor, cpus = MODEL_SUB_DRAFTER, float(tier.threads)
-    else:
-        config, cpus = changed_values(tier, SubDrafterSection), _LIGHT_CPUS
-    return _replicas(deployment, Role.SUB_DRAFTER, names, actor=actor, cpus=cpus, config=config)
-
-
-def _drafters(
-    deployment: Deployment, actor: str, names: Members, registry: str | None, other_cpus: float
-) -> tuple[ReplicaSpec, ...]:
-    """Return the drafters, with the registry of the sub-drafters and the CPUs that all replicas request."""
-    tier = deployment.drafter
-    if tier is None:
-        return ()
-    config = _model_config(tier, DrafterSection)
-    if registry is not None:
-        config["registry"] = registry
-    hints = {"declared_cpus": other_cpus + tier.replicas * tier.threads}
-    return _replicas(
-        deployment, Role.DRAFTER, names, actor=actor, cpus=tier.threads, config=config, hints=hints
-    )
+def _sub_drafter(tier: SubDrafterTier, actor: str) -> tuple[str, float, dict[str, Any]]:
+    """Return the actor, the CPUs and the configuration of a sub-drafter; `actor` is that without a model."""
+    if tier.engine != "model":
+        return actor, _LIGHT_CPUS, changed_values(tier, SubDrafterSection)
+    # NOTE: the drafter's own servicer in another role, without a sub-drafter of its own.
+    role = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
+    return MODEL_SUB_DRAFTER, tier.threads, {**_model_config(tier, DraftingSection), **role}
 
 
 def _model_config(tier: ModelTier | SubDrafterTier, section: type[Config]) -> dict[str, Any]:
@@ -200,14 +176,12 @@ def _model_config(tier: ModelTier | SubDrafterTier, section: type[Config]) -> di
 
 def _replicas(
     deployment: Deployment,
+    members: Members,
     role: Role,
-    names: Members,
-    *,
     actor: str,
     cpus: float,
     config: Mapping[str, Any],
     shards: int = 1,
-    hints: Mapping[str, Any] | None = None,
 ) -> tuple[ReplicaSpec, ...]:
     """Return the replicas of a tier, each with its own telemetry and the deployment's security and ports."""
     tier = deployment.tiers[role]
@@ -222,11 +196,11 @@ def _replicas(
             num_cpus=float(cpus),
             config={**config, **security, **_telemetry(deployment, role, name)},
             shards=shards,
-            hints={**(hints or {}), **ports},
+            hints=ports,
             num_gpus=tier.gpus,
             node_resource=tier.node_resource,
         )
-        for name in names[role]
+        for name in members[role]
     )
 
 

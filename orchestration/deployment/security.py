@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from fly.messages import Role
-from services.common.config import parse
+from services.common.config import changed_values, parse
 from services.common.security.access_policy import AccessPolicy, service_access_policy
-from services.common.security.config import PublicSecurityConfig, SecurityConfig, TlsConfig
-from services.common.security.identity import CONTROLLER, ROUTER, Identity, certificate_name
+from services.common.security.config import PublicSecurityConfig, SecurityConfig
+from services.common.security.identity import ROUTER, Identity, certificate_name
 
 ROLE = "{role}"
 """Placeholder in a path for the role in the process's certificate name, such as `target`."""
+
+_FILES = ("certificate", "key", "ca")
 
 
 def security_of(security: PublicSecurityConfig, name: str) -> dict[str, Any]:
@@ -19,21 +21,14 @@ def security_of(security: PublicSecurityConfig, name: str) -> dict[str, Any]:
     if security.tls is None:
         return {}
     role = name.partition(".")[0]
-    files = {
-        field: str(getattr(security.tls, field)).replace(ROLE, role) for field in ("certificate", "key", "ca")
-    }
-    return {"tls": files}
+    return {"tls": {file: str(getattr(security.tls, file)).replace(ROLE, role) for file in _FILES}}
 
 
 def router_security(security: PublicSecurityConfig) -> dict[str, Any]:
     """Return the section `security` of a router, with the keys that only clients and probes need."""
-    made = security_of(security, ROUTER)
+    made = changed_values(security, PublicSecurityConfig)
     if security.tls is not None:
-        made["tls"]["client_certificates"] = security.tls.client_certificates
-    if security.health_port is not None:
-        made["health_port"] = security.health_port
-    if security.auth_tokens_file is not None:
-        made["auth_tokens_file"] = str(security.auth_tokens_file)
+        made["tls"] |= security_of(security, ROUTER)["tls"]
     return made
 
 
@@ -47,21 +42,12 @@ def registry_access_policy(identity: Identity | None) -> AccessPolicy:
     return service_access_policy(SecurityConfig(), identity, ROUTER, certificate_name(Role.DRAFTER))
 
 
-def controller_security(security: PublicSecurityConfig) -> dict[str, Any]:
-    """Return the section `security` of the controller."""
-    return security_of(security, CONTROLLER)
-
-
 def located(security: PublicSecurityConfig, folder: Path) -> PublicSecurityConfig:
     """Return the section with relative paths taken from `folder`; files are opened where they are used."""
     found: dict[str, Any] = {}
     if (tls := security.tls) is not None:
-        files = {name: _in(folder, getattr(tls, name)) for name in ("certificate", "key", "ca")}
-        found["tls"] = TlsConfig(**files, client_certificates=tls.client_certificates)
+        files = {file: folder / getattr(tls, file).expanduser() for file in _FILES}
+        found["tls"] = tls.model_copy(update=files)
     if (keys := security.auth_tokens_file) is not None:
-        found["auth_tokens_file"] = _in(folder, keys)
+        found["auth_tokens_file"] = folder / keys.expanduser()
     return security.model_copy(update=found)
-
-
-def _in(folder: Path, path: Path) -> Path:
-    return folder / path.expanduser()

@@ -3,22 +3,19 @@
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
+from fly.errors import ConfigError
 from orchestration.deployment.file import APPLICATION_ROOT
 
 if TYPE_CHECKING:
     import psutil
-import contextlib
-import json
-from dataclasses import asdict, dataclass
-
-from fly.errors import ConfigError
 
 FOLDER_PREFIX = "flyserve-"
 TOKEN = "RAY_AUTH_TOKEN"
@@ -51,11 +48,8 @@ def set_import_path() -> None:
 def temporary_folder() -> Iterator[Path]:
     """Create a folder for sockets and logs, and delete it at the end of the block."""
     # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @contextmanager
@@ -65,9 +59,11 @@ def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) 
     The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
     `folder` holds sockets and logs, and `verbose` prints the services' logs.
     """
+    import psutil
     import ray
 
-    before = _children()
+    this = psutil.Process()
+    before = set(this.children())
     try:
         ray.init(
             address="local",
@@ -86,16 +82,9 @@ def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) 
         yield str(ray.get_runtime_context().gcs_address)
     finally:
         # NOTE: listed before the shutdown: after it they are no longer children of this process.
-        started = [process for child in _children() - before for process in _with_descendants(child)]
+        started = [process for child in set(this.children()) - before for process in _with_descendants(child)]
         ray.shutdown()
         _end_remaining(started)
-
-
-def _children() -> "set[psutil.Process]":
-    # Importing Ray makes its bundled psutil importable.
-    import psutil
-
-    return set(psutil.Process().children())
 
 
 def _with_descendants(process: "psutil.Process") -> "list[psutil.Process]":
@@ -121,8 +110,7 @@ def _end_remaining(processes: "list[psutil.Process]") -> None:
 _FILE = "deployment.json"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalDeploymentInfo:
+class LocalDeploymentInfo(BaseModel, frozen=True):
     """The information that other processes need to connect to a local deployment.
 
     Attributes:
@@ -139,7 +127,7 @@ class LocalDeploymentInfo:
 def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
     """Write the info of this process's deployment to its temporary folder, which no other user can read."""
     info = LocalDeploymentInfo(name=name, ray_address=ray_address, token=os.environ[TOKEN], pid=os.getpid())
-    (folder / _FILE).write_text(json.dumps(asdict(info)), encoding="utf-8")
+    (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 
 
 def find_local_deployment(name: str) -> LocalDeploymentInfo | None:
@@ -160,9 +148,8 @@ def find_local_deployment(name: str) -> LocalDeploymentInfo | None:
 
 def _running_deployments() -> Iterator[LocalDeploymentInfo]:
     for file in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{_FILE}"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            if file.parent.stat().st_uid != os.getuid():
-                continue
-            info = LocalDeploymentInfo(**json.loads(file.read_text(encoding="utf-8")))
-            os.kill(info.pid, 0)
-            yield info
+        with suppress(OSError, ValueError):
+            if file.parent.stat().st_uid == os.getuid():
+                info = LocalDeploymentInfo.model_validate_json(file.read_bytes())
+                os.kill(info.pid, 0)
+                yield info

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from fly.errors import ConfigError, FlyServeError, NotReady
+from fly.errors import ConfigError, NotReady
 
 _READY = "ready "
 
@@ -70,11 +70,9 @@ class ServiceProcess:
     def __init__(
         self, name: str, process: "subprocess.Popen[str]", addresses: Sequence[str], errors: Path
     ) -> None:
-        self.name = name
+        self.name, self.pid = name, process.pid
         self.address, *self.urls = addresses
-        self.pid = process.pid
-        self._process = process
-        self._errors = errors
+        self._process, self._errors = process, errors
 
     def has_ended(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for the process to end by itself; return True if it did."""
@@ -130,7 +128,7 @@ def _ready_addresses(
     except queue.Empty:
         raise NotReady(f"the {name} was not ready after {timeout_s:.0f} s") from None
     process.wait()
-    raise _failure(name, errors)
+    raise ConfigError(f"{name}: {_last_line(errors).removeprefix('error: ')}")
 
 
 def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
@@ -139,10 +137,6 @@ def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None
         for line in stream:
             lines.put(line)
     lines.put(None)
-
-
-def _failure(name: str, errors: Path) -> FlyServeError:
-    return ConfigError(f"{name}: {_last_line(errors).removeprefix('error: ')}")
 
 
 def _last_line(path: Path) -> str:

@@ -5,9 +5,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,7 +17,6 @@ from orchestration.control.status import DeploymentStatus, ReplicaState, Replica
 from orchestration.deployment.file import Deployment, RouterTier
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
-from orchestration.deployment.security import controller_security
 from orchestration.local.local_ray import (
     local_ray,
     prepare_environment,
@@ -57,14 +55,18 @@ class LocalOptions:
     verbose: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class LocalDeployment:
-    """A running local deployment."""
+    """A running local deployment.
 
-    def __init__(self, controller: Any, registry: str, router: ServiceProcess, signals: StopSignals) -> None:
-        self.registry = registry
-        self.router = router
-        self._controller = controller
-        self._signals = signals
+    Attributes:
+        registry: host:port of the controller's registry.
+    """
+
+    controller: Any
+    registry: str
+    router: ServiceProcess
+    signals: StopSignals
 
     @property
     def address(self) -> str:
@@ -78,7 +80,7 @@ class LocalDeployment:
 
     def status(self) -> tuple[ReplicaStatus, ...]:
         """Return the status of every replica."""
-        return tuple(get_result(self._controller.status.remote(), _ANSWER_TIMEOUT_S).replicas)
+        return tuple(get_result(self.controller.status.remote(), _ANSWER_TIMEOUT_S).replicas)
 
     def wait(self) -> None:
         """Wait until a signal interrupts.
@@ -87,7 +89,7 @@ class LocalDeployment:
             NotReady: The router has ended by itself.
         """
         while not self.router.has_ended(timeout_s=1.0):
-            self._signals.check()
+            self.signals.check()
         raise NotReady(f"the router {self.router.exit_reason()}")
 
 
@@ -130,21 +132,13 @@ def _start(
     source: str,
 ) -> LocalDeployment:
     folder = stack.enter_context(temporary_folder())
-    specs = plan(deployment, "", options.actors)
-    largest = plan(at_its_largest(deployment), "", options.actors)
-    num_cpus = math.ceil(total_cpus(largest)) + _SPARE_CPUS
+    specs = plan(at_its_largest(deployment), "", options.actors)
+    num_cpus = math.ceil(total_cpus(specs)) + _SPARE_CPUS
     marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
     ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose))
     signals.install()
     signals.check()
-    security = controller_security(deployment.security)
-    controller = create_controller(
-        name=deployment.name,
-        host="127.0.0.1",
-        config=deployment.controller,
-        actors=options.actors,
-        security=security,
-    )
+    controller = create_controller(deployment, "127.0.0.1", options.actors)
     registry = get_result(controller.address.remote(), options.startup_timeout_s)
     get_result(
         controller.apply.remote(deployment.model_dump_json(), source, False), options.startup_timeout_s
@@ -155,11 +149,16 @@ def _start(
         signals.check()
         on_progress(status)
 
-    _wait_until_ready(controller, len(specs), report, options.startup_timeout_s)
+    _wait_until_ready(controller, report, options.startup_timeout_s)
     # NOTE: registered only now: a start that fails earlier has nothing to drain.
     stack.callback(_stop, controller, options.grace_s)
-    router = stack.enter_context(_router(deployment, registry, folder, options))
-    return LocalDeployment(controller=controller, registry=registry, router=router, signals=signals)
+    config = folder / "router.yaml"
+    content = router_config(deployment, registry, options.startup_timeout_s, options.grace_s)
+    config.write_text(yaml.safe_dump(content), encoding="utf-8")
+    command, stop_s = (options.router, "--config", str(config)), options.grace_s + _STOP_TIMEOUT_S
+    process = service_process(command, os.environ, folder, options.startup_timeout_s, stop_s)
+    router = stack.enter_context(process)
+    return LocalDeployment(controller, registry, router, signals)
 
 
 def _stop(controller: Any, grace_s: float) -> None:
@@ -168,7 +167,7 @@ def _stop(controller: Any, grace_s: float) -> None:
         stop_controller(controller, grace_s, grace_s + _STOP_TIMEOUT_S)
 
 
-def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress, timeout_s: float) -> None:
+def _wait_until_ready(controller: Any, on_progress: Progress, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         status: DeploymentStatus = get_result(controller.status.remote(), timeout_s)
@@ -185,23 +184,10 @@ def _wait_until_ready(controller: Any, num_replicas: int, on_progress: Progress,
             return
         if time.monotonic() > deadline:
             raise NotReady(
-                f"{len(missing)} of {num_replicas} replicas were not ready after {timeout_s:.0f} s: "
+                f"{len(missing)} of {len(status.replicas)} replicas were not ready after {timeout_s:.0f} s: "
                 + ", ".join(missing)
             )
         time.sleep(_POLL_S)
-
-
-def _router(
-    deployment: Deployment, registry: str, folder: Path, options: LocalOptions
-) -> AbstractContextManager[ServiceProcess]:
-    """Run a router of the deployment until the block ends."""
-    config = folder / "router.yaml"
-    content = router_config(deployment, registry, options.startup_timeout_s, options.grace_s)
-    config.write_text(yaml.safe_dump(content), encoding="utf-8")
-    command = (options.router, "--config", str(config))
-    return service_process(
-        command, os.environ, folder, options.startup_timeout_s, options.grace_s + _STOP_TIMEOUT_S
-    )
 
 
 def _require_free_ports(router: RouterTier) -> None:

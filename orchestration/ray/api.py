@@ -35,7 +35,7 @@ def nodes() -> tuple[Node, ...]:
 
     def to_node(node: Any) -> Node:
         name = f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
-        return Node(node["NodeID"], name, node["Resources"].get("CPU", 0.0), dict(node["Resources"]))
+        return Node(node["NodeID"], name, node["Resources"])
 
     list_nodes: Any = ray.nodes  # has no annotations
     return tuple(to_node(node) for node in list_nodes() if node["Alive"])

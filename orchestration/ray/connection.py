@@ -66,27 +66,18 @@ def _require_answer(address: str) -> None:
             f"{TOKEN} is not set: set it to the Ray cluster's token, or put the token in the file"
             f" {_TOKEN_PATH} or in {_TOKEN_FILE}"
         )
+    metadata = (("authorization", f"Bearer {token}"),)
     with grpc.insecure_channel(address) as channel:
         get_id: Any = channel.unary_unary(_GET_ID)
         try:
-            get_id(
-                b"",
-                timeout=_ANSWER_TIMEOUT_S,
-                metadata=(("authorization", f"Bearer {token}"),),
-                wait_for_ready=False,
-            )
+            get_id(b"", timeout=_ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
-            _raise_reason(address, error)
-
-
-def _raise_reason(address: str, error: grpc.RpcError) -> None:
-    match error.code():
-        case grpc.StatusCode.UNAUTHENTICATED:
-            raise ConfigError(
-                f"{TOKEN} is not the token of the Ray cluster at {address}: use that of its head"
-            ) from None
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise NotReady(f"no Ray answers at {address}") from None
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise ConfigError(
+                    f"{TOKEN} is not the token of the Ray cluster at {address}: use that of its head"
+                ) from None
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise NotReady(f"no Ray answers at {address}") from None
 
 
 def _token() -> str:

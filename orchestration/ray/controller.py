@@ -51,12 +51,7 @@ class Controller:
         self._config = config
         self._identity = controller_identity(security)
         self._manager = DeploymentManager(
-            name=name,
-            fleet=RayFleet(name),
-            storage=GcsStorage(name),
-            clock=SystemClock(),
-            actors=actors,
-            identity=self._identity,
+            name, RayFleet(name), GcsStorage(name), SystemClock(), actors, self._identity
         )
         try:
             self._start()

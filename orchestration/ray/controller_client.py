@@ -5,35 +5,31 @@ from typing import Any
 
 from fly.errors import FlyServeError, NotReady
 from fly.messages import Role
-from orchestration.deployment.file import ControllerConfig
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.security import security_of
+from services.common.security.identity import CONTROLLER
 
 HEAD_RESOURCE = "node:__internal_head__"
 """A resource of Ray's head node; a new head after a lost one has it as well."""
 
 
-def create_controller(
-    name: str,
-    host: str | None,
-    config: ControllerConfig,
-    actors: Mapping[Role, str],
-    security: Mapping[str, Any] | None = None,
-) -> Any:
+def create_controller(deployment: Deployment, host: str | None, actors: Mapping[Role, str]) -> Any:
     """Return the controller of a deployment; start it on the head if there is none. It outlives this process.
 
     NOTE: it needs no CPU, which a head often does not offer, but a small amount of a resource of the head.
-    The registry listens at the interface `host`, the head's own address if None; `security` is the section of
-    the controller, from `controller_security`.
+    The registry listens at the interface `host`, the head's own address if None.
     """
     import ray
 
     from orchestration.ray.api import NAMESPACE_PREFIX
     from orchestration.ray.controller import Controller
-    from orchestration.ray.fleet import CONTROLLER
+    from orchestration.ray.fleet import CONTROLLER_ACTOR
 
+    name, security = deployment.name, security_of(deployment.security, CONTROLLER)
     return (
         ray.remote(Controller)
         .options(
-            name=CONTROLLER,
+            name=CONTROLLER_ACTOR,
             namespace=NAMESPACE_PREFIX + name,
             lifetime="detached",
             get_if_exists=True,
@@ -43,7 +39,7 @@ def create_controller(
             max_task_retries=0,
             max_concurrency=16,
         )
-        .remote(name, host, config, dict(actors), dict(security or {}))
+        .remote(name, host, deployment.controller, dict(actors), security)
     )
 
 
@@ -57,25 +53,25 @@ def find_controller(name: str) -> Any:
     from ray.util import list_named_actors
 
     from orchestration.ray.api import NAMESPACE_PREFIX
-    from orchestration.ray.fleet import CONTROLLER
+    from orchestration.ray.fleet import CONTROLLER_ACTOR
 
     try:
-        return ray.get_actor(CONTROLLER, namespace=NAMESPACE_PREFIX + name)
+        return ray.get_actor(CONTROLLER_ACTOR, namespace=NAMESPACE_PREFIX + name)
     except ValueError:
         others = sorted(
             actor["namespace"].removeprefix(NAMESPACE_PREFIX)
             for actor in list_named_actors(all_namespaces=True)
-            if actor["name"] == CONTROLLER and actor["namespace"].startswith(NAMESPACE_PREFIX)
+            if actor["name"] == CONTROLLER_ACTOR and actor["namespace"].startswith(NAMESPACE_PREFIX)
         )
         known = f"running: {', '.join(others)}" if others else "none is running: flyserve apply starts one"
         raise NotReady(f"no deployment has the name {name}; {known}") from None
 
 
-def get_result(reference: Any, timeout_s: float, name: str = "the controller") -> Any:
-    """Return the result of a call of an actor.
+def get_result(reference: Any, timeout_s: float) -> Any:
+    """Return the result of a call of the controller.
 
     Raises:
-        FlyServeError: The error that the actor raised.
+        FlyServeError: The error that it raised.
         NotReady: It did not answer in time, or its process has ended.
     """
     import ray
@@ -85,13 +81,13 @@ def get_result(reference: Any, timeout_s: float, name: str = "the controller") -
     try:
         return ray.get(reference, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError:
-        raise NotReady(f"{name} did not answer within {timeout_s:.0f} s") from None
+        raise NotReady(f"the controller did not answer within {timeout_s:.0f} s") from None
     except ray.exceptions.ActorUnavailableError:
-        raise NotReady(f"{name} is being restarted: try again") from None
+        raise NotReady("the controller is being restarted: try again") from None
     except ray.exceptions.RayActorError as error:
         if isinstance(cause := constructor_error(error), FlyServeError):
             raise cause from None
-        raise NotReady(f"{name} has ended: {reason(error)}") from None
+        raise NotReady(f"the controller has ended: {reason(error)}") from None
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
 

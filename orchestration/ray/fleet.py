@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import importlib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -17,18 +18,13 @@ from ray.util.placement_group import PlacementGroup, get_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fly.errors import FlyServeError
+from orchestration.control.fleet import InstanceHandle, InstanceLost, InstanceRejected, InstanceUnavailable
 from orchestration.control.instances import Instance, InstanceKey, Node
 from orchestration.control.placement import shortage
-from orchestration.control.supervisor import (
-    InstanceHandle,
-    InstanceLost,
-    InstanceRejected,
-    InstanceUnavailable,
-)
 from orchestration.deployment.plan import ReplicaSpec
 from orchestration.ray.api import NAMESPACE_PREFIX, constructor_error, nodes, reason, result
 
-CONTROLLER = "controller"
+CONTROLLER_ACTOR = "controller"
 _LEADER_CONCURRENCY = 8
 """A drain holds one of these for its whole grace period; calls of `address` must still get through."""
 _FOLLOWER_CONCURRENCY = 4
@@ -75,7 +71,7 @@ class RayFleet:
         ]
         leader = self._options(instance, placement, service, 0)
         handle = leader.remote({**spec.config, **spec.hints}, registry, followers)
-        return RayInstance(spec=spec, placement=placement, leader=handle, followers=followers)
+        return RayInstance(spec, placement, handle, followers)
 
     def _adopt(self, instance: Instance) -> InstanceHandle | None:
         name, shards = str(instance.key), instance.spec.shards
@@ -89,18 +85,12 @@ class RayFleet:
             self._remove_placement(name)
             return None
         leader, *followers = handles
-        return RayInstance(
-            spec=instance.spec,
-            placement=placement,
-            leader=leader,
-            followers=followers,
-            node=instance.node,
-        )
+        return RayInstance(instance.spec, placement, leader, followers, instance.node)
 
     def _stop_orphans(self, known: Collection[str]) -> None:
         for found in list_named_actors(all_namespaces=True):
             name = found["name"]
-            if found["namespace"] == self._namespace and name != CONTROLLER:
+            if found["namespace"] == self._namespace and name != CONTROLLER_ACTOR:
                 instance = name.partition("/")[0]
                 if instance not in known:
                     self._kill(name)
@@ -143,37 +133,36 @@ def _actor_name(instance: str, rank: int) -> str:
     return f"{instance}/{rank}" if rank else instance
 
 
+@dataclass(slots=True)
 class RayInstance:
-    """A leader, which serves, and its followers in one placement group: one unit of failure."""
+    """A leader, which serves, and its followers in one placement group: one unit of failure.
 
-    def __init__(
-        self,
-        spec: ReplicaSpec,
-        placement: PlacementGroup,
-        leader: Any,
-        followers: Sequence[Any],
-        node: str = "",
-    ) -> None:
-        """Wrap created actors: the followers are in order of their ranks, `node` is empty if unknown."""
-        self._spec, self._placement = spec, placement
-        self._leader, self._followers, self._node = leader, followers, node
+    Attributes:
+        node_id: Node that it was placed on; empty if unknown.
+    """
+
+    spec: ReplicaSpec
+    placement: PlacementGroup
+    leader: Any
+    followers: Sequence[Any]
+    node_id: str = ""
 
     async def node(self) -> str:
         for _ in range(int(_PLACEMENT_WAIT_S / _POLL_S)):
-            if self._node:
-                return self._node
-            table = await asyncio.to_thread(placement_group_table, self._placement)
+            if self.node_id:
+                return self.node_id
+            table = await asyncio.to_thread(placement_group_table, self.placement)
             if table["state"] == "CREATED":
-                self._node = str(next(iter(table["bundles_to_node_id"].values())))
+                self.node_id = str(next(iter(table["bundles_to_node_id"].values())))
             elif table["state"] == "REMOVED":
                 raise InstanceLost("its placement group was removed")
             else:
                 await asyncio.sleep(_POLL_S)
-        raise InstanceUnavailable(shortage(self._spec, await asyncio.to_thread(nodes)))
+        raise InstanceUnavailable(shortage(self.spec, await asyncio.to_thread(nodes)))
 
     async def address(self) -> str:
-        address = asyncio.ensure_future(result(self._leader.address.remote()))
-        ends = [asyncio.create_task(_end_of(follower)) for follower in self._followers]
+        address = asyncio.ensure_future(result(self.leader.address.remote()))
+        ends = [asyncio.create_task(_end_of(follower)) for follower in self.followers]
         try:
             await asyncio.wait([address, *ends], return_when=asyncio.FIRST_COMPLETED)
             if not address.done():
@@ -191,16 +180,16 @@ class RayInstance:
 
     async def drain(self, grace_s: float) -> None:
         # NOTE: errors are ignored: the processes are stopped next.
-        await asyncio.gather(result(self._leader.drain.remote(grace_s)), return_exceptions=True)
+        await asyncio.gather(result(self.leader.drain.remote(grace_s)), return_exceptions=True)
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
-        for actor in (self._leader, *self._followers):
+        for actor in (self.leader, *self.followers):
             with contextlib.suppress(RayActorError, ValueError):
                 ray.kill(actor)
-        remove_placement_group(self._placement)
+        remove_placement_group(self.placement)
 
 
 async def _end_of(follower: Any) -> str:

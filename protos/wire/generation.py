@@ -28,7 +28,9 @@ def request_to_wire(request: GenerateRequest) -> pb.GenerateRequest:
 def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
     """Raise InvalidRequest for a number of an enumeration that this version does not have."""
     by_ids = wire.WhichOneof("input") == "prompt_token_ids"
-    return decode(GenerateRequest, wire, prompt=tuple(wire.prompt_token_ids.ids) if by_ids else wire.prompt)
+    return decode(
+        GenerateRequest, wire, prompt=tuple(wire.prompt_token_ids.ids[:]) if by_ids else wire.prompt
+    )
 
 
 def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:

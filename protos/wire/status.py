@@ -14,6 +14,7 @@ from fly.errors import (
     DeadlineExceeded,
     FieldViolation,
     FlyServeError,
+    InternalError,
     InvalidRequest,
     ModelError,
     NotReady,
@@ -32,6 +33,7 @@ _CODES: dict[type[FlyServeError], int] = {
     Overloaded: code_pb2.RESOURCE_EXHAUSTED,
     Unauthenticated: code_pb2.UNAUTHENTICATED,
     DeadlineExceeded: code_pb2.DEADLINE_EXCEEDED,
+    InternalError: code_pb2.INTERNAL,
     ConfigError: code_pb2.FAILED_PRECONDITION,
     ModelError: code_pb2.FAILED_PRECONDITION,
 }
@@ -93,6 +95,8 @@ def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
             return DeadlineExceeded(message)
         case grpc.StatusCode.FAILED_PRECONDITION:
             return ConfigError(message)
+        case grpc.StatusCode.INTERNAL:
+            return InternalError(message)
         case grpc.StatusCode.UNAVAILABLE if "failed to connect" in message.lower():
             return NotReady(f"nothing answers at {address}")
         case grpc.StatusCode.UNAVAILABLE:
@@ -107,9 +111,16 @@ def from_peer_error(error: Any) -> FlyServeError:
     found = from_rpc_error(error)
     if isinstance(found, Overloaded):
         return Overloaded(str(found), found.retry_after_s or 1.0)
-    if isinstance(found, InvalidRequest | Unauthenticated | DeadlineExceeded):
+    if isinstance(found, InternalError) and not _has_details(error):
+        return NotReady(str(found))  # of the connection: gRPC's own errors have no details
+    if isinstance(found, InvalidRequest | Unauthenticated | DeadlineExceeded | InternalError):
         return found
     return NotReady(error.details() or error.code().name)
+
+
+def _has_details(error: Any) -> bool:
+    """Return True if a server of ours set the status."""
+    return any(key == DETAILS for key, _ in error.trailing_metadata() or ())
 
 
 def _detail(error: Any, detail: D) -> D:

@@ -31,7 +31,7 @@ def update_from_wire(wire: common_pb2.SequenceUpdate) -> SequenceUpdate:
     return SequenceUpdate(
         step_id=wire.step_id,
         keep=wire.keep,
-        tokens=tuple(wire.tokens),
+        tokens=tuple(wire.tokens[:]),  # a slice is copied in native code, an iterator is not
         decided=wire.decided,
         prefix_hash=wire.prefix_hash,
     )
@@ -73,6 +73,7 @@ def load_to_wire(load: Load) -> common_pb2.Load:
         kv_cached=load.kv_cached,
         prefill_tokens=load.prefill_tokens,
         reused_tokens=load.reused_tokens,
+        preemptions=load.preemptions,
     )
 
 

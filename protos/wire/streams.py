@@ -9,9 +9,12 @@ from fly.messages import (
     Draft,
     DraftStep,
     Endpoint,
+    Extend,
     Load,
     ModelInfo,
     Open,
+    Opened,
+    Queued,
     Role,
     Snapshot,
     Stale,
@@ -60,7 +63,7 @@ def snapshot_from_wire(wire: registry_pb2.Snapshot) -> Snapshot:
     return Snapshot(wire.generation, known)
 
 
-def verify_request_to_wire(message: Open | VerifyStep | Close) -> target_pb2.VerifyRequest:
+def verify_request_to_wire(message: Open | VerifyStep | Extend | Close) -> target_pb2.VerifyRequest:
     match message:
         case Open():
             return target_pb2.VerifyRequest(open=encode(message, common_pb2.Open()))
@@ -71,12 +74,17 @@ def verify_request_to_wire(message: Open | VerifyStep | Close) -> target_pb2.Ver
                 distributions=[distribution_to_wire(each) for each in message.distributions],
             )
             return target_pb2.VerifyRequest(step=step)
+        case Extend():
+            extend = target_pb2.Extend(update=update_to_wire(message.update), max_tokens=message.max_tokens)
+            return target_pb2.VerifyRequest(extend=extend)
         case Close():
             return target_pb2.VerifyRequest(close=encode(message, common_pb2.Close()))
 
 
-def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifyStep | Close:
+def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifyStep | Extend | Close:
     """Raise InvalidRequest if the message has no kind or an unknown enumeration value."""
+    if wire.HasField("extend"):
+        return Extend(update_from_wire(wire.extend.update), wire.extend.max_tokens)
     return _request_from_wire(wire, _verify_step_from_wire)
 
 
@@ -88,9 +96,14 @@ def _verify_step_from_wire(wire: target_pb2.VerifyStep) -> VerifyStep:
     )
 
 
-def verify_response_to_wire(message: Verification | Stale) -> target_pb2.VerifyResponse:
-    if isinstance(message, Stale):
-        return target_pb2.VerifyResponse(stale=encode(message, common_pb2.Stale()))
+def verify_response_to_wire(message: Verification | Stale | Queued | Opened) -> target_pb2.VerifyResponse:
+    match message:
+        case Stale():
+            return target_pb2.VerifyResponse(stale=encode(message, common_pb2.Stale()))
+        case Queued():
+            return target_pb2.VerifyResponse(queued=common_pb2.Queued())
+        case Opened():
+            return target_pb2.VerifyResponse(opened=common_pb2.Opened())
     verification = target_pb2.Verification(
         step_id=message.step_id,
         choices=message.choices,
@@ -103,9 +116,14 @@ def verify_response_to_wire(message: Verification | Stale) -> target_pb2.VerifyR
     return target_pb2.VerifyResponse(verification=verification)
 
 
-def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification | Stale:
-    if wire.HasField("stale"):
-        return stale_from_wire(wire.stale)
+def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification | Stale | Queued | Opened:
+    match wire.WhichOneof("kind"):
+        case "stale":
+            return stale_from_wire(wire.stale)
+        case "queued":
+            return Queued()
+        case "opened":
+            return Opened()
     verification = wire.verification
     return Verification(
         step_id=verification.step_id,
@@ -148,9 +166,12 @@ def _draft_step_from_wire(wire: drafter_pb2.DraftStep) -> DraftStep:
     )
 
 
-def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
-    if isinstance(message, Stale):
-        return drafter_pb2.DraftResponse(stale=encode(message, common_pb2.Stale()))
+def draft_response_to_wire(message: Draft | Stale | Opened) -> drafter_pb2.DraftResponse:
+    match message:
+        case Stale():
+            return drafter_pb2.DraftResponse(stale=encode(message, common_pb2.Stale()))
+        case Opened():
+            return drafter_pb2.DraftResponse(opened=common_pb2.Opened())
     draft = drafter_pb2.Draft(
         step_id=message.step_id,
         tokens=message.tokens,
@@ -169,9 +190,12 @@ def draft_response_to_wire(message: Draft | Stale) -> drafter_pb2.DraftResponse:
     return drafter_pb2.DraftResponse(draft=draft)
 
 
-def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale:
-    if wire.HasField("stale"):
-        return stale_from_wire(wire.stale)
+def draft_response_from_wire(wire: drafter_pb2.DraftResponse) -> Draft | Stale | Opened:
+    match wire.WhichOneof("kind"):
+        case "stale":
+            return stale_from_wire(wire.stale)
+        case "opened":
+            return Opened()
     draft = wire.draft
     return Draft(
         step_id=draft.step_id,
@@ -199,4 +223,4 @@ def _request_from_wire(wire: Any, step_from_wire: Callable[[Any], Step]) -> Open
         case "close":
             return Close(update_from_wire(wire.close.update) if wire.close.HasField("update") else None)
         case _:
-            raise InvalidRequest.of("kind", "is missing: one of open, step, close")
+            raise InvalidRequest.of("kind", "is missing: one of open, step, extend, close")

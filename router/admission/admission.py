@@ -1,7 +1,7 @@
 """Admission control: limit concurrent and queued requests; reject the rest with a retry delay."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ from router.requests.request import Deadline
 
 _UNKNOWN_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
+_RECHECK_S = 0.1
+"""Time between two looks at the number of places, while requests are queued."""
 _NEWEST_SHARE = 0.1
 """Weight of the latest request in the averages."""
 _CAUTION = 1.25
@@ -25,20 +27,35 @@ class _Waiter:
 
     tenant: str
     deadline: Deadline
+    num_slots: int
     admitted_future: asyncio.Future[None]
 
 
-class Admission:
-    """Slots for requests, shared fairly between tenants, with a bounded queue in front of them.
+def _unlimited() -> None:
+    """Return no limit."""
 
-    A tenant is an opaque name: each tenant has a right to an equal share of the slots.
+
+class Admission:
+    """Slots for choices, shared fairly between tenants, with a bounded queue of requests in front of them.
+
+    A tenant is an opaque name: each tenant has a right to an equal share of the slots. The choices of a
+    request get their slots together, and give them back one by one.
     """
 
-    def __init__(self, max_concurrent: int, max_queued: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        max_concurrent: int,
+        max_queued: int,
+        clock: Clock,
+        places: Callable[[], int | None] = _unlimited,
+    ) -> None:
+        """Allow `max_concurrent` slots, and no more than `places` returns at present, if it is limited."""
         self._max_concurrent = max_concurrent
         self._max_queued = max_queued
         self._clock = clock
+        self._places = places
         self._queue: FairQueue[_Waiter] = FairQueue()
+        self._recheck_timer: asyncio.TimerHandle | None = None
         self._held_s = Ewma(_NEWEST_SHARE)
         self._finished_s = Ewma(_NEWEST_SHARE)
 
@@ -48,18 +65,29 @@ class Admission:
         return len(self._queue)
 
     @property
+    def queued_choices(self) -> int:
+        """Number of choices of queued requests: places that are missing."""
+        return self._queue.slots_waiting
+
+    @property
     def admitted(self) -> int:
-        """Number of requests that have a slot."""
+        """Number of slots in use."""
         return self._queue.in_use
 
-    def check(self, tenant: str, deadline: Deadline) -> None:
-        """Raise what `slot` would raise immediately, before other work is spent on the request.
+    @property
+    def limit(self) -> int:
+        """Number of slots at present."""
+        places = self._places()
+        return self._max_concurrent if places is None else min(self._max_concurrent, places)
+
+    def check(self, tenant: str, deadline: Deadline, num_choices: int = 1) -> None:
+        """Raise what `slots` would raise immediately, before other work is spent on the request.
 
         Raises:
             Overloaded: The queue is full, or the expected wait exceeds the deadline.
             DeadlineExceeded: The deadline has passed.
         """
-        if self.admitted < self._max_concurrent and not self.queued:
+        if self._is_free(min(num_choices, max(1, self.limit))):
             return
         wait_s, remaining_s = self.estimate_wait_s(tenant), deadline.remaining_s()
         if wait_s is not None and remaining_s is not None:
@@ -68,25 +96,29 @@ class Admission:
             raise _rejection(f"{self.queued} requests are queued already", wait_s)
 
     @asynccontextmanager
-    async def slot(self, tenant: str, deadline: Deadline) -> AsyncIterator[None]:
-        """Hold a slot; wait for one in the bounded queue if necessary.
+    async def slots(
+        self, tenant: str, deadline: Deadline, num_choices: int = 1, priority: int = 0
+    ) -> AsyncIterator["Slots"]:
+        """Hold a slot for each choice, or all that there are; wait for them in the bounded queue.
+
+        A higher `priority` comes first among the tenant's own requests.
 
         Raises:
             Overloaded: As `check`; or the queued request was displaced by a tenant with fewer queued
                 requests.
-            DeadlineExceeded: The deadline has passed, or is too close for the work when the slot becomes
+            DeadlineExceeded: The deadline has passed, or is too close for the work when the slots become
                 free.
         """
-        self.check(tenant, deadline)
-        await self._acquire(tenant, deadline)
+        self.check(tenant, deadline, num_choices)
+        held = Slots(self, tenant, deadline, priority, min(num_choices, max(1, self.limit)))
+        await self._acquire(held)
         started = self._clock.now()
         try:
-            yield
+            yield held
             self._finished_s.add(self._clock.now() - started)
         finally:
             self._held_s.add(self._clock.now() - started)
-            self._queue.release(tenant)
-            self._fill()
+            self.release(tenant, held.num_unused)
 
     def estimate_wait_s(self, tenant: str) -> float | None:
         """Return the expected wait of another request of this tenant.
@@ -95,7 +127,24 @@ class Admission:
         """
         if self._held_s.value is None:
             return None
-        return (self._queue.ahead_of(tenant) + 1) * self._held_s.value / self._max_concurrent
+        return (self._queue.ahead_of(tenant) + 1) * self._held_s.value / max(1, self.limit)
+
+    async def acquire_next(self, held: "Slots", when_queued: Callable[[], None]) -> None:
+        """Wait for one more slot, before all requests of the tenant with the same priority.
+
+        `when_queued` is called as soon as it has its place in the queue.
+        """
+        waiter = self._waiter(held, 1)
+        self._queue.push(held.tenant, waiter, 1, held.priority, is_first=True)
+        when_queued()
+        self._fill()
+        await self._wait(waiter)
+
+    def release(self, tenant: str, num_slots: int) -> None:
+        """Give slots of a tenant back."""
+        if num_slots:
+            self._queue.release(tenant, num_slots)
+            self._fill()
 
     @staticmethod
     def _check_time(wait_s: float, work_s: float, remaining_s: float) -> None:
@@ -105,23 +154,48 @@ class Admission:
                 f"the request cannot finish within {remaining_s:.1f} s: it needs {needed}", wait_s
             )
 
-    async def _acquire(self, tenant: str, deadline: Deadline) -> None:
-        """Wait for a slot.
+    def _is_free(self, num_slots: int) -> bool:
+        """Return True if a request need not wait."""
+        limit = self.limit
+        return not self.queued and (self.admitted + num_slots <= limit or (limit > 0 and not self.admitted))
 
-        NOTE: a released slot is assigned to a queued request at once, so no slot is free while one is queued.
+    async def _acquire(self, held: "Slots") -> None:
+        """Wait for the slots.
+
+        NOTE: a released slot is assigned to a queued request at once, so no slot is free while one is queued,
+        unless the next request needs several.
         """
-        if self.admitted < self._max_concurrent:
-            self._queue.take(tenant)
+        if self._is_free(held.num_unused):
+            self._queue.take(held.tenant, held.num_unused)
             return
         if self.queued >= self._max_queued:
             self._displace()
-        waiter = _Waiter(tenant, deadline, asyncio.get_running_loop().create_future())
-        self._queue.push(tenant, waiter)
+        waiter = self._waiter(held, held.num_unused)
+        self._queue.push(held.tenant, waiter, held.num_unused, held.priority)
+        await self._wait(waiter)
+
+    def _waiter(self, held: "Slots", num_slots: int) -> _Waiter:
+        return _Waiter(held.tenant, held.deadline, num_slots, asyncio.get_running_loop().create_future())
+
+    async def _wait(self, waiter: _Waiter) -> None:
+        """Wait for the slots of a queued request."""
+        if self._recheck_timer is None:
+            self._start_recheck_timer()
         try:
             await waiter.admitted_future
         except BaseException:
             self._leave(waiter)
             raise
+
+    def _start_recheck_timer(self) -> None:
+        """Look again soon: the places change with replicas, and with the sequences of other routers."""
+        self._recheck_timer = asyncio.get_running_loop().call_later(_RECHECK_S, self._recheck)
+
+    def _recheck(self) -> None:
+        self._recheck_timer = None
+        self._fill()
+        if self.queued:
+            self._start_recheck_timer()
 
     def _displace(self) -> None:
         waiter = self._queue.displace()
@@ -132,28 +206,25 @@ class Admission:
             )
 
     def _leave(self, waiter: _Waiter) -> None:
-        """Remove a request that no longer waits, or release the slot that it has just got."""
+        """Remove a request that no longer waits, or release the slots that it has just got."""
         admitted_future = waiter.admitted_future
-        if (
-            self._queue.remove(waiter.tenant, waiter)
-            or admitted_future.cancelled()
-            or admitted_future.exception()
-        ):
+        if self._queue.remove(waiter.tenant, waiter):
+            self._fill()
             return
-        self._queue.release(waiter.tenant)
-        self._fill()
+        if admitted_future.cancelled() or admitted_future.exception():
+            return
+        self.release(waiter.tenant, waiter.num_slots)
 
     def _fill(self) -> None:
-        while self.admitted < self._max_concurrent and (waiter := self._queue.pop()) is not None:
+        while (waiter := self._queue.pop(self.limit - self.admitted)) is not None:
             if not self._offer(waiter):
-                self._queue.release(waiter.tenant)
+                self._queue.release(waiter.tenant, waiter.num_slots)
 
     def _offer(self, waiter: _Waiter) -> bool:
-        """Assign a slot to a request; return False if the request cannot use it any more.
+        """Assign slots to a request; return False if the request cannot use them any more.
 
         NOTE: work that cannot finish in time is not started. Otherwise, after the system has become slower
-            than
-        it was when the queue was filled, every slot would go to a request that is about to expire.
+        than it was when the queue was filled, every slot would go to a request that is about to expire.
         """
         if waiter.admitted_future.done():
             return False
@@ -170,6 +241,61 @@ class Admission:
         if remaining_s is not None and work_s > remaining_s:
             found = f"a slot became free {remaining_s:.1f} s before the deadline"
             raise DeadlineExceeded(f"{found}, the work takes about {work_s:.1f} s")
+
+
+class Slots:
+    """The slots of one request, for its choices.
+
+    If there are fewer slots than choices, the others start one after the other, as slots become free.
+    """
+
+    def __init__(
+        self, admission: Admission, tenant: str, deadline: Deadline, priority: int, number: int
+    ) -> None:
+        """Hold `number` slots that no choice uses yet."""
+        self.tenant = tenant
+        self.deadline = deadline
+        self.priority = priority
+        self.num_unused = number
+        self._admission = admission
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator["Slot"]:
+        """Use one slot for one choice; wait for it if all are in use. Raises what `Admission.slots` does."""
+        used = Slot(self, self._admission)
+        if self.num_unused:
+            self.num_unused -= 1
+            used.is_held = True
+        else:
+            await used.acquire()
+        try:
+            yield used
+        finally:
+            used.release()
+
+
+class Slot:
+    """The slot of one choice."""
+
+    def __init__(self, slots: Slots, admission: Admission) -> None:
+        self.is_held = False
+        self._slots = slots
+        self._admission = admission
+
+    async def acquire(self) -> None:
+        """Wait for a slot, before all requests of the tenant with the same priority.
+
+        A slot that is held is given back first, in exchange for the later one: every target has refused the
+        choice. Raises what `Admission.slots` does.
+        """
+        await self._admission.acquire_next(self._slots, self.release)
+        self.is_held = True
+
+    def release(self) -> None:
+        """Give the slot back, if it is held."""
+        if self.is_held:
+            self.is_held = False
+            self._admission.release(self._slots.tenant, 1)
 
 
 def _rejection(reason: str, wait_s: float | None) -> Overloaded:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fly.errors import DeadlineExceeded
 from fly.response import Chunk
+from router.admission.admission import Slots
 from router.generation.generation import Emit, RouterContext, generate
 from router.generation.step_timeout import StepTimeout
 from router.requests.request import Deadline, PreparedRequest
@@ -52,17 +53,24 @@ def serialized(emit: Emit) -> Emit:
 
 
 async def generate_choices(
-    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline, emit: Emit
+    context: RouterContext,
+    request: PreparedRequest,
+    started: float,
+    deadline: Deadline,
+    slots: Slots,
+    emit: Emit,
 ) -> None:
     """Generate all choices of a request; if one fails or the call is cancelled, all are cancelled.
 
-    `started` is the clock reading at the arrival of the request. `emit` gets each chunk as it is decided, and
-    chunks of several choices one at a time. Raise the error of the first choice that failed.
+    `started` is the clock reading at the arrival of the request. Each choice uses one of
+    the `slots`. `emit` gets each chunk as it is decided, and chunks of several
+    choices one at a time. Raise the error of the first choice that failed.
     """
     emit = serialized(emit)
 
     async def make(index: int, choice: PreparedRequest) -> None:
-        await generate(context, choice, index, started, deadline, emit)
+        async with slots.slot() as slot:
+            await generate(context, choice, index, started, deadline, slot.acquire, emit)
 
     await run_all(make(index, choice) for index, choice in request.unfinished().items())
 

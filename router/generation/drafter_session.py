@@ -1,15 +1,18 @@
 """Drafter session of one response: get drafts while a drafter is available, continue without otherwise."""
 
+import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from fly.clock import Clock
-from fly.errors import FlyServeError, NotReady
+from fly.errors import FlyServeError, NotReady, Overloaded
 from fly.limits import check_distributions
 from fly.messages import Draft, Open
 from fly.sequence import TokenSequence
+from router.generation.reactions import InvalidAnswer, Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
@@ -21,12 +24,95 @@ from services.common.streams import DrafterStream
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """One step of a drafter.
+
+    Attributes:
+        target: Target that verifies the draft.
+        sequence: Sequence to draft after; it may grow while the draft is made.
+        decided: Number of its tokens that will never be rolled back.
+        max_tokens: Most draft tokens.
+        end_at_stop: End the draft after a stop token.
+    """
+
+    target: Replica
+    sequence: TokenSequence
+    decided: int
+    max_tokens: int
+    end_at_stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedDraft:
+    """A draft that has arrived, cut to the tokens that still fit.
+
+    Attributes:
+        draft: The tokens after the sequence as it is now; none if other tokens were decided meanwhile.
+        whole: The draft as it arrived.
+        num_confirmed: First tokens of the draft that were decided meanwhile.
+        spent_s: Seconds from its request to its arrival.
+    """
+
+    draft: Draft
+    whole: Draft
+    num_confirmed: int
+    spent_s: float
+
+
+class _Outstanding:
+    """A draft that was requested, at `requested_s` on the event loop's clock, and not taken yet.
+
+    Attributes:
+        result: The draft and the seconds that it took; None if it failed, or has not arrived.
+        has_ended: True if it has arrived, or has failed.
+    """
+
+    __slots__ = ("_loop", "_waiter", "has_ended", "max_tokens", "replica", "requested_s", "result")
+
+    def __init__(self, replica: Replica, max_tokens: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self.replica = replica
+        self.max_tokens = max_tokens
+        self.requested_s = self._loop.time()
+        self.result: tuple[Draft, float] | None = None
+        self.has_ended = False
+
+    def end(self, result: tuple[Draft, float] | None) -> None:
+        """Set the result."""
+        self.result, self.has_ended = result, True
+        self._wake()
+
+    async def ends(self, due_s: float) -> None:
+        """Return when it ends, or at `due_s` on the loop's clock.
+
+        NOTE: waiting for the task that drafts costs one more iteration of the event loop in every round.
+        """
+        if self.has_ended or due_s <= self._loop.time():
+            return
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_at(due_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class DrafterSession:
     """Get drafts from one replica; after its failure from another one, no sooner than the back-off allows.
 
+    One draft is outstanding at a time: `request` one, wait until it `arrives`, and `take` it. A draft that is
+    late goes on in the background. A replica that is full refuses at once, and is avoided until it may have a
+    place again.
+
     Attributes:
         connections: All connections of this response, with their bytes and replays.
-        fault: Reason why the latest round without a draft had none; "" if every round had one.
+        fault: Reason why the latest request for a draft failed; "" if none did.
     """
 
     def __init__(
@@ -37,7 +123,7 @@ class DrafterSession:
         clock: Clock,
         key: RequestKey = (),
     ) -> None:
-        """Open nothing yet. A replica that does not answer a step within `timeout_s` is unhealthy."""
+        """Open nothing yet. A replica that does not answer a step within `timeout_s` is probed and left."""
         self.connections: Connections[DrafterStream] = Connections()
         self.fault = ""
         self._replicas = replicas
@@ -45,7 +131,11 @@ class DrafterSession:
         self._timeout_s = timeout_s
         self._step_timeout = StepTimeout(timeout_s)
         self._key = key
+        self._clock = clock
         self._breaker = Breaker(clock)
+        self._outstanding: _Outstanding | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._num_answers = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,78 +143,151 @@ class DrafterSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            error = error or NotReady("the response has ended")
         self._step_timeout.close()
         await self.connections.end(error)
 
-    async def draft(
-        self, target: Replica, sequence: TokenSequence, decided: int, max_tokens: int, end_at_stop: bool
-    ) -> Draft | None:
-        """Return at most `max_tokens` tokens after `sequence`; None while no drafter is available."""
-        connection = self.connections.current or await self._open(target)
-        if connection is None:
-            return None
-        context_length = connection.replica.info.context_length
-        if context_length:
-            max_tokens = min(max_tokens, context_length - len(sequence))
-        if max_tokens <= 0:
+    @property
+    def is_drafting(self) -> bool:
+        """True if a draft was requested and not taken yet."""
+        return self._outstanding is not None
+
+    def request(self, request: DraftRequest) -> bool:
+        """Request a draft, which needs no wait; return False if no drafter is available.
+
+        No draft may be outstanding.
+        """
+        connection = self.connections.current
+        replica = self._pick(request.target) if connection is None else connection.replica
+        if replica is None:
+            return False
+        context_length = replica.info.context_length
+        if context_length and len(request.sequence) >= context_length:
             self.fault = f"the sequence has reached the drafter's context length of {context_length} tokens"
+            return False
+        if context_length and context_length - len(request.sequence) < request.max_tokens:
+            request = replace(request, max_tokens=context_length - len(request.sequence))
+        self._outstanding = _Outstanding(replica, request.max_tokens)
+        self._task = asyncio.create_task(self._draft(self._outstanding, request))
+        return True
+
+    async def arrives(self, limit_s: Callable[[float, int], float]) -> bool:
+        """Wait for the outstanding draft; return True if it has arrived, or has failed.
+
+        `limit_s` returns the seconds after the request for which to wait at most, from the replica's usual
+        seconds of a draft and the requested length.
+        """
+        outstanding = self._outstanding
+        assert outstanding is not None, "a draft must be requested first"
+        if not outstanding.has_ended:
+            limit = limit_s(outstanding.replica.pace.usual_s or 0.0, outstanding.max_tokens)
+            await outstanding.ends(outstanding.requested_s + limit)
+        return outstanding.has_ended
+
+    def take(self, sequence: TokenSequence, most: int) -> ArrivedDraft | None:
+        """Return at most `most` tokens after `sequence` of the draft that has arrived; None if it failed."""
+        outstanding, self._outstanding = self._outstanding, None
+        assert outstanding is not None, "a draft must have arrived"
+        result, connection = outstanding.result, self.connections.current
+        if result is None or connection is None:
             return None
-        try:
-            return await self._draft_here(connection, target, sequence, decided, max_tokens, end_at_stop)
-        except FlyServeError as error:
-            await self._drop(connection, error)
-            return None
+        draft, spent_s = result
+        num_confirmed = connection.stream.num_common(sequence) - connection.stream.draft_start
+        fits = num_confirmed == len(sequence) - connection.stream.draft_start >= 0
+        cut = cut_draft(draft, num_confirmed, most) if fits else cut_draft(draft, len(draft.tokens))
+        return ArrivedDraft(cut, draft, max(0, num_confirmed), spent_s)
 
     def conclude(self, sequence: TokenSequence, decided: int) -> None:
         """Attach the final sequence to the closing message, for services that cache finished responses."""
         if self.connections.current is not None:
             self.connections.current.stream.conclude(sequence, decided)
 
-    async def _draft_here(
-        self,
-        connection: Connection[DrafterStream],
-        target: Replica,
-        sequence: TokenSequence,
-        decided: int,
-        max_tokens: int,
-        end_at_stop: bool,
-    ) -> Draft:
+    async def _draft(self, outstanding: _Outstanding, request: DraftRequest) -> None:
+        """Get the draft; errors are handled here."""
+        started, result = self._clock.now(), None
+        try:
+            connection = self.connections.current or await self._open(outstanding.replica)
+            draft = await self._step(connection, request)
+            _check(draft, request.max_tokens, request.target.info.vocab_size)
+            result = draft, self._clock.now() - started
+        except FlyServeError as error:
+            await self._drop(outstanding.replica, error)
+        finally:
+            outstanding.end(result)
+
+    async def _step(self, connection: Connection[DrafterStream], request: DraftRequest) -> Draft:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
         try:
             with self._step_timeout:
-                draft = await connection.stream.draft(sequence, decided, max_tokens, end_at_stop)
+                draft = await connection.stream.draft(
+                    request.sequence, request.decided, request.max_tokens, request.end_at_stop
+                )
         except TimeoutError:
-            raise NotReady(f"no answer within {self._timeout_s:g} s") from None
-        _check(draft, max_tokens, target.info.vocab_size)
+            raise NotReady(f"no answer within {self._timeout_s:g} s (router.draft_timeout_s)") from None
         connection.replica.record_answer(draft.load)
+        connection.replica.pace.record(loop.time() - started_s, is_usual=self._num_answers > 0)
+        self._num_answers += 1
         return draft
 
-    async def _open(self, target: Replica) -> Connection[DrafterStream] | None:
+    async def _open(self, replica: Replica) -> Connection[DrafterStream]:
+        self._num_answers = 0
+        return await self.connections.open(replica, DrafterStream(replica.channel, self._make_open()))
+
+    def _pick(self, target: Replica) -> Replica | None:
         if self._breaker.wait_s:
             return None
         replica = self._replicas.drafter_for(target, self._key)
         if replica is None:
-            self.fault = "; ".join(self._replicas.incompatibilities(target)) or "no drafter is available"
-            return None
-        return await self.connections.open(replica, DrafterStream(replica.channel, self._make_open()))
+            self.fault = self._replicas.no_drafter_reason(target)
+        return replica
 
-    async def _drop(self, connection: Connection[DrafterStream], error: FlyServeError) -> None:
-        """Stop using the replica for now; a full one is not broken."""
-        logger.warning("%s failed in mid-stream: %s", connection.replica.name, error)
+    async def _drop(self, replica: Replica, error: FlyServeError) -> None:
+        """Stop using the replica for now; see `Reaction`."""
+        reaction = reaction_to(error)
         self.fault = str(error)
         await self.connections.cancel(error)
-        if isinstance(error, NotReady):
-            connection.replica.is_broken.set()
+        if isinstance(error, Overloaded):
+            replica.record_refusal(error.retry_after_s)
+            return
+        logger.warning("%s failed in mid-stream: %s", replica.name, error)
         # The first failure delays nothing, because there may be another drafter.
         self._breaker.record_failure()
+        if reaction is Reaction.LEAVE:
+            replica.is_broken.set()
+        elif reaction is Reaction.PROBE:
+            replica.is_suspect.set()
+
+
+def cut_draft(draft: Draft, start: int, most: int = 0) -> Draft:
+    """Return at most `most` tokens of a draft from position `start` on, with all that belongs to them.
+
+    Counts of tokens follow; the work is that of the whole draft.
+    """
+    end = min(len(draft.tokens), start + most)
+    if end - start == len(draft.tokens):
+        return draft
+    num_ahead = max(0, min(draft.drafted_ahead, end) - start)
+    return replace(
+        draft,
+        tokens=draft.tokens[start:end],
+        distributions=draft.distributions[start:end],
+        sub_drafter_tokens=min(draft.sub_drafter_tokens, max(0, end - start)),
+        drafted_ahead=num_ahead,
+        dropped_ahead=draft.dropped_ahead + draft.drafted_ahead - num_ahead,
+    )
 
 
 def _check(draft: Draft, max_tokens: int, vocab_size: int) -> None:
-    """Raise NotReady if the draft is too long, or has invalid tokens or distributions."""
+    """Raise InvalidAnswer if the draft is too long, or has invalid tokens or distributions."""
     if len(draft.tokens) > max_tokens:
-        raise NotReady(
+        raise InvalidAnswer(
             f"the drafter answered {len(draft.tokens)} tokens, at most {max_tokens} were requested"
         )
     if draft.tokens and max(draft.tokens) >= vocab_size:
-        raise NotReady(f"the drafter proposed {max(draft.tokens)}, the vocabulary ends at {vocab_size}")
+        raise InvalidAnswer(f"the drafter proposed {max(draft.tokens)}, the vocabulary ends at {vocab_size}")
     if faults := [*check_distributions(draft.distributions, draft.tokens, vocab_size)]:
-        raise NotReady(f"the drafter returned invalid {faults[0].field}: {faults[0].description}")
+        raise InvalidAnswer(f"the drafter returned invalid {faults[0].field}: {faults[0].description}")

@@ -15,9 +15,11 @@ from fly.types import Decision, FinishReason, ResponseLimits, Token
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
+from router.generation.extension import ExtensionLength
 from router.generation.observation import trace_response
+from router.generation.patience import Patience
 from router.generation.round import PendingLogprobs, Response, run_round
-from router.generation.target_session import TargetSession
+from router.generation.target_session import TargetSession, WaitForPlace
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.requests.request import Deadline, PreparedRequest
@@ -26,6 +28,8 @@ from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
 from services.common.telemetry.tracing import Tracer, current_span
 
+_USUAL_LATE_ROUNDS = 8
+"""Late rounds of a response that need no warning, as while the drafter computes its prompt."""
 _MAX_INLINE_RECEIVED = 256
 """Number of tokens of a resumed response above which they are detokenized off the event loop."""
 _TEXT_CONTEXT = 5
@@ -54,14 +58,15 @@ async def generate(
     index: int,
     started: float,
     deadline: Deadline,
+    wait_for_place: WaitForPlace,
     emit: Emit,
 ) -> None:
     """Generate one choice. Its streams end with this call, also if it fails or is cancelled.
 
-    `request` has the seed of this choice; the last chunk has a finish reason. Other arguments and errors are
-    those of `generate_choices`.
+    `request` has the seed of this choice; the last chunk has a finish reason. `wait_for_place` is called when
+    all targets refuse the sequence. Other arguments and errors are those of `generate_choices`.
     """
-    async with open_response(context, request, started, deadline) as response:
+    async with open_response(context, request, started, deadline, wait_for_place) as response:
         while response.speculation.finish_reason is None:
             decision = await run_round(response)
             if (chunk := make_chunk(response, index, decision, context.tokenizer)) is not None:
@@ -70,7 +75,11 @@ async def generate(
 
 @asynccontextmanager
 async def open_response(
-    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline
+    context: RouterContext,
+    request: PreparedRequest,
+    started: float,
+    deadline: Deadline,
+    wait_for_place: WaitForPlace,
 ) -> AsyncIterator[Response]:
     """Open a target session and, if drafts are wanted, a drafter session; both end with the block."""
     make_open = partial(_open_message, request, deadline)
@@ -81,6 +90,7 @@ async def open_response(
             make_open,
             config.verify_timeout_s,
             config.replica_wait_s,
+            wait_for_place,
             request.logprobs,
             request.key,
             request.weight_fingerprint,
@@ -106,6 +116,8 @@ async def open_response(
             started,
             context.metrics.by_mode[request.plan.mode],
             current_span(),
+            Patience(config.draft_patience),
+            ExtensionLength(config.stream_interval_s),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
@@ -123,6 +135,7 @@ def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         entropy=request.plan.rule.entropy,
         without_sub_drafter=not request.plan.sub_drafter,
         num_logprobs=request.logprobs,
+        max_new_tokens=request.max_new_tokens,
     )
 
 
@@ -132,7 +145,7 @@ async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
     if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
         raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
     limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
-    return Speculation(request.prompt_ids, request.plan.rule, limits, text.find_stop, received)
+    return Speculation(request.prompt, request.plan.rule, limits, text.find_stop, received)
 
 
 def make_chunk(response: Response, index: int, decision: Decision, tokenizer: Tokenizer) -> Chunk | None:
@@ -180,8 +193,12 @@ def _finish(response: Response, finish_reason: FinishReason) -> Statistics:
     return statistics
 
 
-def _warnings(response: Response) -> tuple[str, ...]:
-    if not response.rounds_without_draft or response.drafter is None:
-        return ()
-    rounds = f"{response.rounds_without_draft} of {response.speculation.statistics.rounds} rounds"
-    return (f"{rounds} had no draft: {response.drafter.fault}",)
+def _warnings(response: Response) -> Iterator[str]:
+    """Yield the reasons why rounds had no draft; a few late drafts are usual."""
+    drafter, num_rounds = response.drafter, response.speculation.statistics.rounds
+    if drafter is None:
+        return
+    if response.rounds_without_draft:
+        yield f"{response.rounds_without_draft} of {num_rounds} rounds had no draft: {drafter.fault}"
+    if response.late_rounds > max(_USUAL_LATE_ROUNDS, num_rounds / 2):
+        yield f"{response.late_rounds} of {num_rounds} rounds did not wait for a late draft"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fly.clock import Clock
-from fly.errors import FlyServeError
+from fly.errors import FlyServeError, InternalError
 from fly.response import Round, Statistics
 from fly.types import FinishReason
 from router.metrics import UNKNOWN, RouterMetrics
@@ -115,6 +115,6 @@ def outcome_of(error: BaseException | None) -> str:
         return "ok"
     if isinstance(error, asyncio.CancelledError):
         return "cancelled"
-    if isinstance(error, FlyServeError):
+    if isinstance(error, FlyServeError) and not isinstance(error, InternalError):
         return re.sub("(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
     return "internal"

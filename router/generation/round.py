@@ -1,6 +1,7 @@
 """One round: propose, verify, decide."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter, sub
 from typing import Any
 
@@ -10,8 +11,10 @@ from fly.messages import Draft, StepTimes, Verification
 from fly.response import Round
 from fly.speculation import Speculation
 from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, RankedToken, Token, Verdict
-from router.generation.drafter_session import DrafterSession
+from router.generation.drafter_session import ArrivedDraft, DrafterSession, DraftRequest
+from router.generation.extension import ExtensionLength
 from router.generation.observation import trace_round
+from router.generation.patience import Patience
 from router.generation.target_session import TargetSession
 from router.metrics import ModeMetrics
 from router.requests.request import Deadline, PreparedRequest
@@ -60,7 +63,11 @@ class Response:
         started: Clock reading at the arrival of the request.
         metrics: Metrics of its rounds.
         span: Span of the request, with an event per round; None if the request is not traced.
-        rounds_without_draft: Rounds that requested a draft and got none.
+        patience: Time that each round waits for its draft.
+        extension: Number of tokens that the target decodes in a round without a draft.
+        rounds_without_draft: Rounds in which no drafter was available.
+        late_rounds: Rounds whose draft was outstanding when the target had to continue.
+        waited_s: Time that rounds waited for drafts and that is not in the statistics yet.
         pending_rounds: Rounds that have not been sent to the client yet.
     """
 
@@ -76,7 +83,11 @@ class Response:
     started: float
     metrics: ModeMetrics
     span: Span | None
+    patience: Patience
+    extension: ExtensionLength
     rounds_without_draft: int = 0
+    late_rounds: int = 0
+    waited_s: float = 0.0
     pending_rounds: list[Round] = field(default_factory=list)
 
     def take_rounds(self) -> tuple[Round, ...]:
@@ -88,6 +99,8 @@ class Response:
 async def run_round(response: Response) -> Decision:
     """Run one round: decide at least one token, or carry a window over.
 
+    Without a draft the target decodes several tokens by itself.
+
     Raises:
         DeadlineExceeded: The deadline of the request has passed.
         FlyServeError: The target cannot continue.
@@ -95,8 +108,10 @@ async def run_round(response: Response) -> Decision:
     response.deadline.remaining_ms()
     before, started = _TOTALS(response.speculation.statistics), response.clock.now()
     draft = await propose(response)
-    verification = await verify(response, draft)
-    decision = decide(response, draft, verification)
+    if not draft.tokens and response.speculation.is_settled:
+        decision = await extend(response)
+    else:
+        decision = decide(response, draft, await verify(response, draft))
     record = _round_record(response, before, started)
     response.pending_rounds.append(record)
     if response.span is not None:
@@ -105,24 +120,67 @@ async def run_round(response: Response) -> Decision:
 
 
 async def propose(response: Response) -> Draft:
-    """Return a draft after the sequence; an empty one if none is wanted or available."""
-    max_tokens = min(response.draft_length.choose(), response.speculation.max_drafts)
-    if response.drafter is None or max_tokens <= 0:
+    """Return a draft after the sequence; an empty one if none is wanted, available or in time.
+
+    The first token never waits for the drafter: in the first round both prefill, and the draft is used later.
+    """
+    drafter, speculation = response.drafter, response.speculation
+    length, most = response.draft_length.choose(), speculation.max_drafts
+    if drafter is None or min(length, most) <= 0:
         return NO_DRAFT
-    requested_at = response.clock.now()
-    draft = await response.drafter.draft(
-        response.target.replica,
-        response.speculation.sequence,
-        response.speculation.decided_length,
-        max_tokens,
-        response.request.plan.end_at_stop,
+    if not speculation.statistics.rounds:
+        if most > 1:
+            _request(response, drafter, min(length + 1, most))
+        return NO_DRAFT
+    is_new = False
+    while drafter.is_drafting or (not is_new and (is_new := _request(response, drafter, min(length, most)))):
+        if not await _arrives(response, drafter):
+            return NO_DRAFT
+        draft = _take(response, drafter, most)
+        if draft is not None and (draft.tokens or is_new):
+            return draft
+    response.rounds_without_draft += 1
+    response.metrics.rounds_missed.inc()
+    return NO_DRAFT
+
+
+def _request(response: Response, drafter: DrafterSession, max_tokens: int) -> bool:
+    speculation, end_at_stop = response.speculation, response.request.plan.end_at_stop
+    return drafter.request(
+        DraftRequest(
+            response.target.replica,
+            speculation.sequence,
+            speculation.decided_length,
+            max_tokens,
+            end_at_stop,
+        )
     )
-    if draft is None:
-        response.rounds_without_draft += 1
-        response.metrics.rounds_missed.inc()
-        return NO_DRAFT
-    _count_draft(response, draft, response.clock.now() - requested_at)
-    return draft
+
+
+async def _arrives(response: Response, drafter: DrafterSession) -> bool:
+    """Wait for the draft as long as it can pay for; return False if it is late."""
+    started, verification_s = response.clock.now(), response.target.replica.pace.usual_s or 0.0
+    is_here = await drafter.arrives(partial(response.patience.limit_s, verification_s))
+    response.waited_s += response.clock.now() - started
+    if not is_here:
+        _count_wait(response, 0.0)
+        response.late_rounds += 1
+        response.metrics.rounds_late.inc()
+    return is_here
+
+
+def _take(response: Response, drafter: DrafterSession, most: int) -> Draft | None:
+    """Return what still fits of the draft that has arrived; None if it failed."""
+    arrived = drafter.take(response.speculation.sequence, most)
+    if arrived is None:
+        return None
+    _count_draft(response, arrived)
+    if arrived.draft.tokens:
+        response.patience.record_used(arrived.num_confirmed)
+    elif arrived.whole.tokens:
+        response.patience.record_dropped(arrived.num_confirmed)
+        response.metrics.drafts_dropped.inc()
+    return arrived.draft
 
 
 async def verify(response: Response, draft: Draft) -> Verification:
@@ -132,30 +190,72 @@ async def verify(response: Response, draft: Draft) -> Verification:
     verification = await response.target.verify(
         speculation.sequence, draft.tokens, speculation.decided_length, distributions
     )
-    response.logprobs.record(len(speculation.sequence), verification)
     spent_s = response.clock.now() - requested_at
-    statistics, forward_s = speculation.statistics, _forward_s(verification.times)
     response.draft_length.record_verification(verification, spent_s)
+    _count_verification(response, verification, spent_s)
+    return verification
+
+
+async def extend(response: Response) -> Decision:
+    """Let the target decode some tokens by itself, and decide them."""
+    speculation, requested_at = response.speculation, response.clock.now()
+    # NOTE: one token at a time while a draft is late, since every further token makes it fit less.
+    is_drafting = response.drafter is not None and response.drafter.is_drafting
+    num_tokens = 1 if is_drafting else response.extension.choose(speculation.max_drafts + 1)
+    start, decided_length = len(speculation.sequence), speculation.decided_length
+    if num_tokens == 1:
+        extension = await response.target.verify(speculation.sequence, (), decided_length)
+    else:
+        extension = await response.target.extend(speculation.sequence, decided_length, num_tokens)
+    spent_s, num_tokens = response.clock.now() - requested_at, len(extension.choices)
+    if not extension.times.prefill_tokens:
+        response.extension.record(num_tokens, _forward_s(extension.times) or spent_s)
+    response.draft_length.record_verification(_per_token(extension), spent_s / num_tokens)
+    _count_verification(response, extension, spent_s)
+    decision = speculation.extend(extension.choices, extension.entropies)
+    _record_round(response, start, 0, decision)
+    return decision
+
+
+def _per_token(extension: Verification) -> Verification:
+    """Return the mean step of an extension, as if each of its tokens had been a verification."""
+    times, num_tokens = extension.times, len(extension.choices)
+    if num_tokens == 1:
+        return extension
+    times = replace(times, queue_ns=times.queue_ns // num_tokens, forward_ns=times.forward_ns // num_tokens)
+    return replace(extension, choices=extension.choices[:1], times=times)
+
+
+def _count_verification(response: Response, verification: Verification, spent_s: float) -> None:
+    statistics, forward_s = response.speculation.statistics, _forward_s(verification.times)
+    response.logprobs.record(len(response.speculation.sequence), verification)
     response.metrics.verify_seconds.observe(spent_s)
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)
-    return verification
 
 
 def decide(response: Response, draft: Draft, verification: Verification) -> Decision:
     """Apply the rule to the target's scores."""
     speculation, start = response.speculation, len(response.speculation.sequence)
     decision = speculation.apply(make_evidence(draft.tokens, verification))
+    _record_round(response, start, len(draft.tokens), decision)
+    return decision
+
+
+def _record_round(response: Response, start: int, num_drafts: int, decision: Decision) -> None:
+    """Record the decision of a round, before which the sequence had `start` tokens."""
+    speculation = response.speculation
     if speculation.finish_reason is None:
         is_open = bool(decision.provisional)
-        response.draft_length.record_round(start, len(draft.tokens), speculation.decided_length, is_open)
-    num_accepted = count_accepted(len(draft.tokens), len(speculation.sequence) - start, decision)
-    response.metrics.record_round(len(draft.tokens), num_accepted, decision)
+        response.draft_length.record_round(start, num_drafts, speculation.decided_length, is_open)
+    num_accepted = count_accepted(num_drafts, len(speculation.sequence) - start, decision)
+    response.metrics.record_round(num_drafts, num_accepted, decision)
+    if num_drafts:
+        response.patience.record_round(num_accepted)
     statistics = speculation.statistics
     if not statistics.time_to_first_token_s and decision.decided:
         statistics.time_to_first_token_s = response.clock.now() - response.started
         response.metrics.first_token.observe(statistics.time_to_first_token_s)
-    return decision
 
 
 def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
@@ -179,10 +279,11 @@ def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Eviden
     return Evidence(tuple(positions), verification.choices[-1], verification.entropies[-1])
 
 
-def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
-    statistics, forward_s = response.speculation.statistics, _forward_s(draft.times)
-    response.draft_length.record_draft(draft, spent_s)
-    response.metrics.draft_seconds.observe(spent_s)
+def _count_draft(response: Response, arrived: ArrivedDraft) -> None:
+    draft, statistics = arrived.draft, response.speculation.statistics
+    response.draft_length.record_draft(arrived.whole, arrived.spent_s)
+    response.metrics.draft_seconds.observe(response.waited_s)
+    _count_wait(response, _forward_s(draft.times))
     statistics.drafter_forwards += draft.forwards
     statistics.sub_drafter_tokens += draft.sub_drafter_tokens
     statistics.proposals_requested += draft.proposals.requested
@@ -191,8 +292,14 @@ def _count_draft(response: Response, draft: Draft, spent_s: float) -> None:
     statistics.proposals_low_confidence += draft.proposals.low_confidence
     statistics.drafted_ahead += draft.drafted_ahead
     statistics.dropped_ahead += draft.dropped_ahead
-    statistics.draft_s += forward_s
-    statistics.wire_s += max(0.0, spent_s - forward_s)
+
+
+def _count_wait(response: Response, forward_s: float) -> None:
+    """Add the time that rounds waited for a draft to the statistics: first that of its forwards."""
+    waited_s, response.waited_s = response.waited_s, 0.0
+    drafted_s = min(forward_s, waited_s)
+    response.speculation.statistics.draft_s += drafted_s
+    response.speculation.statistics.wire_s += waited_s - drafted_s
 
 
 def _round_record(response: Response, before: tuple[Any, ...], started: float) -> Round:

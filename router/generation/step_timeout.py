@@ -1,6 +1,7 @@
 """A reusable timeout for many short steps, for which `asyncio.timeout` would be too slow."""
 
 import asyncio
+import math
 from types import TracebackType
 from typing import Self
 
@@ -45,6 +46,17 @@ class StepTimeout:
         if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
+    def pause(self) -> None:
+        """Stop the clock of the current step until `restart`."""
+        self._due_s = math.inf
+
+    def restart(self) -> None:
+        """Give the current step the whole time from now on."""
+        assert self._loop is not None, "a step timeout must be entered before"
+        self._due_s = self._loop.time() + self._timeout_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._due_s, self._expire)
+
     def close(self) -> None:
         """Cancel the timer; no step follows."""
         if self._timer is not None:
@@ -54,7 +66,7 @@ class StepTimeout:
     def _expire(self) -> None:
         assert self._loop is not None
         self._timer = None
-        if self._task is None:
+        if self._task is None or self._due_s == math.inf:
             return
         if self._loop.time() < self._due_s:
             self._timer = self._loop.call_at(self._due_s, self._expire)

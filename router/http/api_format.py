@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fly.errors import InvalidRequest
 from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 from fly.response import Choice, Chunk, Part
 from fly.types import FinishReason as Finish
@@ -13,31 +12,19 @@ from router.http.fields import GenerationFields
 from router.http.objects import Envelope, FinishReason, ResponseModel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HttpRequest:
     """One HTTP request for text.
 
     Attributes:
-        model: Name of the model, as the client sent it.
+        body: Its fields.
         requests: One request per prompt, all with the same number of choices.
         names: Names of fields in the body, by their names in `GenerateRequest`.
-        stream: Answer with a stream of chunks.
-        include_usage: Send the usage in a chunk of its own at the end of the stream.
-        continuous_usage: Send the usage so far in each chunk.
-        verdicts: Return the verdict of every token.
-        timeout_s: Seconds after which the client no longer needs the response; None is never.
-        traceparent: Context of the client's trace (W3C), if it has one.
     """
 
-    model: str
+    body: GenerationFields
     requests: tuple[GenerateRequest, ...]
     names: Mapping[str, str]
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    verdicts: bool = False
-    timeout_s: float | None = None
-    traceparent: str = ""
 
 
 def make_request(
@@ -62,28 +49,6 @@ def make_request(
     )
 
 
-def make_http_request(
-    body: GenerationFields, requests: tuple[GenerateRequest, ...], names: Mapping[str, str]
-) -> HttpRequest:
-    """Return the HTTP request with the requests made from its body.
-
-    Raise InvalidRequest for options of a stream where none is requested.
-    """
-    options = body.stream_options
-    if options is not None and not body.stream:
-        raise InvalidRequest.of("stream_options", "must not be set without stream")
-    return HttpRequest(
-        model=body.model,
-        requests=requests,
-        names=names,
-        stream=bool(body.stream),
-        include_usage=options is not None and bool(options.include_usage),
-        continuous_usage=options is not None and bool(options.continuous_usage_stats),
-        verdicts=bool(body.verdicts),
-        timeout_s=body.timeout,
-    )
-
-
 _FINISH_REASONS: dict[Finish, FinishReason] = {
     Finish.LENGTH: "length",
     Finish.STOP_TOKEN: "stop",
@@ -96,17 +61,13 @@ class ApiFormat(ABC):
 
     Attributes:
         id_prefix: Prefix of a response's id, before the request's id.
-        response_type: Type of a whole response.
-        response_object: Value of its field `object`.
-        chunk_type: Type of a chunk.
-        chunk_object: Value of its field `object`.
+        response: Type of a whole response, and the value of its field `object`.
+        chunk: Those of a chunk.
     """
 
     id_prefix: str
-    response_type: type[Envelope]
-    response_object: str
-    chunk_type: type[Envelope]
-    chunk_object: str
+    response: tuple[type[Envelope], str]
+    chunk: tuple[type[Envelope], str]
 
     @abstractmethod
     async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:

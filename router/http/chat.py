@@ -10,7 +10,7 @@ from fly.errors import InvalidRequest
 from fly.request import SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import Token
-from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_http_request, make_request
+from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
 from router.http.fields import Count, GenerationFields, RequestModel, Whole
 from router.http.objects import (
     AssistantMessage,
@@ -112,10 +112,8 @@ class Chat(ApiFormat):
     """API format of chat."""
 
     id_prefix = "chatcmpl-"
-    response_type = ChatCompletion
-    response_object = "chat.completion"
-    chunk_type = ChatChunk
-    chunk_object = "chat.completion.chunk"
+    response = (ChatCompletion, "chat.completion")
+    chunk = (ChatChunk, "chat.completion.chunk")
 
     def __init__(self, service: GenerationService, defaults: SamplingParams) -> None:
         self._service = service
@@ -135,7 +133,7 @@ class Chat(ApiFormat):
             "logprobs": "top_logprobs",
             "request_id": "X-Request-Id",
         }
-        return make_http_request(body, (request,), names)
+        return HttpRequest(body, (request,), names)
 
     def choice(self, choice: Choice, extra: Mapping[str, Any]) -> ChatChoice:
         return ChatChoice(

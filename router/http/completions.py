@@ -1,6 +1,7 @@
 """`/v1/completions`: prompts as text or token ids, one or many."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import PlainValidator
@@ -10,7 +11,7 @@ from fly.request import GenerateRequest, SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import Token
 from router.config import LimitsConfig
-from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_http_request, make_request
+from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
 from router.http.fields import Count, GenerationFields
 from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
@@ -60,8 +61,7 @@ class Completions(ApiFormat):
     """API format of completions."""
 
     id_prefix = "cmpl-"
-    response_type = chunk_type = Completion
-    response_object = chunk_object = "text_completion"
+    response = chunk = (Completion, "text_completion")
 
     def __init__(self, defaults: SamplingParams, limits: LimitsConfig) -> None:
         self._defaults = defaults
@@ -78,7 +78,7 @@ class Completions(ApiFormat):
             for index, prompt in enumerate(body.prompt)
         )
         names = {"prompt_token_ids": "prompt", "max_new_tokens": "max_tokens", "request_id": "X-Request-Id"}
-        return make_http_request(body, requests, names)
+        return HttpRequest(body, requests, names)
 
     def _request(self, body: CompletionRequest, prompt: Prompt, request_id: str) -> GenerateRequest:
         return make_request(body, prompt, request_id, body.max_tokens, body.logprobs, self._defaults)
@@ -109,13 +109,10 @@ def _logprobs(tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None
     found = [(token.text, token.logprobs) for token in tokens if token.logprobs is not None]
     if not found:
         return None
-    offsets = []
-    for text, _ in found:
-        offsets.append(offset)
-        offset += len(text)
+    texts = [text for text, _ in found]
     return CompletionLogprobs(
-        tokens=[text for text, _ in found],
+        tokens=texts,
         token_logprobs=[logprobs.token for _, logprobs in found],
         top_logprobs=[{ranked.text: ranked.logprob for ranked in logprobs.top} for _, logprobs in found],
-        text_offset=offsets,
+        text_offset=list(accumulate(map(len, texts[:-1]), initial=offset)),
     )

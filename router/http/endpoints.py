@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 import pydantic_core
@@ -38,11 +37,17 @@ class Generate:
         body = await read_object(request, self._config.http)
         request_id: str = request.state.request_id
         parsed = await self._format.parse(body, request_id)
-        require_model(parsed.model, self._config)
-        parsed = replace(parsed, traceparent=request.headers.get(TRACEPARENT, ""))
-        if (timeout_s := _timeout_s(request)) is not None:
-            parsed = replace(parsed, timeout_s=min(timeout_s, parsed.timeout_s or math.inf))
-        await Responder(self._service, self._format, parsed, request_id)(scope, receive, send)
+        require_model(parsed.body.model, self._config)
+        limits_s = [limit_s for limit_s in (_timeout_s(request), parsed.body.timeout) if limit_s is not None]
+        respond = Responder(
+            self._service,
+            self._format,
+            parsed,
+            request_id,
+            timeout_s=min(limits_s, default=None),
+            traceparent=request.headers.get(TRACEPARENT, ""),
+        )
+        await respond(scope, receive, send)
 
 
 class InfoEndpoints:
@@ -69,17 +74,11 @@ class InfoEndpoints:
         return _json(Version(version=VERSION))
 
     async def _model(self) -> ModelObject:
-        known = {
-            "id": self._config.served_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "flyserve",
-        }
-        if not self._service.is_ready:
-            return ModelObject.model_validate(known)
-        info = await self._service.describe()
-        context = info.target.context_length or None
-        return ModelObject.model_validate({**known, "max_model_len": context, "flyserve": info})
+        known: dict[str, Any] = {"id": self._config.served_name, "created": self._created}
+        if self._service.is_ready:
+            info = await self._service.describe()
+            known |= {"max_model_len": info.target.context_length or None, "flyserve": info}
+        return ModelObject(object="model", owned_by="flyserve", **known)
 
     @property
     def routes(self) -> list[Route]:

@@ -13,6 +13,7 @@ from fly.errors import (
     DeadlineExceeded,
     FieldViolation,
     FlyServeError,
+    InternalError,
     InvalidRequest,
     NotReady,
     Overloaded,
@@ -80,6 +81,8 @@ def reply_to(error: BaseException) -> ErrorReply:
             return ErrorReply(503, str(error), "server_error", code="not_ready", headers={"Retry-After": "1"})
         case DeadlineExceeded():
             return ErrorReply(504, str(error), "server_error", code="deadline_exceeded")
+        case InternalError():
+            return ErrorReply(500, str(error), "server_error", code="internal_error")
         case HTTPException():
             return _of_routing(error)
     error_id = uuid.uuid4().hex[:12]

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
@@ -117,6 +117,13 @@ class GenerationFields(RequestModel):
     timeout: Annotated[float, Field(gt=0)] | None = None
     speculation: SpeculationFields | None = None
     verdicts: bool | None = None
+
+    @field_validator("stream_options")
+    @classmethod
+    def _has_a_stream(cls, options: StreamOptions | None, known: ValidationInfo) -> StreamOptions | None:
+        if options is not None and not known.data.get("stream", True):
+            raise ValueError("must not be set without stream")
+        return options
 
     @field_validator("logit_bias")
     @classmethod

@@ -12,69 +12,33 @@ from pydantic import BaseModel, ValidationError
 from fly.errors import FieldViolation, InvalidRequest
 from services.common.config import MESSAGE_PREFIX, nearest, section_at
 
-IGNORED = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "safety_identifier",
-        "user",
-    }
-)
+IGNORED = frozenset({"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "user"})
 """Fields without effect on the response: accepted with any value."""
 
-_NONE: tuple[Any, ...] = ()
-_EMPTY: tuple[Any, ...] = ([], {})
-_FALSE: tuple[Any, ...] = (False,)
-_TRUE: tuple[Any, ...] = (True,)
+
+def _accepting(values: tuple[Any, ...], *names: str) -> dict[str, tuple[Any, ...]]:
+    return dict.fromkeys(names, values)
+
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "tools": _EMPTY,
-    "tool_choice": ("none", "auto"),
-    "functions": _EMPTY,
-    "function_call": ("none", "auto"),
+    **_accepting(([], {}), "tools", "functions", "documents", "mm_processor_kwargs"),
+    **_accepting(([], {}), "bad_words", "logits_processors"),
+    **_accepting(("none", "auto"), "tool_choice", "function_call"),
+    **_accepting((), "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    **_accepting((), "guided_decoding_backend", "guided_whitespace_pattern"),
+    **_accepting((), "structured_outputs", "json_schema", "regex", "ebnf"),
+    **_accepting((), "audio", "prediction", "verbosity", "web_search_options", "thinking", "chat_template"),
+    **_accepting((), "truncate_prompt_tokens", "prompt_logprobs", "allowed_token_ids", "add_special_tokens"),
+    **_accepting((False,), "store", "echo", "use_beam_search", "early_stopping", "continue_final_message"),
+    **_accepting((False,), "return_tokens_as_token_ids", "return_token_ids", "include_stop_str_in_output"),
+    **_accepting((True,), "skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt"),
     "response_format": ({"type": "text"},),
-    "structured_outputs": _NONE,
-    "guided_json": _NONE,
-    "guided_regex": _NONE,
-    "guided_choice": _NONE,
-    "guided_grammar": _NONE,
-    "guided_decoding_backend": _NONE,
-    "guided_whitespace_pattern": _NONE,
-    "json_schema": _NONE,
-    "regex": _NONE,
-    "ebnf": _NONE,
     "modalities": (["text"],),
-    "audio": _NONE,
-    "prediction": _NONE,
     "reasoning_effort": ("none",),
-    "verbosity": _NONE,
-    "web_search_options": _NONE,
     "service_tier": ("auto", "default"),
-    "store": _FALSE,
     "best_of": (1,),
     "suffix": ("",),
-    "echo": _FALSE,
-    "use_beam_search": _FALSE,
     "length_penalty": (1.0,),
-    "early_stopping": _FALSE,
-    "truncate_prompt_tokens": _NONE,
-    "prompt_logprobs": _NONE,
-    "allowed_token_ids": _NONE,
-    "bad_words": _EMPTY,
-    "logits_processors": _EMPTY,
-    "include_stop_str_in_output": _FALSE,
-    "skip_special_tokens": _TRUE,
-    "spaces_between_special_tokens": _TRUE,
-    "add_special_tokens": _NONE,
-    "return_tokens_as_token_ids": _FALSE,
-    "return_token_ids": _FALSE,
-    "add_generation_prompt": _TRUE,
-    "continue_final_message": _FALSE,
-    "chat_template": _NONE,
-    "documents": _EMPTY,
-    "mm_processor_kwargs": _EMPTY,
-    "thinking": _NONE,
     "priority": (0,),
 }
 """Accepted values by field name, in addition to null: they request nothing."""

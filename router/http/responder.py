@@ -5,7 +5,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -20,60 +20,9 @@ from router.generation.choices import end_tasks, run_all
 from router.generation.generation import Emit
 from router.http.api_format import ApiFormat, HttpRequest
 from router.http.errors import renamed, reply_to
+from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, Usage, VerdictToken
 from router.service import GenerationService
-
-
-@dataclass(slots=True)
-class UsageCounter:
-    """Number of tokens of one HTTP request so far."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    @property
-    def usage(self) -> Usage:
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-
-
-async def run_requests(
-    service: GenerationService, http_request: HttpRequest, counter: UsageCounter, emit: Emit
-) -> None:
-    """Generate every choice of every prompt; if one fails, cancel the others.
-
-    Args:
-        service: Serves the requests.
-        http_request: Requests to serve.
-        counter: Counts their tokens.
-        emit: Takes each chunk, with the choice's index among all of the HTTP request; one chunk at a time.
-
-    Raises:
-        InvalidRequest: With the fields named as in the body.
-        DeadlineExceeded: The request's timeout has passed.
-        FlyServeError: Error of the first request that failed.
-    """
-    turn, timeout_s = asyncio.Lock(), http_request.timeout_s
-
-    async def serve(request: GenerateRequest, first: int) -> None:
-        async def emit_in_turn(chunk: Chunk) -> None:
-            async with turn:
-                counter.prompt_tokens += chunk.prompt_tokens
-                counter.completion_tokens += len(chunk.tokens)
-                await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
-
-        await service.serve(request, timeout_s, emit_in_turn, http_request.traceparent)
-
-    try:
-        async with asyncio.timeout(timeout_s) as limit:
-            requests = enumerate(http_request.requests)
-            await run_all(serve(request, index * request.n) for index, request in requests)
-    except InvalidRequest as error:
-        raise renamed(error, http_request.names) from None
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise DeadlineExceeded(f"the request's timeout of {timeout_s:g} s has passed") from None
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -110,16 +59,32 @@ class Responder:
     """Generates the response to one HTTP request and sends it."""
 
     def __init__(
-        self, service: GenerationService, api_format: ApiFormat, request: HttpRequest, request_id: str
+        self,
+        service: GenerationService,
+        api_format: ApiFormat,
+        request: HttpRequest,
+        request_id: str,
+        *,
+        timeout_s: float | None,
+        traceparent: str,
     ) -> None:
+        """Prepare the response.
+
+        The client needs it within `timeout_s`, None is no limit. `traceparent` is the context of the client's
+        trace (W3C), "" without one.
+        """
         self._service = service
         self._format = api_format
         self._request = request
-        self._counter = UsageCounter()
+        self._options = request.body.stream_options or StreamOptions()
+        self._timeout_s = timeout_s
+        self._traceparent = traceparent
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
         self._head = {
             "id": f"{api_format.id_prefix}{request_id}",
             "created": int(time.time()),
-            "model": request.model,
+            "model": request.body.model,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,8 +93,46 @@ class Responder:
         Raises:
             FlyServeError: The request failed before anything was sent.
         """
-        work = self._stream(send) if self._request.stream else self._whole(scope, receive, send)
+        work = self._stream(send) if self._request.body.stream else self._whole(scope, receive, send)
         await while_connected(receive, work)
+
+    async def _generate(self, emit: Emit) -> None:
+        """Generate every choice of every prompt; if one fails, cancel the others.
+
+        `emit` takes each chunk, with the choice's index among all of the HTTP request; one chunk at a time.
+
+        Raises:
+            InvalidRequest: With the fields named as in the body.
+            DeadlineExceeded: The request's timeout has passed.
+            FlyServeError: Error of the first request that failed.
+        """
+        turn = asyncio.Lock()
+
+        async def serve(request: GenerateRequest, first: int) -> None:
+            async def emit_in_turn(chunk: Chunk) -> None:
+                async with turn:
+                    self._prompt_tokens += chunk.prompt_tokens
+                    self._completion_tokens += len(chunk.tokens)
+                    await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
+
+            await self._service.serve(request, self._timeout_s, emit_in_turn, self._traceparent)
+
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                requests = enumerate(self._request.requests)
+                await run_all(serve(request, index * request.n) for index, request in requests)
+        except InvalidRequest as error:
+            raise renamed(error, self._request.names) from None
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise DeadlineExceeded(f"the request's timeout of {self._timeout_s:g} s has passed") from None
+
+    @property
+    def _usage(self) -> Usage:
+        """Tokens so far."""
+        prompt, completion = self._prompt_tokens, self._completion_tokens
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
@@ -137,11 +140,10 @@ class Responder:
         async def collect(chunk: Chunk) -> None:
             chunks[chunk.choice_index].append(chunk)
 
-        await run_requests(self._service, self._request, self._counter, collect)
+        await self._generate(collect)
         choices = [self._whole_choice(index, chunks[index]) for index in sorted(chunks)]
-        kind, name = self._format.response_type, self._format.response_object
-        whole = self._envelope(kind, name, choices, usage=self._counter.usage)
-        await Response(whole.to_json(), media_type="application/json")(scope, receive, send)
+        whole = self._envelope(self._format.response, choices, usage=self._usage)
+        await Response(whole, media_type="application/json")(scope, receive, send)
 
     def _whole_choice(self, index: int, chunks: Sequence[Chunk]) -> Any:
         choice, warnings = join_chunks(index, chunks), chunks[-1].warnings
@@ -153,32 +155,29 @@ class Responder:
 
         async def emit(chunk: Chunk) -> None:
             index = chunk.choice_index
-            await events.send(self._chunk(chunk, sent.get(index)).to_json())
+            await events.send(self._chunk(chunk, sent.get(index)))
             sent[index] = sent.get(index, 0) + sum(len(token.text) for token in chunk.tokens)
 
         try:
-            await run_requests(self._service, self._request, self._counter, emit)
-            if self._request.include_usage:
-                await events.send(self._usage_chunk().to_json())
+            await self._generate(emit)
+            if self._options.include_usage:
+                await events.send(self._envelope(self._format.chunk, [], usage=self._usage))
         except Exception as error:
             if not events.have_begun:
                 raise
             await events.send(json.dumps(reply_to(error).content).encode())
         await events.end()
 
-    def _chunk(self, chunk: Chunk, sent: int | None) -> Envelope:
+    def _chunk(self, chunk: Chunk, sent: int | None) -> bytes:
         extra = self._extension(chunk.tokens, chunk.rounds, chunk.statistics, chunk.warnings)
-        if self._request.include_usage:
-            extra["usage"] = self._counter.usage if self._request.continuous_usage else None
-        choice = self._format.chunk_choice(chunk, sent)
-        return self._envelope(self._format.chunk_type, self._format.chunk_object, [choice], **extra)
+        if self._options.include_usage:
+            extra["usage"] = self._usage if self._options.continuous_usage_stats else None
+        return self._envelope(self._format.chunk, [self._format.chunk_choice(chunk, sent)], **extra)
 
-    def _usage_chunk(self) -> Envelope:
-        kind, name = self._format.chunk_type, self._format.chunk_object
-        return self._envelope(kind, name, [], usage=self._counter.usage)
-
-    def _envelope(self, kind: type[Envelope], name: str, choices: Sequence[Any], **extra: Any) -> Envelope:
-        return kind(**self._head, object=name, choices=list(choices), **extra)
+    def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:
+        """Return a response or a chunk as JSON."""
+        kind, name = shape
+        return kind(**self._head, object=name, choices=list(choices), **extra).to_json()
 
     def _extension(
         self,
@@ -188,7 +187,7 @@ class Responder:
         warnings: Sequence[str],
     ) -> dict[str, Any]:
         """Return the field that has the verdicts, if they were requested."""
-        if not self._request.verdicts:
+        if not self._request.body.verdicts:
             return {}
         ending = {} if statistics is None else {"statistics": statistics, "warnings": list(warnings)}
         verdicts = [_verdict_token(token) for token in tokens]

@@ -1,6 +1,5 @@
 """Streams of one response to replicas; a replica is leased for as long as its stream is open."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from typing import Any, Generic, Self, TypeVar
 
@@ -8,8 +7,6 @@ from router.replicas.pools import Replica
 from services.common.streams import SequenceStream
 
 S = TypeVar("S", bound=SequenceStream[Any, Any])
-
-_CLOSE_TIMEOUT_S = 1.0
 
 
 class Connection(Generic[S]):
@@ -30,11 +27,7 @@ class Connection(Generic[S]):
 
     async def close(self) -> None:
         """Send the closing message, so that the server can free the sequence in an orderly way."""
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._stack.aclose()
-        except TimeoutError:
-            self.replica.is_broken.set()
+        await self._stack.aclose()
 
     async def cancel(self, error: BaseException) -> None:
         """Cancel the call: the server frees the sequence at once."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 
 import grpc
 
@@ -94,6 +94,15 @@ class ReplicaDirectory:
         pools = {Role.TARGET: self.targets, Role.DRAFTER: self.drafters}
         return {role: len(pool.ready(any_replica)) for role, pool in pools.items()}
 
+    def places(self) -> int | None:
+        """Sequences that this router may have at all ready targets together.
+
+        None if it is unlimited, or if no target is ready.
+        """
+        places = [target.places for target in self.targets.ready(any_replica)]
+        limited = [number for number in places if number is not None]
+        return sum(limited) if limited and len(limited) == len(places) else None
+
     def incompatibilities(self, target: Replica) -> tuple[str, ...]:
         """Return the reasons why present drafters cannot draft for `target`."""
         return tuple(
@@ -101,6 +110,13 @@ class ReplicaDirectory:
             for drafter in self.drafters.replicas
             if (reason := incompatibility(target.info, drafter.info)) is not None
         )
+
+    def no_drafter_reason(self, target: Replica) -> str:
+        """Return why `drafter_for` this target returned none."""
+        if reasons := self.incompatibilities(target):
+            return "; ".join(reasons)
+        is_full = any(drafter.is_full for drafter in self.drafters.replicas)
+        return "the drafters are full" if is_full else "no drafter is available"
 
     def _reject_incompatible(self) -> None:
         found = [fault for target in self.targets.replicas for fault in self.incompatibilities(target)]
@@ -136,7 +152,8 @@ class ReplicaDirectory:
         async with AsyncExitStack() as stack:
             channel = await stack.enter_async_context(self._open_channel(endpoint))
             try:
-                replica = Replica(endpoint, channel, *await handshake(channel, endpoint), breaker)
+                found = await handshake(channel, endpoint)
+                replica = Replica(endpoint, channel, *found, breaker, self._clock)
             except NotReady as error:
                 self._record_fault(endpoint, str(error))
                 tried.set()
@@ -165,30 +182,40 @@ class ReplicaDirectory:
                 logger.error("%s", fault)
 
     async def _until_broken(self, replica: Replica) -> None:
-        """Return when a stream failed there, the connection is lost, or a probe fails.
+        """Return when the replica is broken, the connection is lost, or a probe fails.
+
+        A stream that fails is a reason for a probe, and no more: the fault may be that of its request.
 
         The streams of a replica that fails its probes are cancelled at once: on a host that is gone, or a
         connection that only our side still has, they would wait for as long as a step may take.
 
         NOTE: gRPC re-opens a lost connection by itself, perhaps to another model at the same address. So a
-            new
-        handshake comes before the replica is used again.
+        new handshake comes before the replica is used again.
         """
-        probing = self._probing
         signs = [
             asyncio.create_task(replica.is_broken.wait()),
             asyncio.create_task(replica.lost_connection()),
+            probes := asyncio.create_task(self._until_probe_fails(replica)),
         ]
         try:
-            while not any(sign.done() for sign in signs):
-                wait = asyncio.wait(signs, timeout=probing.interval_s, return_when=asyncio.FIRST_COMPLETED)
-                if not (await wait)[0] and not await replica.is_healthy(probing.timeout_s):
-                    replica.cancel_streams()
-                    return
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+            if probes.done():
+                probes.result()
+                replica.cancel_streams()
         finally:
             replica.is_broken.set()
             for sign in signs:
                 sign.cancel()
+
+    async def _until_probe_fails(self, replica: Replica) -> None:
+        """Probe the replica now and then, and at once when it becomes suspect."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._probing.interval_s):
+                    await replica.is_suspect.wait()
+            replica.is_suspect.clear()
+            if not await replica.is_healthy(self._probing.timeout_s):
+                return
 
     def _retire(self, replica: Replica, stack: AsyncExitStack) -> None:
         """Close a replica's channel as soon as its last stream has ended."""

@@ -1,12 +1,14 @@
 """Healthy replicas, and the pools from which the replica of a stream is picked."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
 
+from fly.clock import Clock
 from fly.errors import NotReady
 from fly.messages import Endpoint, Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
@@ -17,10 +19,14 @@ from protos.wire.streams import info_from_wire
 from router.policies.base import Policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker, BreakerState
+from router.replicas.pace import StepPace
+from services.common.streams import is_task_cancelled
 
 _HANDSHAKE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """Probes in a row without an answer after which a replica is unhealthy. One may be a delay of our own."""
+
+_SHARE_BESIDE_OTHERS = 1 / 8
 
 Accepts = Callable[["Replica"], bool]
 """Predicate: return True if a replica can be used."""
@@ -45,21 +51,34 @@ class Replica:
     Attributes:
         info: Model that it serves.
         in_flight: Sequences that this router has open there.
-        is_broken: Set when a stream failed. The replica is not picked again before another handshake.
+        is_broken: Set when a connection or a health probe failed. The replica is not picked again before
+            another handshake.
+        is_suspect: Set when a stream failed, to have the replica probed at once.
         is_idle: Set while this router has no open sequence there.
+        pace: Usual duration of a step.
     """
 
     def __init__(
-        self, endpoint: Endpoint, channel: grpc.aio.Channel, info: ModelInfo, load: Load, breaker: Breaker
+        self,
+        endpoint: Endpoint,
+        channel: grpc.aio.Channel,
+        info: ModelInfo,
+        load: Load,
+        breaker: Breaker,
+        clock: Clock,
     ) -> None:
         self.endpoint = endpoint
         self.channel = channel
         self.info = info
         self.in_flight = 0
         self.is_broken = asyncio.Event()
+        self.is_suspect = asyncio.Event()
         self.is_idle = asyncio.Event()
         self.is_idle.set()
+        self.pace = StepPace()
         self._breaker = breaker
+        self._clock = clock
+        self._full_until_s = -math.inf
         self._cancel_stream: list[Callable[[], object]] = []
         self._num_reports = 0
         self._queued = self._others = 0
@@ -89,6 +108,26 @@ class Replica:
         """True if it failed and has not answered a stream since."""
         return self._breaker.state is not BreakerState.CLOSED
 
+    @property
+    def places(self) -> int | None:
+        """Sequences that this router may have there; None if unlimited.
+
+        Other routers' sequences take places. Beside them an eighth is always left, for which this router may
+        have to queue at the replica: otherwise the routers that came first could keep all places.
+        """
+        most = self.info.max_sequences
+        if self._clock.now() < self._full_until_s:
+            return self.in_flight
+        return max(most - self._others, math.ceil(most * _SHARE_BESIDE_OTHERS)) if most else None
+
+    @property
+    def is_full(self) -> bool:
+        """True if another sequence would probably be refused or queued."""
+        if self._clock.now() < self._full_until_s:
+            return True
+        most = self.info.max_sequences
+        return bool(most) and self.in_flight + self._others >= most
+
     @contextmanager
     def lease(self, cancel_stream: Callable[[], object]) -> Iterator[None]:
         """Count one open sequence; `cancel_stream` ends its stream at once."""
@@ -99,6 +138,7 @@ class Replica:
             yield
         finally:
             self.in_flight -= 1
+            self._full_until_s = -math.inf
             self._cancel_stream.remove(cancel_stream)
             if not self.in_flight:
                 self.is_idle.set()
@@ -120,6 +160,13 @@ class Replica:
         # NOTE: streams may outlive their replica's place in the pool; they say nothing about its successor.
         if not self.is_broken.is_set():
             self._breaker.record_success()
+
+    def record_refusal(self, retry_after_s: float) -> None:
+        """Record that the replica refused a sequence.
+
+        It counts as full until one of our sequences there ends, or the delay is over.
+        """
+        self._full_until_s = self._clock.now() + retry_after_s
 
     def record_load(self, load: Load) -> None:
         """Record the load that the replica reported."""
@@ -166,6 +213,10 @@ async def handshake(
         raise (ProbeTimeout if is_timeout else NotReady)(
             str(from_rpc_error(error, endpoint.address))
         ) from None
+    except asyncio.CancelledError:
+        if is_task_cancelled():
+            raise
+        raise NotReady("its channel was closed") from None
     except ValueError as error:
         raise NotReady(f"its Info is invalid: {error}") from None
     return info, load
@@ -207,11 +258,14 @@ class ReplicaPool:
     def pick(self, accepts: Accepts, key: RequestKey = ()) -> Replica | None:
         """Return the replica of the next sequence, chosen by the policy; None if no replica is accepted.
 
-        A half-open replica gets one sequence at a time, unless the tier is required and no other is accepted.
+        A half-open replica gets one sequence at a time and a full one none, unless the tier is required and
+        no other is accepted.
         """
         ready = self.ready(accepts)
-        preferred = [replica for replica in ready if not (replica.is_half_open and replica.in_flight)]
-        candidates = preferred or (ready if self._is_required else [])
+        usable = [replica for replica in ready if not (replica.is_half_open and replica.in_flight)]
+        candidates = [replica for replica in usable if not replica.is_full]
+        if self._is_required:
+            candidates = candidates or usable or ready
         if not candidates:
             return None
         return self._policy.choose(candidates, key)

@@ -1,11 +1,13 @@
 """A request that is checked and complete, its deadline, and the seeds of its choices."""
 
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from fly.clock import Clock
 from fly.errors import DeadlineExceeded
 from fly.request import ReceivedChoice, RequestParams, SamplingParams
+from fly.sequence import TokenSequence
 from fly.types import Coupling
 from router.policies.request_key import RequestKey
 from router.requests.planning import SpeculationPlan
@@ -45,6 +47,7 @@ class PreparedRequest(RequestParams):
     """A request that breaks no limit, with nothing left open.
 
     Attributes:
+        prompt: The prompt; its choices copy it.
         sampling: Sampling parameters with all stop token ids and a seed.
         warnings: Warnings about the request.
         weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
@@ -52,7 +55,7 @@ class PreparedRequest(RequestParams):
         key: Key of the prompt and its cache salt, for balancing.
     """
 
-    prompt_ids: tuple[int, ...]
+    prompt: TokenSequence = field(compare=False)
     max_new_tokens: int
     sampling: SamplingParams
     plan: SpeculationPlan
@@ -60,6 +63,11 @@ class PreparedRequest(RequestParams):
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()
     key: RequestKey = ()
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """Token ids of the prompt."""
+        return self.prompt.ids
 
     @property
     def seed(self) -> int:

@@ -9,6 +9,7 @@ from fly.errors import FieldViolation, InvalidRequest
 from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_sampling
 from fly.messages import ModelInfo
 from fly.request import GenerateRequest, ReceivedChoice, SamplingParams
+from fly.sequence import TokenSequence
 from router.config import LimitsConfig, RouterConfig
 from router.policies.request_key import request_key
 from router.requests.planning import check_speculation, plan_speculation
@@ -88,11 +89,10 @@ def _check_prompt(field: str, ids: Sequence[int], target: ModelInfo) -> Iterator
         most = target.context_length - 1
         found = f"has {len(ids)} tokens, at most {most} leave room for an answer"
         yield FieldViolation(field, found, "context_length_exceeded")
-    for index, token in enumerate(ids):
-        if token >= target.vocab_size:
-            allowed = f"must be 0 to {target.vocab_size - 1}"
-            yield FieldViolation(f"{field}.ids[{index}]", f"is {token}, {allowed}")
-            return
+    if max(ids, default=0) >= target.vocab_size:
+        index, token = next((i, token) for i, token in enumerate(ids) if token >= target.vocab_size)
+        allowed = f"must be 0 to {target.vocab_size - 1}"
+        yield FieldViolation(f"{field}.ids[{index}]", f"is {token}, {allowed}")
 
 
 def _complete(
@@ -112,7 +112,7 @@ def _complete(
     plan = plan_speculation(request.speculation, config.speculation.plan)
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
-        prompt_ids=prompt_ids,
+        prompt=_hashed(prompt_ids),
         max_new_tokens=length,
         sampling=_complete_sampling(request, eos_ids),
         stop=request.stop,
@@ -126,6 +126,13 @@ def _complete(
         resumed=request.resume.choices if request.resume else (),
         key=request_key(prompt_ids, request.cache_salt),
     )
+
+
+def _hashed(prompt_ids: Sequence[int]) -> TokenSequence:
+    """Return the prompt with the hash that every replica checks, computed once for all choices."""
+    prompt = TokenSequence(prompt_ids)
+    prompt.prefix_hash(len(prompt))
+    return prompt
 
 
 def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int]) -> SamplingParams:
@@ -161,8 +168,8 @@ def _check_tokens(
     limits: LimitsConfig,
 ) -> Iterator[FieldViolation]:
     ids = choice.token_ids
-    if unknown := next((token for token in ids if token >= target.vocab_size), None):
-        yield FieldViolation(field, f"holds {unknown}, must be 0 to {target.vocab_size - 1}")
+    if (largest := max(ids, default=0)) >= target.vocab_size:
+        yield FieldViolation(field, f"holds {largest}, must be 0 to {target.vocab_size - 1}")
     if choice.is_finished:
         return
     most = (request.max_new_tokens or limits.default_new_tokens) - 1

@@ -10,7 +10,8 @@ from typing import Any
 from fly.clock import Clock
 from fly.errors import Overloaded
 from router.security.keys import ANONYMOUS, Caller, Keys
-from services.common.security.access_policy import AccessPolicy, Check
+from services.common.handlers import Check
+from services.common.security.access_policy import AccessPolicy
 from services.common.security.config import PublicSecurityConfig
 from services.common.security.identity import Identity
 

@@ -41,11 +41,7 @@ class KeyConfig(Config):
 
 
 class KeysConfig(Config):
-    """A file of API keys.
-
-    Attributes:
-        keys: Keys by the name of their holder.
-    """
+    """A file of API keys by the name of their holder."""
 
     # An invalid hash may be a token that was entered by mistake.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -117,14 +113,9 @@ class Keys:
         return found
 
 
-def read_keys(path: Path) -> KeysConfig:
-    """Read a file of keys; the message of a ConfigError contains no hash."""
-    return load_yaml(KeysConfig, path)
-
-
 def _load(path: Path) -> Mapping[bytes, Caller]:
     callers: dict[bytes, Caller] = {}
-    for name, key in read_keys(path).keys.items():
+    for name, key in load_yaml(KeysConfig, path).keys.items():
         if key.sha256.encode() in callers:
             raise ConfigError(f"{path}: keys.{name}: has the token of {callers[key.sha256.encode()].name}")
         callers[key.sha256.encode()] = Caller(name, key.max_concurrent, key.requests_per_minute)
@@ -142,7 +133,7 @@ def issue_key(file: Path, name: str, limits: dict[str, int | None]) -> str:
     The file is replaced atomically, readable by its owner only. Raise ConfigError if it is invalid or cannot
     be written, or the name is taken.
     """
-    known = read_keys(file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
+    known = load_yaml(KeysConfig, file).model_dump(exclude_none=True)["keys"] if file.exists() else {}
     if name in known:
         raise ConfigError(f"{file}: keys.{name}: already exists; remove it first, or choose another name")
     token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)

@@ -10,27 +10,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from fly.errors import ConfigError, InvalidRequest, describe
 from router.text.tokenizer import Tokenizer
 
-_RESERVED = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "padding",
-        "return_assistant_tokens_mask",
-        "return_dict",
-        "return_tensors",
-        "sanitize_control_tokens",
-        "tokenize",
-        "tokenizer_kwargs",
-        "tools",
-        "truncation",
-    }
-)
-"""Names that template variables must not have: they are arguments of the renderer."""
-
 
 class ChatTemplate:
     """Render messages into token ids."""
@@ -48,7 +27,7 @@ class ChatTemplate:
         if self._template is None and not self._tokenizer.has_chat_template:
             remedy = "use completions, or set the router's chat_template to a Jinja file"
             raise InvalidRequest.of("messages", f"need a chat template, and the model has none: {remedy}")
-        if reserved := sorted(_RESERVED & variables.keys()):
+        if reserved := sorted(self._tokenizer.template_arguments & variables.keys()):
             raise InvalidRequest.of("chat_template_kwargs", f"must not set {', '.join(reserved)}")
         try:
             return self._tokenizer.apply_chat_template(messages, self._template, variables)

@@ -6,6 +6,8 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 _INCOMPLETE = "\ufffd"
+_RESUMED_AT_ONCE = 256
+"""Tokens of a resumed response after which their text is dropped, so that no text grows with the response."""
 _MAX_PENDING = 64
 """Tokens in a row without text, after which the pending bytes are returned as U+FFFD: bounds the cost."""
 
@@ -74,8 +76,9 @@ class StopStrings:
         """Add text; return True if a stop string was found, after which all text is dropped."""
         if self._found:
             return True
+        searched = max(0, len(self._held) + 1 - self._longest)
         self._held += text
-        if starts := [at for stop in self._stops if (at := self._held.find(stop)) >= 0]:
+        if starts := [at for stop in self._stops if (at := self._held.find(stop, searched)) >= 0]:
             self._held = self._held[: min(starts)]
             self._found = True
         return self._found
@@ -125,10 +128,11 @@ class ResponseText:
 
         Their text is not returned again, except for the part that had been withheld.
         """
-        if self.find_stop(ids) is not None:
-            return False
-        self.take_token_texts()
-        self.take()
+        for start in range(0, len(ids), _RESUMED_AT_ONCE):
+            if self.find_stop(ids[start : start + _RESUMED_AT_ONCE]) is not None:
+                return False
+            self.take_token_texts()
+            self.take()
         return True
 
     def take_token_texts(self) -> tuple[str, ...]:

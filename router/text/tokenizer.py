@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fly.errors import ModelError
 from fly.request import SamplingParams
 
-_ENCODE_INLINE_CHARACTERS = 16_384
+_INLINE_LENGTH = 16_384
 
 
 class Tokenizer:
@@ -19,6 +20,7 @@ class Tokenizer:
         vocab_size: Token ids lie below this.
         backend: The tokenizer of the library `tokenizers`.
         has_chat_template: True if the tokenizer has a chat template.
+        template_arguments: Names that variables of a template must not have: arguments of the renderer.
     """
 
     def __init__(self, fast: Any, eos_ids: tuple[int, ...]) -> None:
@@ -26,6 +28,7 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.vocab_size = len(fast)
         self.has_chat_template = bool(fast.chat_template)
+        self.template_arguments = signature(fast.apply_chat_template).parameters.keys() - {"kwargs"}
         self._fast = fast
         self.backend = fast.backend_tokenizer
 
@@ -71,9 +74,9 @@ class Tokenizer:
         return tuple(self.backend.decode([token], skip_special_tokens=False) for token in ids)
 
 
-def is_slow_to_encode(text: str) -> bool:
-    """Return True if tokenizing the text would block the event loop noticeably."""
-    return len(text) > _ENCODE_INLINE_CHARACTERS
+def is_slow_to_prepare(prompt: str | Sequence[int]) -> bool:
+    """Return True if tokenizing a text, or checking token ids, would block the event loop noticeably."""
+    return len(prompt) > _INLINE_LENGTH
 
 
 def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:

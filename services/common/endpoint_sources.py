@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Protocol
 
 import grpc
@@ -40,34 +39,18 @@ class EndpointSource(Protocol):
         """Yield the current snapshot, then every later one; closing the generator frees its resources."""
 
 
-class StaticEndpointSource:
-    """Endpoints from a list of addresses."""
-
-    is_static = True
-
-    def __init__(self, addresses: Mapping[Role, Sequence[str]]) -> None:
-        endpoints = (
-            Endpoint(role, address, address) for role, listed in addresses.items() for address in listed
-        )
-        self._snapshot = Snapshot(1, tuple(endpoints))
-
-    async def watch(self) -> AsyncGenerator[Snapshot, None]:
-        yield self._snapshot
-
-
-class DnsEndpointSource:
-    """Endpoints from DNS names, each with the addresses of many replicas, resolved every 5 s.
+class ListedEndpointSource:
+    """Endpoints from a list of addresses, and of DNS names with many addresses each, resolved every 5 s.
 
     An entry `dns:host:port` is such a name, for example of a headless service of Kubernetes; any other entry
     is an address. While a name cannot be resolved, its last addresses stay in use.
     """
 
-    is_static = False
-
     def __init__(
         self, addresses: Mapping[Role, Sequence[str]], clock: Clock, resolve: Resolve | None = None
     ) -> None:
         """Resolve nothing yet; `resolve` returns the addresses of a name, by default from the system."""
+        self.is_static = not any(entry.startswith(DNS) for listed in addresses.values() for entry in listed)
         self._addresses = addresses
         self._clock = clock
         self._resolve = resolve or resolve_addresses
@@ -76,17 +59,20 @@ class DnsEndpointSource:
     async def watch(self) -> AsyncGenerator[Snapshot, None]:
         snapshot = Snapshot()
         while True:
-            endpoints = tuple([endpoint async for endpoint in self._endpoints()])
+            endpoints = tuple(
+                [
+                    Endpoint(role, address, address)
+                    for role, entries in self._addresses.items()
+                    for entry in entries
+                    for address in await self._addresses_of(entry)
+                ]
+            )
             if endpoints != snapshot.endpoints:
                 snapshot = Snapshot(snapshot.generation + 1, endpoints)
                 yield snapshot
+            if self.is_static:
+                return
             await self._clock.sleep(RESOLVE_INTERVAL_S)
-
-    async def _endpoints(self) -> AsyncGenerator[Endpoint, None]:
-        for role, entries in self._addresses.items():
-            for entry in entries:
-                for address in await self._addresses_of(entry):
-                    yield Endpoint(role, address, address)
 
     async def _addresses_of(self, entry: str) -> tuple[str, ...]:
         """Return every host:port of an entry, in order."""
@@ -109,12 +95,6 @@ async def resolve_addresses(name: str) -> set[str]:
     return {f"[{host}]" if ":" in host else host for host in hosts}
 
 
-def configured_endpoints(addresses: Mapping[Role, Sequence[str]], clock: Clock) -> EndpointSource:
-    """Return the source for a list of `host:port` and `dns:host:port`."""
-    has_names = any(entry.startswith(DNS) for entries in addresses.values() for entry in entries)
-    return DnsEndpointSource(addresses, clock) if has_names else StaticEndpointSource(addresses)
-
-
 class RegistryEndpointSource:
     """Endpoints from the registry; while it is unavailable, its last snapshot stays in use."""
 
@@ -130,26 +110,15 @@ class RegistryEndpointSource:
         backoff = Backoff()
         while True:
             tls = self._identity.peer_tls(CONTROLLER) if self._identity else None
-            async with (
-                open_channel(self._address, tls) as channel,
-                aclosing(self._connection(channel)) as snapshots,
-            ):
-                async for snapshot in snapshots:
-                    backoff = Backoff()
-                    yield snapshot
+            async with open_channel(self._address, tls) as channel:
+                try:
+                    async for response in RegistryStub(channel).Watch(registry_pb2.WatchRequest()):
+                        backoff = Backoff()
+                        yield snapshot_from_wire(response.snapshot)
+                except grpc.aio.AioRpcError as error:
+                    logger.warning(
+                        "registry %s is unavailable (%s): its last snapshot stays in use",
+                        self._address,
+                        error.code().name,
+                    )
             await self._clock.sleep(backoff.next_s())
-
-    async def _connection(self, channel: grpc.aio.Channel) -> AsyncGenerator[Snapshot, None]:
-        """Yield the snapshots of one connection until it ends."""
-        call = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
-        try:
-            async for response in call:
-                yield snapshot_from_wire(response.snapshot)
-        except grpc.aio.AioRpcError as error:
-            logger.warning(
-                "registry %s is unavailable (%s): its last snapshot stays in use",
-                self._address,
-                error.code().name,
-            )
-        finally:
-            call.cancel()

@@ -1,4 +1,4 @@
-"""Wrap the handlers of gRPC methods: run a check before each call, and turn its errors into gRPC status."""
+"""Wrap the handlers of gRPC methods: check each call, and turn its errors into gRPC status."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,11 +7,14 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
+from grpc_health.v1 import health
 
 from fly.errors import InvalidRequest
 from protos.wire.status import DETAILS, to_status
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Check = Callable[[str, Context], None]
+"""Raises Unauthenticated if a call of this method must be rejected."""
 Around = Callable[[Context], AbstractAsyncContextManager[None]]
 """Opens the block in which a method runs."""
 Decode = Callable[[Any], Any]
@@ -19,7 +22,46 @@ Decode = Callable[[Any], Any]
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def wrap_handler(handler: Any, around: Around, decode: Decode = lambda request: request) -> Any:
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Interceptor that checks each call, and ends a call that raises with the error's status.
+
+    Health checks are not checked: probes and load balancers have no credentials. The status never has an
+    exception's text.
+    """
+
+    def __init__(self, check: Check | None = None) -> None:
+        """Check each call by `check`; None accepts every caller."""
+        self._check = check
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is None:
+            return handler
+
+        @asynccontextmanager
+        async def around(context: Context) -> AsyncIterator[None]:
+            if handler.response_streaming:
+                # NOTE: gRPC otherwise sends it with the first message. If that write is cancelled, as at a
+                # deadline, gRPC can no longer send the status, and the call never ends for its client.
+                await context.send_initial_metadata(())
+            async with _guard(context):
+                if self._check is not None and not method.startswith(f"/{health.SERVICE_NAME}/"):
+                    self._check(method, context)
+                yield
+
+        decode = _decoder(handler.request_deserializer)
+        if handler.request_streaming:
+            return _wrap_handler(handler._replace(request_deserializer=decode), around)
+        # NOTE: gRPC would decode a unary request before it calls the method, and send the text of a decoding
+        # error to the client. The messages of a stream are decoded where they are read.
+        return _wrap_handler(handler._replace(request_deserializer=None), around, decode)
+
+
+def _wrap_handler(handler: Any, around: Around, decode: Decode = lambda request: request) -> Any:
     """Return the handler with its method inside the block `around(context)`, which also decodes requests."""
     for kind in ("unary_unary", "unary_stream", "stream_stream"):
         if (method := getattr(handler, kind)) is not None:
@@ -28,26 +70,6 @@ def wrap_handler(handler: Any, around: Around, decode: Decode = lambda request: 
             wrapped = wrap(method, around, decode)
             return make(wrapped, handler.request_deserializer, handler.response_serializer)
     return handler
-
-
-class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Interceptor that ends a call that raises with the error's status, never with the exception's text."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        around = _guard_stream if handler.response_streaming else _guard
-        decode = _decoder(handler.request_deserializer)
-        if handler.request_streaming:
-            return wrap_handler(handler._replace(request_deserializer=decode), around)
-        # NOTE: gRPC would decode a unary request before it calls the method, and send the text of a decoding
-        # error to the client. The messages of a stream are decoded where they are read.
-        return wrap_handler(handler._replace(request_deserializer=None), around, decode)
 
 
 def _wrap_coroutine(method: Any, around: Around, decode: Decode) -> Any:
@@ -91,15 +113,3 @@ async def _guard(context: Context) -> AsyncIterator[None]:
         status = to_status(error)
         context.set_trailing_metadata(((DETAILS, status.SerializeToString()),))
         await context.abort(_CODES[status.code], status.message)
-
-
-@asynccontextmanager
-async def _guard_stream(context: Context) -> AsyncIterator[None]:
-    """Guard a method that streams its response: send the initial metadata first, in a write of its own.
-
-    NOTE: gRPC otherwise sends it with the first message. If that write is cancelled, as at a deadline, gRPC
-    can no longer send the status, and the call never ends for its client.
-    """
-    await context.send_initial_metadata(())
-    async with _guard(context):
-        yield

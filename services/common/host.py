@@ -13,9 +13,9 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
-from services.common.handlers import StatusInterceptor
+from services.common.handlers import CallInterceptor
 from services.common.security.access_policy import AccessPolicy
-from services.common.telemetry.process import Telemetry, silent_telemetry
+from services.common.telemetry.process import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -112,13 +112,13 @@ class Host:
 
         Port 0 of the address host:port takes a free port, 50100-50199 the first free one of the range.
         """
-        self.telemetry = telemetry or silent_telemetry()
+        self.telemetry = telemetry or Telemetry()
         self._service = service
         self._address = address
         self._access_policy = access_policy or AccessPolicy()
         self._health = Health()
-        interceptors = (StatusInterceptor(), *self._access_policy.interceptors)
-        self._server = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
+        interceptor = CallInterceptor(self._access_policy.check)
+        self._server = grpc.aio.server(interceptors=(interceptor,), options=(*_OPTIONS, *options))
         self._health_server: grpc.aio.Server | None = None
         self._sidecars = sidecars
         self._watch: asyncio.Task[None] | None = None

@@ -6,10 +6,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
 from fly.errors import DeadlineExceeded, InvalidRequest
-from fly.messages import Close, DraftStep, Open, Stale, VerifyStep
+from fly.messages import Close, DraftStep, Extend, Open, Opened, Stale, VerifyStep
 from fly.sequence import SequenceUpdate, StaleState
 
-Step = TypeVar("Step", bound=VerifyStep | DraftStep, contravariant=True)
+Step = TypeVar("Step", bound=VerifyStep | Extend | DraftStep, contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
 Wire = TypeVar("Wire")
 
@@ -24,7 +24,7 @@ class SequenceSession(Protocol[Step, Answer]):
         """Apply the update of one step and return the answer to it.
 
         Raises:
-            StaleState: The update keeps tokens that this session does not hold, or that were evicted.
+            StaleState: The update keeps tokens that this session does not hold.
             InvalidRequest: A field breaks a limit.
         """
 
@@ -36,34 +36,34 @@ async def serve_stream(
     requests: AsyncIterator[Wire],
     decode: Callable[[Wire], Open | Step | Close],
     open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
-    send: Callable[[Answer | Stale], Awaitable[None]],
-    idle_ttl_s: float = IDLE_TTL_S,
+    send: Callable[[Answer | Stale | Opened], Awaitable[None]],
 ) -> None:
-    """Answer the steps of one stream, one at a time.
+    """Answer the open and the steps of one stream, one at a time.
 
     Return at `Close`, or at the end of a stream without it, after the client was lost. Either way the session
     is exited, which frees its state.
 
     Raises:
         InvalidRequest: The first message is not an open, or there is a second one.
-        DeadlineExceeded: No message came for `idle_ttl_s`, or the deadline in its open has passed.
+        DeadlineExceeded: No message came for `IDLE_TTL_S`, or the deadline in its open has passed.
     """
-    opening = await _next(requests, decode, idle_ttl_s)
+    opening = await _next(requests, decode)
     if opening is None or isinstance(opening, Close):
         return
     if not isinstance(opening, Open):
         raise InvalidRequest.of("kind", "is step, the first message must be open")
     # NOTE: the session opens only at the first step: a client writes both messages at once, and a rejection
     # between the two writes would show the client a broken stream instead of the reason.
-    message = await _next(requests, decode, idle_ttl_s)
+    message = await _next(requests, decode)
     if message is None or isinstance(message, Close):
         return
     async with _with_deadline(opening.deadline_ms), open_session(opening) as session:
+        await send(Opened())
         while message is not None and not isinstance(message, Close):
             if isinstance(message, Open):
                 raise InvalidRequest.of("kind", "is open, but this stream is open already")
             await send(await _answer(session, message))
-            message = await _next(requests, decode, idle_ttl_s)
+            message = await _next(requests, decode)
         if isinstance(message, Close) and message.update is not None:
             await session.finish(message.update)
 
@@ -88,13 +88,13 @@ async def _answer(session: SequenceSession[Step, Answer], step: Step) -> Answer 
 
 
 async def _next(
-    requests: AsyncIterator[Wire], decode: Callable[[Wire], Open | Step | Close], idle_ttl_s: float
+    requests: AsyncIterator[Wire], decode: Callable[[Wire], Open | Step | Close]
 ) -> Open | Step | Close | None:
     """Return the next message; None at the stream's end."""
     try:
-        async with asyncio.timeout(idle_ttl_s):
+        async with asyncio.timeout(IDLE_TTL_S):
             return decode(await anext(requests))
     except StopAsyncIteration:
         return None
     except TimeoutError:
-        raise DeadlineExceeded(f"the stream was idle for {idle_ttl_s:g} s") from None
+        raise DeadlineExceeded(f"the stream was idle for {IDLE_TTL_S:g} s") from None

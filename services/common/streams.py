@@ -8,7 +8,18 @@ from typing import Any, Generic, Self, TypeVar
 import grpc
 
 from fly.errors import FlyServeError, NotReady
-from fly.messages import Close, Draft, DraftStep, Open, Stale, Verification, VerifyStep
+from fly.messages import (
+    Close,
+    Draft,
+    DraftStep,
+    Extend,
+    Open,
+    Opened,
+    Queued,
+    Stale,
+    Verification,
+    VerifyStep,
+)
 from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from fly.types import SparseDistribution
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
@@ -35,6 +46,7 @@ class SequenceStream(Generic[Step, Answer]):
     Attributes:
         num_bytes: Bytes sent and received.
         replays: Number of full replays of the sequence.
+        on_place: Called when the server reports that the sequence waits for its place, or has it.
     """
 
     def __init__(
@@ -42,10 +54,11 @@ class SequenceStream(Generic[Step, Answer]):
         call: Any,
         opening: Open,
         to_wire: Callable[[Open | Step | Close], Any],
-        from_wire: Callable[[Any], Answer | Stale],
+        from_wire: Callable[[Any], Answer | Stale | Queued | Opened],
     ) -> None:
         self.num_bytes = 0
         self.replays = 0
+        self.on_place: Callable[[Queued | Opened], None] = _ignore
         self._call = call
         self._opening: Open | None = opening
         self._to_wire = to_wire
@@ -103,19 +116,25 @@ class SequenceStream(Generic[Step, Answer]):
                 opening, self._opening = self._opening, None
                 await self._write(opening)
             await self._write(step)
-            response = await self._call.read()
+            return await self._read()
         except grpc.aio.AioRpcError as error:
             raise from_peer_error(error) from error
         except asyncio.InvalidStateError:
             raise await self._ended() from None
         except asyncio.CancelledError:
-            if _is_task_cancelled():
+            if is_task_cancelled():
                 raise
             raise NotReady("the stream was cancelled") from None
-        if response is grpc.aio.EOF:
-            raise await self._ended()
-        self.num_bytes += response.ByteSize()
-        return self._from_wire(response)
+
+    async def _read(self) -> Answer | Stale:
+        """Return the answer to a step; the sequence may have to wait for its place before."""
+        while (response := await self._call.read()) is not grpc.aio.EOF:
+            self.num_bytes += response.ByteSize()
+            message = self._from_wire(response)
+            if not isinstance(message, Queued | Opened):
+                return message
+            self.on_place(message)
+        raise await self._ended()
 
     async def _write(self, message: Open | Step | Close) -> None:
         request = self._to_wire(message)
@@ -137,17 +156,21 @@ class SequenceStream(Generic[Step, Answer]):
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
             return
         except asyncio.CancelledError:
-            if _is_task_cancelled():
+            if is_task_cancelled():
                 raise
 
 
-def _is_task_cancelled() -> bool:
+def _ignore(message: Queued | Opened) -> None:
+    return None
+
+
+def is_task_cancelled() -> bool:
     """Return True if the task was cancelled rather than its call."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
-class TargetStream(SequenceStream[VerifyStep, Verification]):
+class TargetStream(SequenceStream[VerifyStep | Extend, Verification]):
     """One sequence at one target replica."""
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
@@ -171,13 +194,35 @@ class TargetStream(SequenceStream[VerifyStep, Verification]):
 
         return await self._step(make_step, sequence, drafts, decided)
 
+    async def extend(self, sequence: TokenSequence, decided: int, max_tokens: int) -> Verification:
+        """Let the target decode at most `max_tokens` tokens after `sequence`; return one position per token.
+
+        The first `decided` tokens of the sequence will never be rolled back.
+        """
+
+        def make_step(update: SequenceUpdate) -> Extend:
+            return Extend(update, max_tokens)
+
+        extension = await self._step(make_step, sequence, (), decided)
+        self._view.append(extension.choices)
+        return extension
+
 
 class DrafterStream(SequenceStream[DraftStep, Draft]):
-    """One sequence at one drafter or sub-drafter."""
+    """One sequence at one drafter or sub-drafter.
+
+    Attributes:
+        draft_start: Position of the latest draft's first token.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, opening: Open) -> None:
         call = DrafterStub(channel).Draft(metadata=outgoing_metadata())
         super().__init__(call, opening, draft_request_to_wire, draft_response_from_wire)
+        self.draft_start = 0
+
+    def num_common(self, sequence: TokenSequence) -> int:
+        """Return the length of the common prefix of `sequence` and the server's sequence with its draft."""
+        return self._view.num_common(sequence)
 
     async def draft(
         self,
@@ -193,5 +238,6 @@ class DrafterStream(SequenceStream[DraftStep, Draft]):
             return DraftStep(update, max_tokens, end_at_stop, snippet_tokens)
 
         draft = await self._step(make_step, sequence, (), decided)
+        self.draft_start = len(self._view)
         self._view.append(draft.tokens)
         return draft

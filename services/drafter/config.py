@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from fly.lookup.budget import IndexBudget
 from fly.messages import Role
 from services.common.config import AutoSwitch
 from services.common.service_config import ServeSection
@@ -27,6 +28,10 @@ class DrafterSection(DraftingSection):
     """Continue to draft while the target verifies, as if all tokens were accepted. `auto` does so if the
     CPUs of the machine are enough for the whole deployment; otherwise only while fewer sequences are open
     than there are CPUs, because each sequence keeps one CPU busy with its verification."""
+
+    lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
+    """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
+    bytes each. Beyond them a drafter looks up the latest tokens of a sequence only."""
 
 
 class DrafterConfig(DrafterSection, ModelConfig, ServeSection):

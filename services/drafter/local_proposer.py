@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
+from fly.lookup.budget import IndexShare
 from fly.lookup.suffix import Snippets, SuffixProposer
 from fly.sequence import common_length
 from services.drafter.cost_model import SpeculationBenefit
@@ -16,10 +17,10 @@ class LocalProposer:
     It belongs to the thread that holds the sequence, except `add_snippets`, which the event loop calls.
     """
 
-    def __init__(self, benefit: SpeculationBenefit) -> None:
+    def __init__(self, benefit: SpeculationBenefit, share: IndexShare) -> None:
         self._benefit = benefit
-        self._snippets = Snippets()
-        self._proposer = SuffixProposer(self._snippets)
+        self._snippets = Snippets(share)
+        self._proposer = SuffixProposer(self._snippets, share=share)
         self._inbox: deque[tuple[int, ...]] = deque()
         self._decided = 0
         self._last: tuple[int, tuple[int, ...]] | None = None

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fly.lookup.budget import IndexShare
 from fly.messages import Draft, ProposalCounts
 from fly.sequence import TokenSequence
 from services.drafter.cost_model import SpeculationBenefit
@@ -66,13 +67,17 @@ class RemoteProposer(Proposer):
     """
 
     def __init__(
-        self, send: Callable[[ProposalRequest], None], benefit: SpeculationBenefit, vocab_size: int
+        self,
+        send: Callable[[ProposalRequest], None],
+        benefit: SpeculationBenefit,
+        vocab_size: int,
+        share: IndexShare,
     ) -> None:
         """Create a proposer; `send` is called from any thread, and valid ids lie below `vocab_size`."""
         self._send = send
         self._benefit = benefit
         self._vocab_size = vocab_size
-        self._local = LocalProposer(benefit)
+        self._local = LocalProposer(benefit, share)
         self._is_model = False
         self._request: ProposalRequest | None = None
         self._late_request: ProposalRequest | None = None

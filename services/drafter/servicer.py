@@ -8,16 +8,18 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from fly.clock import SystemClock
-from fly.messages import Draft, Load, Open, Role
+from fly.lookup.budget import IndexBudget
+from fly.messages import Draft, DraftStep, Load, Open, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
-from services.common.endpoint_sources import EndpointSource, RegistryEndpointSource, configured_endpoints
+from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.telemetry.buckets import TOKENS
+from services.common.telemetry.index_metrics import register_index_metrics
 from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
-from services.common.telemetry.process import Telemetry, silent_telemetry
+from services.common.telemetry.process import Telemetry
 from services.drafter.config import DrafterConfig
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
@@ -29,9 +31,12 @@ from services.engine.metrics import EngineMetrics
 class DrafterMetrics(EngineMetrics[Draft]):
     """The metrics of a drafter."""
 
-    def __init__(self, registry: CollectorRegistry, role: Role, load: Callable[[], Load]) -> None:
-        """Register the metrics; `load` is called when Prometheus scrapes."""
+    def __init__(
+        self, registry: CollectorRegistry, role: Role, load: Callable[[], Load], budget: IndexBudget
+    ) -> None:
+        """Register the metrics; `load` is called, and `budget` read, when Prometheus scrapes."""
         super().__init__(registry, role, load)
+        register_index_metrics(registry, role, budget)
         self._drafted = self._histogram(
             "flyserve_drafted_tokens", "Tokens per draft; the sum counts all of them.", TOKENS
         )
@@ -76,7 +81,7 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
         engine: Engine,
         sub_drafters: SubDrafters,
         limits: DraftingLimits,
-        telemetry: StreamTelemetry[Draft],
+        telemetry: StreamTelemetry[DraftStep, Draft],
     ) -> None:
         self._engine = engine
         self._sub_drafters = sub_drafters
@@ -98,7 +103,8 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     @asynccontextmanager
     async def _open(self, opening: Open) -> AsyncIterator[DraftSteps]:
-        sequence = await self._engine.open(opening)
+        # A full drafter refuses at once: its router decodes without drafts meanwhile.
+        sequence = await self._engine.open(opening, queue=False)
         try:
             async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
                 session = DraftSession(
@@ -124,7 +130,8 @@ async def create_host(config: DrafterConfig) -> Host:
     access_policy = service_access_policy(config.security, identity, caller)
     engine = build_engine(config)
     await engine.start()
-    sub_drafters = SubDrafters(_source(config, identity), identity)
+    budget = IndexBudget(config.lookup_index_tokens)
+    sub_drafters = SubDrafters(_source(config, identity), identity, budget)
     await sub_drafters.start()
     telemetry = Telemetry(config.telemetry, config.role)
     return host_engine(
@@ -146,9 +153,9 @@ def host_engine(
     telemetry: Telemetry | None = None,
 ) -> Host:
     """Return a host that serves a running engine, not yet started; draining it stops both."""
-    telemetry, role = telemetry or silent_telemetry(), engine.info.role
-    metrics = DrafterMetrics(telemetry.registry, role, engine.load)
-    streams = StreamTelemetry(f"{role.value}.draft", telemetry.tracer, metrics)
+    telemetry, role = telemetry or Telemetry(), engine.info.role
+    metrics = DrafterMetrics(telemetry.registry, role, engine.load, sub_drafters.index_budget)
+    streams = StreamTelemetry[DraftStep, Draft](f"{role.value}.draft", telemetry.tracer, metrics)
     servicer = DrafterServicer(
         engine=engine, sub_drafters=sub_drafters, limits=limits or DraftingLimits(), telemetry=streams
     )
@@ -162,5 +169,5 @@ def _source(config: DrafterConfig, identity: Identity | None) -> EndpointSource 
     if config.registry is not None:
         return RegistryEndpointSource(config.registry, SystemClock(), identity)
     if config.sub_drafter is not None:
-        return configured_endpoints({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
+        return ListedEndpointSource({Role.SUB_DRAFTER: [config.sub_drafter]}, SystemClock())
     return None

@@ -11,6 +11,7 @@ from functools import partial
 import grpc
 
 from fly.errors import FlyServeError, NotReady
+from fly.lookup.budget import IndexBudget, IndexShare
 from fly.messages import Open, Role, Snapshot
 from fly.sequence import TokenSequence
 from services.common.channel import Backoff, open_channel
@@ -40,10 +41,14 @@ class SubDrafterClient(SubDrafterSession):
     proposer: RemoteProposer
 
     def __init__(
-        self, open_stream: Callable[[], DrafterStream | None], benefit: SpeculationBenefit, vocab_size: int
+        self,
+        open_stream: Callable[[], DrafterStream | None],
+        benefit: SpeculationBenefit,
+        vocab_size: int,
+        share: IndexShare,
     ) -> None:
         """Create a client; `open_stream` returns None while there is no sub-drafter."""
-        self.proposer = RemoteProposer(self._send, benefit, vocab_size)
+        self.proposer = RemoteProposer(self._send, benefit, vocab_size, share)
         self.is_finished = False
         self._open_stream = open_stream
         self._loop = asyncio.get_running_loop()
@@ -131,10 +136,20 @@ _CLOSE_GRACE_S = 600.0
 
 
 class SubDrafters:
-    """The sub-drafters of a source of endpoints; sequences are distributed over them in turn."""
+    """The sub-drafters of a source of endpoints; sequences are distributed over them in turn.
 
-    def __init__(self, source: EndpointSource | None, identity: Identity | None = None) -> None:
+    Attributes:
+        index_budget: Limit of the tokens that the indexes of local proposals hold.
+    """
+
+    def __init__(
+        self,
+        source: EndpointSource | None,
+        identity: Identity | None = None,
+        index_budget: IndexBudget | None = None,
+    ) -> None:
         """Create it without channels; `source` is None if the deployment has no sub-drafters."""
+        self.index_budget = index_budget or IndexBudget()
         self._source = source
         self._identity = identity
         self._version = identity.version if identity else 0
@@ -167,12 +182,14 @@ class SubDrafters:
         if self._source is None or opening.without_sub_drafter:
             yield SubDrafterSession()
             return
-        client = SubDrafterClient(partial(self._open_stream, opening), self._benefit, vocab_size)
+        share = self.index_budget.share()
+        client = SubDrafterClient(partial(self._open_stream, opening), self._benefit, vocab_size, share)
         task = asyncio.create_task(client.run(), name=f"proposals {opening.request_id}")
         self._keep(task)
         try:
             yield client
         finally:
+            share.close()
             # NOTE: the task sends the final sequence by itself: the drafter does not wait for a sub-drafter.
             delay_s = _FINISH_TIMEOUT_S if client.is_finished else 0.0
             asyncio.get_running_loop().call_later(delay_s, task.cancel)

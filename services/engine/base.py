@@ -1,9 +1,11 @@
 """The engine's interfaces: the input of a forward, its scores, KV memory, and the runner that computes."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, TypeVar
 
+from fly.blocks import BlockKey
 from fly.messages import ModelInfo
 from fly.request import SamplingParams
 from fly.types import EntropyEstimator, PositionLogprobs, SparseDistribution
@@ -29,6 +31,8 @@ class ForwardInput:
         is_proposing: The chosen tokens are drafts themselves: no entropy is reported; under `rejection` they
             are drawn from truncated distributions, which are reported.
         num_reused: Tokens before `start` whose KV was shared from another sequence since the last input.
+        blocks: Keys of all blocks before the outputs, while some of them must be computed; empty afterwards.
+        num_shared: Number of blocks of the sequence that others may reuse once they are computed.
     """
 
     slot: KvSlot
@@ -44,6 +48,8 @@ class ForwardInput:
     proposals: Sequence[SparseDistribution] = ()
     is_proposing: bool = False
     num_reused: int = 0
+    blocks: Sequence[BlockKey] = ()
+    num_shared: int = 0
 
     @property
     def first_position(self) -> int:
@@ -71,6 +77,7 @@ class Scores:
         excluded: True where the sampling filters exclude the draft that follows.
         logprobs: Log-probabilities, if requested.
         distributions: Distribution that each token was drawn from, when proposing under `rejection`.
+        error: Reason why the head has no results for this sequence, such as logits that are not finite.
     """
 
     choices: tuple[int, ...]
@@ -78,10 +85,23 @@ class Scores:
     excluded: tuple[bool, ...]
     logprobs: tuple[PositionLogprobs, ...] = ()
     distributions: tuple[SparseDistribution, ...] = ()
+    error: str = ""
+
+    @classmethod
+    def joined(cls, parts: Iterable["Scores"]) -> "Scores":
+        """Return the scores of consecutive positions as one; none of them may have an error."""
+        whole = tuple(parts)
+        return cls(
+            choices=tuple(chain.from_iterable(part.choices for part in whole)),
+            entropies=tuple(chain.from_iterable(part.entropies for part in whole)),
+            excluded=tuple(chain.from_iterable(part.excluded for part in whole)),
+            logprobs=tuple(chain.from_iterable(part.logprobs for part in whole)),
+            distributions=tuple(chain.from_iterable(part.distributions for part in whole)),
+        )
 
 
 class KvAllocator(Protocol):
-    """KV memory by slot. A slot lives as long as its sequence; its memory may be evicted meanwhile.
+    """KV memory by slot. A slot lives as long as its sequence; its memory may be freed meanwhile.
 
     The slot of a closed sequence may be retired: others can copy from it, and it does not count as open.
     """
@@ -102,11 +122,14 @@ class KvAllocator(Protocol):
     def kv_cached(self) -> int:
         """Reserved token positions that only slots of closed sequences hold."""
 
+    def reserved(self, slot: KvSlot) -> int:
+        """Return the token positions that the slot may use, shared ones included."""
+
     def allocate(self, num_tokens: int) -> KvSlot | None:
         """Return a new slot with room for `num_tokens`, or None if memory or `max_sequences` is exhausted."""
 
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
-        """Make room for `num_tokens` in total and keep the stored KV; 0 evicts.
+        """Make room for `num_tokens` in total and keep the stored KV; 0 frees all.
 
         Positions from `start` on are about to be written; None if none are.
 
@@ -176,6 +199,10 @@ The engine advances all jobs together, one forward per turn, so a verification (
 turns) share forwards. A job never blocks. A sequence has one job at a time."""
 
 
+class Replan(Exception):
+    """Raised in a job instead of sending scores: the KV has changed, so it must yield a new input."""
+
+
 class DelegatedMemoryStats:
     """Base class of a `KvAllocator` that reports the statistics of another one."""
 
@@ -189,6 +216,9 @@ class DelegatedMemoryStats:
     @property
     def kv_capacity(self) -> int:
         return self._stats.kv_capacity
+
+    def reserved(self, slot: KvSlot) -> int:
+        return self._stats.reserved(slot)
 
     @property
     def kv_used(self) -> int:

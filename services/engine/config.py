@@ -35,7 +35,7 @@ class ModelSection(Config):
     """Sequences that one replica holds at once."""
 
     max_queued: int = Field(64, ge=0)
-    """Sequences that may wait for a free place in one replica; further ones are rejected."""
+    """New sequences that may wait for a place or for KV memory in one replica; further ones are rejected."""
 
     kv_tokens: int = Field(65_536, ge=1)
     """KV cache positions of one replica, for all its sequences."""

@@ -1,43 +1,57 @@
 """The engine's state: open sequences, jobs and memory. Synchronous; owned by one thread or task."""
 
-from collections import deque
-from collections.abc import Sequence
+import logging
+from collections.abc import Sequence, Set
+from functools import partial
 from typing import Any
 
 from fly.clock import Clock
-from fly.errors import NotReady, Overloaded
-from fly.messages import Load, Open
-from fly.sequence import StaleReason, StaleState
-from services.engine.base import Job, Runner, Scores
-from services.engine.future import EngineFuture
+from fly.errors import InternalError, NotReady, Overloaded
+from fly.messages import Load, Open, Opened, Queued
+from services.engine.admission import Admission
+from services.engine.base import ForwardInput, Job, KvSlot, Runner, Scores
+from services.engine.future import Delivery, EngineFuture, Notice
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
 from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob, Scheduler, forward_inputs
+from services.engine.scheduling.shared_prefills import share_prefills
 from services.engine.sequence import EngineSequence
+
+logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
 
 
+class _KvShortage(Exception):
+    """No memory is free for the next input of a sequence."""
+
+    def __init__(self, slot: KvSlot) -> None:
+        super().__init__(slot)
+        self.slot = slot
+
+
 class EngineCore:
-    """Admission, batching, eviction and results, shared by all engines.
+    """Admission, batching, preemption and results, shared by all engines.
 
     An engine repeats: call the commands that have arrived, for as long as `wait_s` is positive; `next_batch`;
-    compute the forward; `complete` or `fail`; deliver the futures of `take_resolved`.
+    compute the forward; `complete` or `fail`, which may return smaller forwards; deliver what
+    `take_deliveries` returns.
     """
 
     def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
         self._runner = runner
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
-        self._kv = KvCacheManager(runner)
+        self._kv = KvCacheManager[EngineSequence](runner)
+        self._admission = Admission(self._kv, runner.kv_capacity, self.context_length, self._make_sequence)
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
         self._futures: dict[int, EngineFuture] = {}
         self._jobs: dict[EngineFuture, ScheduledJob] = {}
-        self._queue: deque[tuple[Open, EngineFuture]] = deque()
-        self._resolved: list[EngineFuture] = []
+        self._deliveries: list[Delivery] = []
         self._prefill_tokens = 0
         self._reused_tokens = 0
+        self._preemptions = 0
 
     @property
     def context_length(self) -> int:
@@ -51,22 +65,27 @@ class EngineCore:
 
     def load(self) -> Load:
         return Load(
-            sequences=len(self._kv),
-            queued=len(self._queue),
+            sequences=len(self._kv) - self._admission.num_preempted,
+            queued=len(self._admission),
             kv_used=self._runner.kv_used - self._runner.kv_cached,
             kv_cached=self._runner.kv_cached,
             kv_capacity=self._runner.kv_capacity,
             prefill_tokens=self._prefill_tokens,
             reused_tokens=self._reused_tokens,
+            preemptions=self._preemptions,
         )
 
-    def open(self, opening: Open, future: EngineFuture) -> None:
-        """Admit a sequence, or queue it, or reject it with `Overloaded`."""
-        if not self._queue and self._try_open(opening, future):
+    def open(self, opening: Open, future: EngineFuture, queue: bool = True) -> None:
+        """Admit a sequence, or queue it; reject it with `Overloaded` if the queue is full or not allowed."""
+        self._admission.add_open(opening, future)
+        self._admit(has_changed=False)
+        max_queued = self._max_queued if queue else 0
+        if future.result is not None:
             return
-        if len(self._queue) < self._max_queued:
-            self._queue.append((opening, future))
+        if self._admission.num_opens <= max_queued:
+            self._deliveries.append(Notice(future, Queued()))
             return
+        self._admission.remove_open(future)
         load = self.load()
         message = (
             f"{load.sequences} sequences are open and {load.queued} are queued;"
@@ -76,18 +95,20 @@ class EngineCore:
 
     def cancel_open(self, future: EngineFuture) -> None:
         """Cancel an `open` that is no longer awaited; close its sequence if it was admitted."""
-        self._queue = deque(entry for entry in self._queue if entry[1] is not future)
+        self._admission.remove_open(future)
         if isinstance(future.result, EngineSequence):
             self.close(future.result)
-        self._admit_queued()
+        self._admit()
 
     def close(self, sequence: EngineSequence) -> None:
         """Free a sequence and end its job, if it has one."""
         self._scheduler.throw(sequence.slot, NotReady("the sequence has been closed"))
-        self._kv.release(sequence)
+        self._admission.remove(sequence)
+        if self._kv.release(sequence):
+            self._admission.record_closed(sequence)
         self._batch_window.forget(sequence.slot)
         self._collect()
-        self._admit_queued()
+        self._admit()
 
     def submit(self, job: Job[Any], priority: int, now_ns: int, future: EngineFuture) -> None:
         scheduled = self._scheduler.submit(job, priority, now_ns)
@@ -95,6 +116,12 @@ class EngineCore:
         self._jobs[future] = scheduled
         if scheduled.next_input is not None and priority != IDLE_PRIORITY:
             self._batch_window.record_arrival(scheduled.next_input.slot, now_ns / 1e9)
+        item = scheduled.next_input
+        if item is not None and not self._kv.has_memory(item.slot):
+            self._park(self._kv.sequence(item.slot))
+            self._admit()
+            if not self._kv.has_memory(item.slot):
+                self._notify(scheduled, Queued())
         self._collect()
 
     def cancel(self, future: EngineFuture) -> None:
@@ -102,21 +129,26 @@ class EngineCore:
         scheduled = self._jobs.pop(future, None)
         if scheduled is not None:
             del self._futures[scheduled.job_id]
+            if scheduled.next_input is not None:
+                self._admission.remove(self._kv.sequence(scheduled.next_input.slot))
             self._scheduler.cancel(scheduled)
+            self._admit()
 
     def wait_s(self) -> float:
         """Return the seconds for which the next forward should wait for more jobs; 0 if it should begin."""
         return self._batch_window.wait_s(self._scheduler.waiting())
 
     def next_batch(self) -> list[ScheduledJob]:
-        """Return the jobs of the next forward, with memory reserved for all; empty if no job waits."""
+        """Return the jobs of the next forward, with memory reserved for all; empty if no job can run."""
+        self._admit()
         while self.has_work:
-            busy = self._scheduler.pending_slots()
-            batch = self._scheduler.next_batch(lambda item: self._kv.reserve(item, busy))  # noqa: B023
-            if batch:
-                self._admit_queued()  # an eviction may have freed more memory than was needed
+            try:
+                batch = self._scheduler.next_batch(partial(self._reserve, self._share_prefills()))
+            except _KvShortage as shortage:
+                self._make_room(self._kv.sequence(shortage.slot))
+            else:
+                self._admit()  # a preemption may have freed more memory than was needed
                 return batch
-            self._preempt()
         return []
 
     def complete(
@@ -134,69 +166,107 @@ class EngineCore:
                 self._batch_window.record_answer(item.slot, len(item.tokens))
         self._collect()
 
-    def fail(self, batch: Sequence[ScheduledJob], error: Exception) -> None:
-        """Raise `error` in the jobs of a failed forward."""
-        self._scheduler.fail(batch, error)
+    def fail(self, batch: Sequence[ScheduledJob], error: Exception) -> list[Sequence[ScheduledJob]]:
+        """Return the parts of a failed forward that must be computed next, in place of the whole.
+
+        The forward of a single job is not repeated: `InternalError` is raised in the job. One job of n that
+        always fails costs two more forwards for each halving of n; the others are in one that succeeds.
+        """
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            return [batch[:middle], batch[middle:]]
+        logger.error("the forward of one sequence failed, and only its job ends", exc_info=error)
+        failure = InternalError(f"the model failed on this sequence: {type(error).__name__}")
+        failure.__cause__ = error
+        for scheduled in batch:
+            self._scheduler.fail(scheduled, failure)
         self._collect()
+        return []
 
     def abort(self) -> None:
         """End all jobs and queued opens with `NotReady`, and free cached memory: the engine stops."""
         for future, scheduled in self._jobs.items():
             self._scheduler.cancel(scheduled)
             self.resolve(future, error=NotReady("the engine stops"))
-        for _, future in self._queue:
+        for future in self._admission.clear():
             self.resolve(future, error=NotReady("the engine stops"))
         self._jobs.clear()
         self._futures.clear()
-        self._queue.clear()
         self._kv.drop_cached()
 
     def resolve(self, future: EngineFuture, result: Any = None, error: BaseException | None = None) -> None:
-        """Set the result or the error of a future, to be delivered after `take_resolved`."""
+        """Set the result or the error of a future, to be delivered after `take_deliveries`."""
         future.result, future.error = result, error
-        self._resolved.append(future)
+        self._deliveries.append(future)
 
-    def take_resolved(self) -> list[EngineFuture]:
-        """Return the futures that were resolved since the last call."""
-        resolved, self._resolved = self._resolved, []
-        return resolved
+    def take_deliveries(self) -> list[Delivery]:
+        """Return the futures that were resolved since the last call, and the notices."""
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries
 
-    def _preempt(self) -> None:
-        """Evict the least recently used sequence, although it has a job, for the first job in the queue."""
-        first = self._scheduler.first()
-        assert first.next_input is not None
-        victim = self._kv.least_recently_used({first.next_input.slot})
-        if victim is None:
-            message = (
-                f"the sequence needs {first.next_input.end} KV positions;"
-                f" the engine has {self._runner.kv_capacity} in total"
-            )
-            self._scheduler.throw(first.next_input.slot, Overloaded(message, RETRY_AFTER_S))
+    def _share_prefills(self) -> Set[KvSlot]:
+        """Let jobs reuse what others have computed; return the slots that wait for others to compute it."""
+        shared = share_prefills(self._scheduler.pending(), self._kv.num_reusable)
+        for job in shared.reusable:
+            self._scheduler.replan(job)
+        return shared.held
+
+    def _reserve(self, held: Set[KvSlot], item: ForwardInput) -> bool:
+        if item.slot in held:
+            return False
+        if not self._kv.reserve(item):
+            raise _KvShortage(item.slot)
+        return True
+
+    def _make_room(self, growing: EngineSequence) -> None:
+        """Preempt a sequence, which may be the growing one; end the growing job if it is an idle one."""
+        job, victim = self._scheduler.job_of(growing.slot), self._kv.next_victim()
+        if (job is not None and job.priority == IDLE_PRIORITY) or self._kv.num_admitted == 1:
+            message = f"no KV memory is free, of {self._runner.kv_capacity} positions in total"
+            self._scheduler.throw(growing.slot, Overloaded(message, RETRY_AFTER_S))
         else:
-            self._kv.evict(victim)
-            self._scheduler.throw(victim, StaleState(StaleReason.EVICTED))
+            self._kv.preempt(victim)
+            self._preemptions += 1
+            if (parked := self._park(victim)) is not None:
+                self._notify(parked, Queued())
         self._collect()
 
-    def _admit_queued(self) -> None:
-        while self._queue and self._try_open(*self._queue[0]):
-            self._queue.popleft()
+    def _park(self, sequence: EngineSequence) -> ScheduledJob | None:
+        """Let the job of a sequence without memory wait until that is admitted again, if it has a job.
 
-    def _try_open(self, opening: Open, future: EngineFuture) -> bool:
-        sequence = self._kv.admit(
-            max(1, opening.prompt_length),
-            lambda slot: EngineSequence(
-                opening=opening,
-                slot=slot,
-                vocab_size=self._runner.info.vocab_size,
-                context_length=self.context_length,
-                chunk_tokens=self._chunk_tokens,
-                prefix_cache=self._kv,
-            ),
+        A job that runs only when idle does not wait but ends.
+        """
+        job = self._scheduler.job_of(sequence.slot)
+        if job is None:
+            return None
+        if job.priority == IDLE_PRIORITY:
+            self._scheduler.throw(sequence.slot, Overloaded("the sequence was preempted", RETRY_AFTER_S))
+            return None
+        self._admission.add_preempted(sequence)
+        return self._scheduler.park(sequence.slot)
+
+    def _notify(self, job: ScheduledJob, notice: Queued | Opened) -> None:
+        """Let the coroutine that awaits a job report a notice."""
+        if (future := self._futures.get(job.job_id)) is not None:
+            self._deliveries.append(Notice(future, notice))
+
+    def _admit(self, has_changed: bool = True) -> None:
+        for applicant in self._admission.admit(has_changed):
+            assert applicant.sequence is not None
+            if applicant.future is not None:
+                self.resolve(applicant.future, applicant.sequence)
+            elif (resumed := self._scheduler.resume(applicant.sequence.slot)) is not None:
+                self._notify(resumed, Opened())
+
+    def _make_sequence(self, opening: Open, slot: KvSlot) -> EngineSequence:
+        return EngineSequence(
+            opening=opening,
+            slot=slot,
+            vocab_size=self._runner.info.vocab_size,
+            context_length=self.context_length,
+            chunk_tokens=self._chunk_tokens,
+            prefix_cache=self._kv,
         )
-        if sequence is None:
-            return False
-        self.resolve(future, sequence)
-        return True
 
     def _collect(self) -> None:
         """Resolve the futures of the jobs that have ended."""

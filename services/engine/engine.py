@@ -1,9 +1,7 @@
 """The engine's interface to its service: open sequences and run jobs on them, from any event loop."""
 
-import asyncio
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,19 +13,12 @@ from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
-from services.engine.future import EngineFuture, IdleJob
-from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob
+from services.engine.future import EngineFuture, IdleJob, WaitReport
+from services.engine.scheduling.scheduler import IDLE_PRIORITY
 from services.engine.sequence import EngineSequence
-
-logger = logging.getLogger(__name__)
-
 
 T = TypeVar("T")
 Command = Callable[[], None]
-
-
-class ForwardError(RuntimeError):
-    """A forward failed: the jobs in its batch have ended, and the engine continues."""
 
 
 class Engine(ABC):
@@ -40,7 +31,8 @@ class Engine(ABC):
     def __init__(self, runner: Runner, config: ModelSection, clock: Clock) -> None:
         self._core = EngineCore(runner, config.max_batch_tokens, config.max_queued, clock)
         self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
-        self._limited_by = "the model" if self.info == runner.info else "KV memory"
+        is_whole = self.info.context_length == runner.info.context_length
+        self._limited_by = "the model" if is_whole else "KV memory"
         self._is_running = False
         self._failure: EngineFuture | None = None
 
@@ -53,20 +45,24 @@ class Engine(ABC):
         """Return the current load; may be called at any time."""
         return self._core.load()
 
-    async def open(self, opening: Open) -> EngineSequence:
-        """Open a sequence; wait while `max_sequences` are open.
+    async def open(
+        self, opening: Open, queue: bool = True, report: WaitReport | None = None
+    ) -> EngineSequence:
+        """Open a sequence; wait until there is a place and memory for it, unless `queue` is False.
+
+        `report` is called with `Queued` if it has to wait.
 
         Raises:
             InvalidRequest: A field of `opening` breaks a limit.
-            Overloaded: The queue is full.
+            Overloaded: The queue is full, or it would have to wait and `queue` is False.
             NotReady: The engine is not running.
         """
         check_open(opening, self.info.vocab_size, self.context_length, self._limited_by)
         future = self._new_future()
-        self._post(partial(self._core.open, opening, future))
+        self._post(partial(self._core.open, opening, future, queue))
         try:
-            sequence = await future.wait()
-        except asyncio.CancelledError:
+            sequence = await future.wait(report)
+        except BaseException:
             self._post(partial(self._core.cancel_open, future))
             raise
         assert isinstance(sequence, EngineSequence)
@@ -83,20 +79,26 @@ class Engine(ABC):
         Its sequence must have no other job, and must not be used until this returns.
 
         Raises:
-            Exception: Any exception of the job, such as `StaleState`.
-            ForwardError: The forward failed.
+            Exception: Any exception of the job, such as `InvalidRequest`.
+            InternalError: The model failed on this sequence.
             NotReady: The engine is not running.
         """
         result, _ = await self.run_timed(job, priority)
         return result
 
-    async def run_timed(self, job: Job[T], priority: int = 0) -> tuple[T, StepTimes]:
-        """Run a job as `run` does; also return its time in the queue and in forwards."""
+    async def run_timed(
+        self, job: Job[T], priority: int = 0, report: WaitReport | None = None
+    ) -> tuple[T, StepTimes]:
+        """Run a job as `run` does; also return its time in the queue and in forwards.
+
+        `report` is called with `Queued` when the sequence begins to wait for memory, because it was
+        preempted, and with `Opened` when it has memory again.
+        """
         future = self._new_future()
         self._post(partial(self._core.submit, job, priority, self._now_ns(), future))
         try:
-            result, times = await future.wait()
-        except asyncio.CancelledError:
+            result, times = await future.wait(report)
+        except BaseException:
             self._post(partial(self._core.cancel, future))
             raise
         return result, times
@@ -152,14 +154,6 @@ class Engine(ABC):
         if not self._is_running:
             raise NotReady("the engine is not running")
         return EngineFuture()
-
-
-def forward_error(error: Exception, batch: Sequence[ScheduledJob]) -> ForwardError:
-    """Log a failed forward with its traceback, and return the short error for its jobs."""
-    logger.exception("a forward of %d sequences failed", len(batch))
-    failure = ForwardError(f"the forward failed: {type(error).__name__}")
-    failure.__cause__ = error
-    return failure
 
 
 def check_open(opening: Open, vocab_size: int, context_length: int, limited_by: str = "the model") -> None:

@@ -2,8 +2,25 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+from fly.messages import Opened, Queued
+
+WaitReport = Callable[[Queued | Opened], Awaitable[None]]
+"""Is called with `Queued` when a sequence begins to wait for a place or memory, and with `Opened` after."""
+
+
+class Delivery(Protocol):
+    """Something that the engine's thread passes to an event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that must call `deliver`."""
+
+    def deliver(self) -> None:
+        """Wake the coroutine that waits for it."""
 
 
 class EngineFuture:
@@ -11,38 +28,68 @@ class EngineFuture:
 
     Attributes:
         error: Exception to raise in the coroutine, if there is one.
+        is_done: True once the result was delivered or the future discarded.
     """
 
-    __slots__ = ("_future", "error", "loop", "result")
+    __slots__ = ("_notices", "_wake", "error", "is_done", "loop", "result")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.result: Any = None
         self.error: BaseException | None = None
-        self._future: asyncio.Future[Any] = self.loop.create_future()
+        self.is_done = False
+        self._notices = deque[Queued | Opened]()
+        self._wake: asyncio.Future[None] | None = None
 
-    async def wait(self) -> Any:
-        """Return the result, or raise the error."""
-        return await self._future
-
-    @property
-    def is_done(self) -> bool:
-        """True once the result was delivered or the future discarded."""
-        return self._future.done()
+    async def wait(self, report: WaitReport | None = None) -> Any:
+        """Return the result, or raise the error; until then call `report` when the sequence has to wait."""
+        while self._notices or not self.is_done:
+            if not self._notices:
+                self._wake = self.loop.create_future()
+                await self._wake
+            elif report is None:
+                self._notices.clear()
+            else:
+                await report(self._notices.popleft())
+        if self.error is not None:
+            raise self.error
+        return self.result
 
     def discard(self) -> None:
-        """Cancel the wait; an error that was set is not reported."""
-        if not self._future.cancel() and not self._future.cancelled():
-            self._future.exception()
+        """End the wait; neither the result nor an error is reported."""
+        self._notices.clear()
+        self.deliver()
 
     def deliver(self) -> None:
         """Wake the coroutine; must be called on its own loop."""
-        if self._future.done():
-            return
-        if self.error is None:
-            self._future.set_result(self.result)
-        else:
-            self._future.set_exception(self.error)
+        self.is_done = True
+        self._wake_up()
+
+    def notify(self, notice: Queued | Opened) -> None:
+        """Let the coroutine report a notice; must be called on its own loop."""
+        self._notices.append(notice)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class Notice:
+    """A notice that a future's coroutine reports before it has its result."""
+
+    __slots__ = ("_future", "_notice")
+
+    def __init__(self, future: EngineFuture, notice: Queued | Opened) -> None:
+        self._future = future
+        self._notice = notice
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._future.loop
+
+    def deliver(self) -> None:
+        self._future.notify(self._notice)
 
 
 class IdleJob:
@@ -59,16 +106,16 @@ class IdleJob:
         self._future.discard()
 
 
-def deliver_all(futures: Sequence[EngineFuture]) -> None:
+def deliver_all(deliveries: Sequence[Delivery]) -> None:
     """Wake the coroutines from another thread, with one wake-up per event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[EngineFuture]] = {}
-    for future in futures:
-        by_loop.setdefault(future.loop, []).append(future)
+    by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+    for delivery in deliveries:
+        by_loop.setdefault(delivery.loop, []).append(delivery)
     for loop, group in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop has been closed, so nothing awaits the results
             loop.call_soon_threadsafe(_deliver, group)
 
 
-def _deliver(futures: Sequence[EngineFuture]) -> None:
-    for future in futures:
-        future.deliver()
+def _deliver(deliveries: Sequence[Delivery]) -> None:
+    for delivery in deliveries:
+        delivery.deliver()

@@ -13,7 +13,7 @@ from services.common.telemetry.instrumented_stream import Answer, StepMetrics
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _GAUGES = {
     "sequences": ("flyserve_sequences_open", "Open sequences."),
-    "queued": ("flyserve_sequences_queued", "Sequences that wait for admission."),
+    "queued": ("flyserve_sequences_queued", "Sequences that wait for a place or for KV memory."),
     "kv_used": ("flyserve_kv_used_tokens", "KV cache positions held by open sequences."),
     "kv_cached": (
         "flyserve_kv_cached_tokens",
@@ -23,6 +23,10 @@ _GAUGES = {
 }
 _COUNTERS = {
     "prefill_tokens": ("flyserve_prefill_tokens_total", "Tokens computed without an answer."),
+    "preemptions": (
+        "flyserve_preemptions_total",
+        "Sequences whose KV memory was given to others; they are computed again.",
+    ),
     "reused_tokens": (
         "flyserve_reused_tokens_total",
         "Tokens whose KV cache entries were shared by another sequence with the same prefix.",

@@ -1,21 +1,22 @@
 """One sequence of the engine: its token ids, and how far their KV is computed."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
-from fly.blocks import BLOCK_TOKENS, BlockChain
+from fly.blocks import BLOCK_TOKENS, BlockChain, BlockKey
 from fly.errors import InvalidRequest
 from fly.messages import Open
-from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleReason, StaleState
+from fly.sequence import ReplicatedSequence, SequenceUpdate
 from fly.types import SparseDistribution
-from services.engine.base import ForwardInput, Job, KvSlot, Scores
+from services.engine.base import ForwardInput, Job, KvSlot, Replan, Scores
 from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache
 
 
 class EngineSequence(ReplicatedSequence):
     """A server's copy of a client's sequence, with KV memory.
 
-    Its state is its token ids; those without KV are computed when a job needs them. Its owner may use it
-    between two calls of `Engine.run`; during a run only the job may.
+    Its state is its token ids; those without KV are computed when a job needs them, all of them again after
+    the engine has preempted it. Its owner may use it between two calls of `Engine.run`; during a run only
+    the job may.
 
     Attributes:
         opening: The parameters that its stream was opened with.
@@ -36,30 +37,26 @@ class EngineSequence(ReplicatedSequence):
         self._chunk_tokens = chunk_tokens
         self._prefix_cache = prefix_cache
         self._chain = BlockChain(opening.cache_salt)
+        # NOTE: only the engine's thread sets `_num_computed`, and only the owner, or its job, lowers
+        # `_num_unchanged`: the engine may take the memory while the owner applies an update.
         self._num_computed = 0
-        # NOTE: the engine's thread may evict while the owner works on the sequence. It only increments this
-        # counter, so nothing that the owner writes can undo an eviction.
-        self._evictions = 0
-        self._evictions_at_run = 0
-        self._evictions_at_update = 0
+        self._num_unchanged = 0
+        self._num_reused = 0
+
+    @property
+    def priority(self) -> int:
+        """Priority of its request; memory is taken from the lowest one first."""
+        return self.opening.priority
 
     @property
     def num_computed(self) -> int:
         """Tokens at the front whose KV is in memory."""
-        return self._num_computed if self._evictions_at_run == self._evictions else 0
+        return min(self._num_computed, self._num_unchanged)
 
     def apply(self, update: SequenceUpdate) -> int:
-        """Apply an update as `ReplicatedSequence.apply` does; after an eviction only a replay (`keep = 0`).
-
-        Raises:
-            StaleState: The sequence was evicted, or its tokens are not those that the update keeps.
-        """
-        evictions = self._evictions
-        if self._evictions_at_update != evictions and update.keep > 0:
-            raise StaleState(StaleReason.EVICTED)
+        """Apply an update as `ReplicatedSequence.apply` does."""
         unchanged = super().apply(update)
-        self._evictions_at_update = evictions
-        self._forget_computed(unchanged)
+        self._mark_changed(unchanged)
         return unchanged
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -69,11 +66,11 @@ class EngineSequence(ReplicatedSequence):
     def truncate(self, length: int) -> None:
         """Drop all tokens from position `length` on."""
         self.tokens.truncate(length)
-        self._forget_computed(length)
+        self._mark_changed(length)
 
-    def evict(self) -> None:
-        """Record that its KV memory was evicted: its next step raises `StaleState`."""
-        self._evictions += 1
+    def forget_kv(self) -> None:
+        """Record that its KV memory was taken: its next input computes all tokens again."""
+        self._num_computed = self._num_reused = 0
 
     def score(
         self,
@@ -87,10 +84,8 @@ class EngineSequence(ReplicatedSequence):
         empty if unknown. If `is_proposing`, the chosen tokens are drafts themselves.
 
         Raises:
-            StaleState: Its memory was evicted.
             InvalidRequest: It has fewer tokens than `num_outputs`, or more than the context allows.
         """
-        self._start_run()
         if not 1 <= num_outputs <= len(self.tokens):
             raise InvalidRequest.of("num_outputs", f"is {num_outputs}, must be 1 to {len(self.tokens)}")
         if len(self.tokens) > self._context_length:
@@ -98,64 +93,72 @@ class EngineSequence(ReplicatedSequence):
                 "tokens",
                 f"are {len(self.tokens)}, must be at most {self._context_length}, the context length",
             )
-        end = len(self.tokens)
-        num_reused = yield from self._prefill(end - num_outputs)
-        start = min(self._num_computed, end - num_outputs)
-        scores = yield self._forward_input(start, end, num_reused, num_outputs, proposals, is_proposing)
-        self._record_computed(end)
-        return scores
+        self._num_computed, self._num_unchanged = self.num_computed, len(self.tokens)
+        while True:
+            item = self._next_input(num_outputs, proposals, is_proposing)
+            try:
+                scores = yield item
+            except Replan:
+                continue
+            self._record_computed(item.end)
+            if item.num_outputs:
+                return scores
 
-    def _start_run(self) -> None:
-        """Check that it was not evicted since its last update; from now on only the job may use it."""
-        if self._evictions_at_update != self._evictions:
-            raise StaleState(StaleReason.EVICTED)
-        self._num_computed = self.num_computed
-        self._evictions_at_run = self._evictions
+    def decode(self, max_tokens: int) -> Job[Scores]:
+        """Choose a token, append it, and repeat; return the scores of all.
 
-    def _prefill(self, first_output: int) -> Generator[ForwardInput, Scores, int]:
-        """Compute chunks until the rest fits into one, which includes the outputs.
-
-        Returns:
-            Tokens that were shared from another sequence after the last chunk.
+        Ends after `max_tokens` tokens, at the end of the context, or with a token that ends the response.
+        Raises what `score` raises.
         """
-        num_reused = self._reuse_prefix(first_output)
-        while (
-            len(self.tokens) - self._num_computed > self._chunk_tokens and self._num_computed < first_output
-        ):
-            end = min(self._num_computed + self._chunk_tokens, first_output)
-            yield self._forward_input(self._num_computed, end, num_reused)
-            self._record_computed(end)
-            num_reused = self._reuse_prefix(first_output)
-        return num_reused
+        ending_ids, parts = self.opening.sampling.ending_ids, list[Scores]()
+        limit = min(max_tokens, self._context_length + 1 - len(self.tokens))
+        while not parts or (len(parts) < limit and parts[-1].choices[0] not in ending_ids):
+            scores = yield from self.score()
+            self.tokens.extend(scores.choices)
+            parts.append(scores)
+        return Scores.joined(parts)
 
-    def _reuse_prefix(self, first_output: int) -> int:
-        """Share cached KV of the tokens before `first_output`; return the number of tokens gained."""
+    def _next_input(
+        self, num_outputs: int, proposals: Sequence[SparseDistribution], is_proposing: bool
+    ) -> ForwardInput:
+        """Return the next chunk of the tokens without KV; the last one includes the outputs."""
+        end = len(self.tokens)
+        first_output = end - num_outputs
+        blocks = self._reuse_prefix(first_output)
+        start = min(self._num_computed, first_output)
+        if end - start > self._chunk_tokens and start < first_output:
+            return self._forward_input(blocks, start, min(start + self._chunk_tokens, first_output))
+        return self._forward_input(blocks, start, end, num_outputs, proposals, is_proposing)
+
+    def _reuse_prefix(self, first_output: int) -> Sequence[BlockKey]:
+        """Share cached KV of the tokens before `first_output`; return their keys if some have none yet."""
         wanted, computed = first_output // BLOCK_TOKENS, self._num_computed // BLOCK_TOKENS
         if wanted <= computed:
-            return 0
+            return ()
         keys = self._chain.keys(self.tokens.ids, wanted)
         found = self._prefix_cache.reuse(self.slot, keys, computed)
         before = self._num_computed
         self._num_computed = max(before, found * BLOCK_TOKENS)
-        return self._num_computed - before
+        self._num_reused += self._num_computed - before
+        return keys if found < wanted else ()
 
     def _record_computed(self, end: int) -> None:
         """Record that all tokens before `end` have KV; share the blocks that will never be rolled back."""
-        self._num_computed = end
+        self._num_computed, self._num_reused = end, 0
         num_blocks = min(self.decided, end) // BLOCK_TOKENS
         if num_blocks > self._prefix_cache.num_published(self.slot):
             self._prefix_cache.publish(self.slot, self._chain.keys(self.tokens.ids, num_blocks))
 
-    def _forget_computed(self, length: int) -> None:
-        """Drop the KV and block keys of the tokens from position `length` on, which have changed."""
-        self._num_computed = min(self._num_computed, length)
+    def _mark_changed(self, length: int) -> None:
+        """Record that the tokens from position `length` on have changed, so their KV must be computed."""
+        self._num_unchanged = min(self._num_unchanged, length)
         self._chain.truncate(length)
 
     def _forward_input(
         self,
+        blocks: Sequence[BlockKey],
         start: int,
         end: int,
-        num_reused: int,
         num_outputs: int = 0,
         proposals: Sequence[SparseDistribution] = (),
         is_proposing: bool = False,
@@ -172,7 +175,9 @@ class EngineSequence(ReplicatedSequence):
             drafts=[*ids[end - num_outputs + 1 : end], -1] if num_outputs else (),
             entropy=self.opening.entropy,
             num_logprobs=self.opening.num_logprobs,
-            num_reused=num_reused,
+            num_reused=self._num_reused,
+            blocks=blocks,
+            num_shared=self.decided // BLOCK_TOKENS,
             proposals=proposals,
             is_proposing=is_proposing,
         )

@@ -12,7 +12,7 @@ from functools import partial
 from fly.clock import SystemClock
 from services.engine.base import Keepalive, Runner, RunnerLost
 from services.engine.config import ModelSection
-from services.engine.engine import Command, Engine, forward_error
+from services.engine.engine import Command, Engine
 from services.engine.future import EngineFuture, deliver_all
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 
@@ -36,6 +36,7 @@ class ThreadEngine(Engine):
         self._keepalive = keepalive
         self._keepalive_due_s = 0.0
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._is_stopping = False
         self._has_ended = False
         self._thread = threading.Thread(target=self._serve, name="flyserve-engine", daemon=True)
 
@@ -47,9 +48,10 @@ class ThreadEngine(Engine):
         self._thread.start()
 
     async def stop(self) -> None:
-        if not self._is_running:
-            return
         self._is_running = False
+        if not self._thread.is_alive() or self._is_stopping:
+            return
+        self._is_stopping = True
         stopped = EngineFuture()
         self._inbox.put(partial(self._end, stopped))
         await stopped.wait()
@@ -67,18 +69,32 @@ class ThreadEngine(Engine):
                 self._take_commands()
                 self._wait_for_jobs()
                 batch = self._core.next_batch()
-                deliver_all(self._core.take_resolved())
+                deliver_all(self._core.take_deliveries())
                 if batch:
                     self._forward(batch)
-                    deliver_all(self._core.take_resolved())
         except Exception:
             logger.exception("the engine's thread failed and has stopped serving")
             self._is_running = False
-            self._core.abort()
-            deliver_all([*self._core.take_resolved(), *filter(None, [self._failure])])
+            self._abort()
+            deliver_all([self._failure] if self._failure is not None else [])
         finally:
             if self._keepalive is not None:
                 self._keepalive.close()
+        self._refuse_commands()
+
+    def _refuse_commands(self) -> None:
+        """End what arrives after a failure, until `stop`: some callers cannot know of it yet."""
+        while not self._has_ended:
+            command = self._inbox.get()
+            try:
+                command()
+                self._abort()
+            except Exception:
+                logger.exception("a command to a failed engine failed as well")
+
+    def _abort(self) -> None:
+        self._core.abort()
+        deliver_all(self._core.take_deliveries())
 
     def _take_commands(self) -> None:
         """Call the commands that have arrived; wait for one while there is nothing to compute."""
@@ -97,7 +113,7 @@ class ThreadEngine(Engine):
     def _wait_for_jobs(self) -> None:
         """Call arriving commands for as long as the next forward should wait for more jobs."""
         while (wait_s := self._core.wait_s()) > 0:
-            deliver_all(self._core.take_resolved())
+            deliver_all(self._core.take_deliveries())
             with contextlib.suppress(queue.Empty):
                 self._inbox.get(timeout=wait_s)()
                 self._call_commands()
@@ -113,15 +129,19 @@ class ThreadEngine(Engine):
         return self._keepalive_due_s - now_s
 
     def _forward(self, batch: Sequence[ScheduledJob]) -> None:
-        started_ns = time.perf_counter_ns()
-        try:
-            scores = self._runner.forward(forward_inputs(batch))
-        except RunnerLost:
-            raise
-        except Exception as error:
-            self._core.fail(batch, forward_error(error, batch))
-        else:
-            self._core.complete(batch, scores, started_ns, time.perf_counter_ns() - started_ns)
+        parts = [batch]
+        while parts:
+            part = parts.pop()
+            started_ns = time.perf_counter_ns()
+            try:
+                scores = self._runner.forward(forward_inputs(part))
+            except RunnerLost:
+                raise
+            except Exception as error:
+                parts += self._core.fail(part, error)
+            else:
+                self._core.complete(part, scores, started_ns, time.perf_counter_ns() - started_ns)
+            deliver_all(self._core.take_deliveries())
 
     def _end(self, stopped: EngineFuture) -> None:
         self._core.abort()

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fly.lookup.budget import IndexBudget
 from services.common.config import Config, OneOf
 from services.common.service_config import ServeSection
 from services.sub_drafter.engines import ENGINES
@@ -25,7 +26,11 @@ class SubDrafterSection(Config):
     max_ngram: int = Field(5, ge=1, le=64)
     """Longest suffix that is looked up, in tokens, for engine `ngram`."""
 
-    max_tokens: int = Field(1_048_576, ge=1)
+    lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
+    """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
+    bytes each. Beyond them it looks up the latest tokens of a sequence only."""
+
+    max_tokens: int = Field(1_048_576, ge=1, le=1 << 24)
     """Longest sequence of one stream, in tokens."""
 
 

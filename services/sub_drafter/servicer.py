@@ -9,6 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fly.errors import InvalidRequest
+from fly.lookup.budget import IndexBudget
 from fly.lookup.response_cache import END
 from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role
 from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
@@ -19,6 +20,7 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import service_access_policy
 from services.common.security.identity import Identity, certificate_name
 from services.common.telemetry.buckets import TOKENS
+from services.common.telemetry.index_metrics import register_index_metrics
 from services.common.telemetry.instrumented_stream import DraftSteps, StepMetrics, StreamTelemetry
 from services.common.telemetry.process import Telemetry
 from services.sub_drafter.config import SubDrafterConfig
@@ -29,9 +31,10 @@ from services.sub_drafter.engines.base import SequenceLookup
 class SubDrafterMetrics(StepMetrics[Draft]):
     """The metrics of a sub-drafter."""
 
-    def __init__(self, registry: CollectorRegistry, load: Callable[[], Load]) -> None:
-        """Register the metrics; `load` is called when Prometheus scrapes."""
+    def __init__(self, registry: CollectorRegistry, load: Callable[[], Load], budget: IndexBudget) -> None:
+        """Register the metrics; `load` is called, and `budget` read, when Prometheus scrapes."""
         super().__init__(registry, Role.SUB_DRAFTER)
+        register_index_metrics(registry, Role.SUB_DRAFTER, budget)
 
         def gauge(name: str, help: str, read: Callable[[Load], int]) -> None:
             metric = Gauge(name, help, ("role",), registry=registry)
@@ -116,10 +119,13 @@ class SubDrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     def __init__(self, config: SubDrafterConfig, telemetry: Telemetry) -> None:
         self._config = config
-        self._engine = build_engine(config)
+        budget = IndexBudget(config.lookup_index_tokens)
+        self._engine = build_engine(config, budget)
         self._num_open = 0
-        metrics = SubDrafterMetrics(telemetry.registry, self._load)
-        self._telemetry = StreamTelemetry(f"{Role.SUB_DRAFTER.value}.draft", telemetry.tracer, metrics)
+        metrics = SubDrafterMetrics(telemetry.registry, self._load, budget)
+        self._telemetry = StreamTelemetry[DraftStep, Draft](
+            f"{Role.SUB_DRAFTER.value}.draft", telemetry.tracer, metrics
+        )
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
         info = ModelInfo(

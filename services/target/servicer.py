@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from fly.errors import InvalidRequest
 from fly.limits import check_distributions
-from fly.messages import Load, Open, Role, Verification, VerifyStep
+from fly.messages import Extend, Load, Open, Opened, Queued, Role, Verification, VerifyStep
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, SparseDistribution
 from protos.flyserve.v1 import common_pb2, target_pb2_grpc
@@ -18,10 +18,12 @@ from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
 from services.common.telemetry.instrumented_stream import StreamTelemetry, VerifySteps
-from services.common.telemetry.process import Telemetry, silent_telemetry
+from services.common.telemetry.process import Telemetry
+from services.engine.base import Job, Scores
 from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
+from services.engine.future import WaitReport
 from services.engine.metrics import EngineMetrics
 from services.engine.sequence import EngineSequence
 from services.engine.sharding.follower import spawn_followers
@@ -46,18 +48,17 @@ class TargetMetrics(EngineMetrics[Verification]):
 class VerifySession:
     """Applies steps to an engine sequence and scores its last positions."""
 
-    def __init__(self, engine: Engine, sequence: EngineSequence) -> None:
+    def __init__(self, engine: Engine, sequence: EngineSequence, report: WaitReport) -> None:
+        """Serve an open sequence; call `report` when a step has to wait for memory."""
         self._engine = engine
         self._sequence = sequence
+        self._report = report
 
-    async def step(self, step: VerifyStep) -> Verification:
-        """Apply the update of a step and score its drafts."""
-        length = step.update.keep + len(step.update.tokens)
-        if step.num_drafts >= length:
-            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
-        self._sequence.apply(step.update)
-        job = self._sequence.score(step.num_drafts + 1, self._proposals(step))
-        scores, times = await self._engine.run_timed(job, self._sequence.opening.priority)
+    async def step(self, step: VerifyStep | Extend) -> Verification:
+        """Apply the update of a step; score its drafts, or decode after it."""
+        scores, times = await self._engine.run_timed(
+            self._job(step), self._sequence.opening.priority, self._report
+        )
         return Verification(
             step_id=step.update.step_id,
             choices=scores.choices,
@@ -72,6 +73,21 @@ class VerifySession:
 
     async def finish(self, last: SequenceUpdate) -> None:
         """Do nothing: a target stores nothing of finished sequences."""
+
+    def _job(self, step: VerifyStep | Extend) -> Job[Scores]:
+        """Apply the update of a step and return its work."""
+        length = step.update.keep + len(step.update.tokens)
+        if isinstance(step, Extend):
+            if step.max_tokens < 1 or length < 1:
+                raise InvalidRequest.of(
+                    "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
+                )
+            self._sequence.apply(step.update)
+            return self._sequence.decode(step.max_tokens)
+        if step.num_drafts >= length:
+            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
+        self._sequence.apply(step.update)
+        return self._sequence.score(step.num_drafts + 1, self._proposals(step))
 
     def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
         """Return the distributions of the drafts, if the sequence's coupling needs them."""
@@ -90,7 +106,7 @@ SERVICE_NAME = "flyserve.v1.Target"
 class TargetServicer(target_pb2_grpc.TargetServicer):
     """Serves verification streams from one engine."""
 
-    def __init__(self, engine: Engine, telemetry: StreamTelemetry[Verification]) -> None:
+    def __init__(self, engine: Engine, telemetry: StreamTelemetry[VerifyStep | Extend, Verification]) -> None:
         self._engine = engine
         self._telemetry = telemetry
 
@@ -98,8 +114,12 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         return info_to_wire(self._engine.info, self._engine.load())
 
     async def Verify(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async def report(notice: Queued | Opened) -> None:
+            await context.write(verify_response_to_wire(notice))
+
+        open_session = partial(self._open, report)
         await self._telemetry.serve(
-            request_iterator, context, verify_request_from_wire, self._open, verify_response_to_wire
+            request_iterator, context, verify_request_from_wire, open_session, verify_response_to_wire
         )
 
     async def close(self) -> None:
@@ -107,10 +127,10 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         await self._engine.stop()
 
     @asynccontextmanager
-    async def _open(self, opening: Open) -> AsyncIterator[VerifySteps]:
-        sequence = await self._engine.open(opening)
+    async def _open(self, report: WaitReport, opening: Open) -> AsyncIterator[VerifySteps]:
+        sequence = await self._engine.open(opening, report=report)
         try:
-            yield VerifySession(self._engine, sequence)
+            yield VerifySession(self._engine, sequence, report)
         finally:
             self._engine.close(sequence)
 
@@ -138,7 +158,7 @@ def host_engine(
     telemetry: Telemetry | None = None,
 ) -> Host:
     """Return a host for a running engine, not yet started; it stops the engine once it is drained."""
-    telemetry = telemetry or silent_telemetry()
+    telemetry = telemetry or Telemetry()
     metrics = TargetMetrics(telemetry.registry, engine.load)
     servicer = TargetServicer(engine, StreamTelemetry("target.verify", telemetry.tracer, metrics))
 

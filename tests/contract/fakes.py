@@ -11,7 +11,19 @@ from typing import Any
 import grpc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role, StepTimes, Verification, VerifyStep
+from fly.messages import (
+    Draft,
+    DraftStep,
+    Extend,
+    Load,
+    ModelInfo,
+    Open,
+    Queued,
+    Role,
+    StepTimes,
+    Verification,
+    VerifyStep,
+)
 from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence, SequenceUpdate
 from protos.flyserve.v1 import drafter_pb2_grpc, target_pb2_grpc
@@ -172,23 +184,54 @@ class _Session:
 
 
 class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
-    """Scores drafts."""
+    """Scores drafts.
+
+    Attributes:
+        places: Places for sequences, in the order of their arrival; None if they are unlimited.
+        num_queued: Sequences that had to wait for a place.
+    """
 
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(Role.TARGET, model, **info)
+        self.places: asyncio.Semaphore | None = None
+        self.num_queued = 0
 
     async def Verify(self, request_iterator: Any, context: Any) -> None:
         async def send(answer: Any) -> None:
             await context.write(verify_response_to_wire(answer))
 
-        await serve_stream(request_iterator, verify_request_from_wire, self.session, send)
+        @asynccontextmanager
+        async def with_place(opening: Open) -> AsyncIterator[_Session]:
+            if self.places is None:
+                async with self.session(opening) as session:
+                    yield session
+                return
+            if self.places.locked():
+                self.num_queued += 1
+                await send(Queued())
+            async with self.places, self.session(opening) as session:
+                yield session
 
-    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep) -> Verification:
-        first = len(known) - step.num_drafts
-        prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
+        await serve_stream(request_iterator, verify_request_from_wire, with_place, send)
+
+    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep | Extend) -> Verification:
+        if isinstance(step, Extend):
+            first = len(known)
+            self._decode(known, opening, step.max_tokens)
+            prefixes = [known.tokens.ids[:end] for end in range(first, len(known))]
+        else:
+            first = len(known) - step.num_drafts
+            prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
         choices = tuple(self.model.choice(p, opening.sampling, opening.prompt_length) for p in prefixes)
         entropies = tuple(self.model.entropy(p) for p in prefixes)
         return Verification(step.update.step_id, choices, entropies, times=StepTimes(0, 1000, 1))
+
+    def _decode(self, known: ReplicatedSequence, opening: Open, max_tokens: int) -> None:
+        for _ in range(max_tokens):
+            token = self.model.choice(known.tokens.ids, opening.sampling, opening.prompt_length)
+            known.tokens.extend((token,))
+            if token in opening.sampling.ending_ids:
+                break
 
     def _register(self, server: grpc.aio.Server) -> None:
         target_pb2_grpc.add_TargetServicer_to_server(self, server)

@@ -58,6 +58,7 @@ class Answer:
         self.tokens = choice.tokens
         self.finish_reason = choice.finish_reason
         self.statistics = choice.statistics
+        self.rounds = choice.rounds
         self.request_id = response.request_id
         self.prompt_tokens = response.prompt_tokens
         self.warnings = response.warnings
@@ -77,7 +78,13 @@ def ids(response: Answer | pb.Choice) -> list[int]:
 async def running(
     model: Path, targets: Sequence[FakeTarget], drafters: Sequence[FakeDrafter] = (), **config: Any
 ) -> AsyncIterator[Rig]:
-    """Serve everything until the block ends."""
+    """Serve everything until the block ends.
+
+    Unless configured otherwise, rounds wait for every draft, and each has one token if it has no draft: so
+    the number of steps does not depend on time.
+    """
+    config.setdefault("draft_patience", 1e6)
+    config.setdefault("stream_interval_s", 0.0)
     async with AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving(fake.host)) for fake in (*targets, *drafters)]
         made = RouterConfig(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from fly.messages import Draft, DraftStep, Open, Verification, VerifyStep
+from fly.messages import Draft, DraftStep, Extend, Open, Verification, VerifyStep
 from fly.request import SamplingParams
 from fly.sequence import ReplicatedSequence
 from fly.types import Coupling, PositionLogprobs, SparseDistribution
@@ -67,23 +67,21 @@ class LoggingTarget(FakeTarget):
     def __init__(self, model: HashModel, **info: Any) -> None:
         super().__init__(model, **info)
         self.updates = UpdateLog()
-        self.asked: list[VerifyStep] = []
+        self.asked: list[VerifyStep | Extend] = []
 
-    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep) -> Verification:
+    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep | Extend) -> Verification:
         self.updates.take(known)
         self.asked.append(step)
         verification = super().answer(known, opening, step)
         if opening.num_logprobs is None:
             return verification
-        return replace(verification, logprobs=tuple(logprobs_of(verification, known, opening.num_logprobs)))
+        num_drafts = 0 if isinstance(step, Extend) else step.num_drafts
+        drafts = known.tokens.ids[len(known) - num_drafts :]
+        return replace(verification, logprobs=tuple(logprobs_of(verification, drafts, opening.num_logprobs)))
 
 
-def logprobs_of(
-    verification: Verification, known: ReplicatedSequence, count: int
-) -> Iterator[PositionLogprobs]:
+def logprobs_of(verification: Verification, drafts: Sequence[int], count: int) -> Iterator[PositionLogprobs]:
     """Return artificial values that identify their token: -(id + 1) / 1000."""
-    num_drafts = len(verification.choices) - 1
-    drafts = known.tokens.ids[len(known) - num_drafts :]
     for draft, choice in zip_longest(drafts, verification.choices):
         top = tuple((token, logprob(token)) for token in range(choice, choice + count))
         yield PositionLogprobs(None if draft is None else logprob(draft), logprob(choice), top)

@@ -102,7 +102,13 @@ async def running_with_telemetry(
             await services.target.servicer.create_host(TargetConfig(simulated=target, **section("target"))),
         )
         served = RouterConfig(
-            model=model, grpc_port=0, targets=(verifier,), drafters=(drafter,), **section("router"), **config
+            stream_interval_s=0.0,
+            model=model,
+            grpc_port=0,
+            targets=(verifier,),
+            drafters=(drafter,),
+            **section("router"),
+            **config,
         )
         address = await start("router", await router.server.create_host(served))
         channel = await stack.enter_async_context(open_channel(address))

@@ -213,7 +213,7 @@ async def test_a_stream_that_nobody_goes_on_with_is_broken(rig: Rig) -> None:
 async def test_a_router_that_dies_in_any_round_is_succeeded_by_the_next(tmp_path: Path) -> None:
     model, target = save_tokenizer(tmp_path), FakeTarget(HashModel())
     async with serving(target.host) as address:
-        config = RouterConfig(model=model, grpc_port=0, targets=(address,))
+        config = RouterConfig(model=model, grpc_port=0, targets=(address,), stream_interval_s=0.0)
         async with serving(await create_host(config)) as second:
             async with AsyncClient(second) as client:
                 expected = await client.generate(PROMPT, 8, speculation=PLAIN)

@@ -10,7 +10,7 @@ from fly.errors import InvalidRequest
 from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import TokenSequence
-from services.common.endpoint_sources import StaticEndpointSource
+from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
@@ -34,7 +34,7 @@ async def engine() -> AsyncIterator[ClockEngine]:
 
 
 async def running(sub_drafter: str | None) -> SubDrafters:
-    source = StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}) if sub_drafter else None
+    source = ListedEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}, SystemClock()) if sub_drafter else None
     sub_drafters = SubDrafters(source)
     await sub_drafters.start()
     return sub_drafters

@@ -279,6 +279,7 @@ GENUINE: Mapping[str, Callable[[], list[bytes]]] = {
     "InfoRequest": lambda: [b""],
     "ListRequest": lambda: [b""],
     "WatchRequest": lambda: [b""],
+    "ReportRequest": lambda: [registry_pb2.ReportRequest(router="r", waiting=3).SerializeToString()],
     "VerifyRequest": verified,
     "DraftRequest": drafted,
     "GenerateRequest": asked,

@@ -8,7 +8,7 @@ import pytest
 
 from fly.errors import DeadlineExceeded
 from services.common.channel import open_channel
-from services.common.handlers import StatusInterceptor
+from services.common.handlers import CallInterceptor
 
 
 class FirstWriteIsGivenUp(grpc.GenericRpcHandler):
@@ -24,7 +24,7 @@ class FirstWriteIsGivenUp(grpc.GenericRpcHandler):
 
 
 async def test_the_reason_comes_although_the_first_write_was_given_up() -> None:
-    server = grpc.aio.server(interceptors=[StatusInterceptor()])
+    server = grpc.aio.server(interceptors=[CallInterceptor()])
     server.add_generic_rpc_handlers((FirstWriteIsGivenUp(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

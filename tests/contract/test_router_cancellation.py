@@ -17,7 +17,7 @@ from protos.flyserve.v1.generation_pb2_grpc import GenerationStub
 from router.config import LimitsConfig, RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel
-from services.common.endpoint_sources import StaticEndpointSource
+from services.common.endpoint_sources import ListedEndpointSource
 from services.drafter.servicer import host_engine as host_drafter
 from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
@@ -78,7 +78,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
             ClockEngine(SimulatedRunner(language, role, 8, 65536), SystemClock())
             for role in (Role.TARGET, Role.DRAFTER)
         ]
-        helpers = SubDrafters(StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}))
+        helpers = SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}, SystemClock()))
         for part in (target, drafter, helpers):
             await part.start()
         hosts = [host_target(target), host_drafter(drafter, helpers, DraftingLimits(ahead_sequences=8))]

@@ -19,7 +19,7 @@ from tests.contract.scripted import LoggingDrafter, LoggingTarget, ScriptedModel
 
 LENGTH = 40
 CARRY = {"preset": "flyserve", "draft_length": {"max": 6}}
-"""Drafts at response positions 0 to 5: a mismatch at 3 is followed by two matches and carried."""
+"""Drafts at response positions 1 to 6: a mismatch at 3 is followed by three matches and carried."""
 
 
 @dataclass
@@ -72,17 +72,21 @@ async def test_a_window_filled_by_the_next_draft_is_a_rescue(tmp_path: Path) -> 
     async with scene(tmp_path, [3]) as stage:
         request = make_request(FLY, LENGTH, speculation=CARRY)
         chunks = [chunk async for chunk in stage.rig.stub.GenerateStream(request)]
-        assert [len(chunk.tokens) for chunk in chunks[:2]] == [3, 11], "provisional tokens are not streamed"
+        assert [len(chunk.tokens) for chunk in chunks[:3]] == [1, 2, 12], (
+            "provisional tokens are not streamed"
+        )
         response = await stage.carried()
         assert [t.id for chunk in chunks for t in chunk.tokens] == ids(response)
         assert "".join(chunk.text for chunk in chunks) == response.text
-    assert verdicts(response)[:8] == [pb.VERDICT_EXACT] * 3 + [pb.VERDICT_RESCUED] + [
+    assert verdicts(response)[:8] == [
+        pb.VERDICT_PLAIN,
         *([pb.VERDICT_EXACT] * 2),
+        pb.VERDICT_RESCUED,
+        *([pb.VERDICT_EXACT] * 3),
         pb.VERDICT_BONUS,
-        pb.VERDICT_EXACT,
     ]
     assert response.statistics.rescued == 1 and response.statistics.emitted == LENGTH
-    assert response.statistics.tau == pytest.approx(LENGTH / response.statistics.rounds)
+    assert response.statistics.tau == pytest.approx((LENGTH - 1) / (response.statistics.rounds - 1))
 
 
 async def test_a_window_that_fails_falls_back_to_the_targets_own_token(tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ async def test_losing_the_drafter_within_a_window_leaves_the_targets_own_tokens(
         response = await stage.carried()
     assert ids(response) == plain and "had no draft" in response.warnings[0]
     assert verdicts(response)[3:5] == [pb.VERDICT_CORRECTED, pb.VERDICT_PLAIN]
-    assert response.statistics.tau == 3.0, "three tokens were emitted in the one round with a draft"
+    assert response.statistics.tau == 2.0, "two tokens were emitted in the one round with a draft"
 
 
 async def test_a_fail_over_within_a_window_changes_nothing(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ async def deployed(folder: Path, drafts: SimulatedConfig) -> AsyncIterator[Rig]:
             targets=(addresses[0],),
             drafters=(addresses[1],),
             speculation=SpeculationConfig.model_validate(GOODPUT),
+            draft_patience=1e6,
         )
         yield Rig(await stack.enter_async_context(connected(await create_host(config, CLOCK))))
 

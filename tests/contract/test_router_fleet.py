@@ -18,7 +18,7 @@ from router.config import RouterConfig
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import any_replica
 from router.server import create_host
-from services.common.endpoint_sources import RegistryEndpointSource, StaticEndpointSource
+from services.common.endpoint_sources import ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from tests.contract.fakes import FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import FLY, running
@@ -171,7 +171,9 @@ async def test_without_a_target_the_start_fails_and_says_who_did_not_answer(tmp_
 async def test_a_closed_fleet_leaves_no_task_and_no_channel_behind() -> None:
     target = FakeTarget(HashModel())
     async with serving(target.host) as address:
-        fleet = ReplicaDirectory(StaticEndpointSource({Role.TARGET: [address]}), "least_load", SystemClock())
+        fleet = ReplicaDirectory(
+            ListedEndpointSource({Role.TARGET: [address]}, SystemClock()), "least_load", SystemClock()
+        )
         await fleet.start(PATIENCE_S)
         (replica,) = fleet.targets.replicas
         await fleet.close()

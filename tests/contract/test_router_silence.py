@@ -32,7 +32,12 @@ def model(tmp_path: Path) -> Path:
 async def routed(model: Path, targets: Sequence[str], drafters: Sequence[str] = ()) -> AsyncIterator[Rig]:
     """Start a router of these addresses, with the default long timeouts of steps."""
     config = RouterConfig(
-        model=model, grpc_port=0, targets=tuple(targets), drafters=tuple(drafters), **PROBING
+        model=model,
+        grpc_port=0,
+        stream_interval_s=0.0,
+        targets=tuple(targets),
+        drafters=tuple(drafters),
+        **PROBING,
     )
     async with asyncio.timeout(PATIENCE_S), connected(await create_host(config)) as channel:
         yield Rig(channel)
@@ -96,7 +101,8 @@ async def test_decoding_continues_without_a_silent_drafter_until_it_recovers(mod
         to_drafter.recover()
         await stepped(drafter, 5)
         response = await call
-    assert ids(response) == expected and "had no draft" in response.warnings[0]
+    assert ids(response) == expected
+    assert response.statistics.rounds - response.statistics.draft_rounds >= 10
     assert drafter.num_steps > num_steps
 
 

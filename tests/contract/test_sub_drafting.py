@@ -15,7 +15,7 @@ from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.wire.streams import info_from_wire
 from services.common.channel import open_channel
-from services.common.endpoint_sources import StaticEndpointSource
+from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
@@ -41,7 +41,7 @@ async def drafter(sub_drafter: str) -> AsyncIterator[str]:
     """Start a drafter that uses the sub-drafter at an address; yield its own address."""
     engine = ClockEngine(SimulatedRunner(LANGUAGE, Role.DRAFTER, 8, 4096), SystemClock())
     await engine.start()
-    sub_drafters = SubDrafters(StaticEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}))
+    sub_drafters = SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}, SystemClock()))
     await sub_drafters.start()
     async with serving(host_engine(engine, sub_drafters)) as address:
         yield address

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -99,6 +100,7 @@ async def test_a_lost_sequence_is_replayed_on_the_same_stream(channel: grpc.aio.
     await call.write(target_pb2.VerifyRequest(open=opening))
     update = common_pb2.SequenceUpdate(step_id=7, keep=4, tokens=[expected[0]], decided=4)
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
+    assert (await call.read()).HasField("opened")
     answer = await call.read()
     assert (answer.stale.step_id, answer.stale.reason) == (7, common_pb2.STALE_REASON_BEYOND_STATE)
     update = common_pb2.SequenceUpdate(step_id=8, keep=0, tokens=[*PROMPT, *expected[:2]], decided=4)
@@ -120,6 +122,7 @@ async def test_the_state_of_a_stream_is_freed_however_it_ends(
     await call.write(target_pb2.VerifyRequest(open=opening))
     update = common_pb2.SequenceUpdate(step_id=1, tokens=PROMPT, decided=4)
     await call.write(target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update)))
+    await call.read()
     await call.read()
     assert engine.load().sequences == 1
     if ending == "cancel":
@@ -165,3 +168,111 @@ async def test_values_beyond_a_limit_are_rejected_by_name(
             )
     assert error.value.violations[0].field == field
     assert await greedy(channel, 2), "the server must continue to serve"
+
+
+async def test_an_extension_is_plain_decoding_in_one_message(channel: grpc.aio.Channel) -> None:
+    expected = await greedy(channel, 9)
+    sequence = TokenSequence(PROMPT)
+    async with TargetStream(channel, OPENING) as stream:
+        first = await stream.extend(sequence, len(sequence), 5)
+        sequence.extend(first.choices)
+        second = await stream.extend(sequence, len(sequence), 3)
+        sequence.extend(second.choices)
+        last = await stream.verify(sequence, [], len(sequence))
+    assert [*first.choices, *second.choices, *last.choices] == expected
+    assert [len(each.entropies) for each in (first, second, last)] == [5, 3, 1]
+    assert stream.replays == 0
+
+
+async def test_an_extension_ends_with_a_stop_token(channel: grpc.aio.Channel) -> None:
+    expected = await greedy(channel, 6)
+    sampling = SamplingParams(stop_token_ids=(expected[3],))
+    async with TargetStream(channel, replace(OPENING, sampling=sampling)) as stream:
+        extension = await stream.extend(TokenSequence(PROMPT), len(PROMPT), 6)
+    assert list(extension.choices) == expected[: expected.index(expected[3]) + 1]
+
+
+async def test_a_client_may_keep_only_a_part_of_an_extension(channel: grpc.aio.Channel) -> None:
+    expected = await greedy(channel, 6)
+    sequence = TokenSequence(PROMPT)
+    async with TargetStream(channel, OPENING) as stream:
+        await stream.extend(sequence, len(sequence), 6)
+        sequence.extend(expected[:2])
+        verification = await stream.verify(sequence, expected[2:4], len(sequence))
+    assert list(verification.choices) == expected[2:5]
+    assert stream.replays == 0
+
+
+async def test_an_extension_needs_a_token_to_decode_and_one_to_start_from(channel: grpc.aio.Channel) -> None:
+    for ids, max_tokens in (PROMPT, 0), ([], 3):
+        async with TargetStream(channel, replace(OPENING, prompt_length=len(ids))) as stream:
+            with pytest.raises(InvalidRequest, match="max_tokens"):
+                await stream.extend(TokenSequence(ids), 0, max_tokens)
+
+
+async def kinds(call: Any, until: str = "verification") -> list[str]:
+    """Return the kinds of the messages up to the first one of the kind `until`."""
+    found: list[str] = []
+    while not found or found[-1] != until:
+        found.append((await call.read()).WhichOneof("kind"))
+    return found
+
+
+async def started(channel: grpc.aio.Channel, ids: list[int], priority: int = 0) -> Any:
+    """Open a stream and send its first step, without waiting for answers."""
+    call = TargetStub(channel).Verify()
+    opening = common_pb2.Open(prompt_length=len(ids), priority=priority)
+    await call.write(target_pb2.VerifyRequest(open=opening))
+    await call.write(step_of(1, 0, ids, ids))
+    return call
+
+
+def step_of(step_id: int, keep: int, ids: list[int], known: list[int]) -> target_pb2.VerifyRequest:
+    update = common_pb2.SequenceUpdate(
+        step_id=step_id, keep=keep, tokens=ids, prefix_hash=TokenSequence(known).prefix_hash(keep)
+    )
+    return target_pb2.VerifyRequest(step=target_pb2.VerifyStep(update=update))
+
+
+async def test_an_open_that_waits_for_a_place_is_reported(
+    channel: grpc.aio.Channel, engine: ClockEngine
+) -> None:
+    calls = [await started(channel, PROMPT) for _ in range(4)]
+    for call in calls:
+        assert await kinds(call) == ["opened", "verification"]
+    fifth = await started(channel, PROMPT)
+    assert await kinds(fifth, "queued") == ["queued"]
+    assert engine.load().queued == 1
+    calls[0].cancel()
+    assert await kinds(fifth) == ["opened", "verification"]
+
+
+async def test_a_step_that_waits_for_memory_is_reported_before_and_after(
+    channel: grpc.aio.Channel, engine: ClockEngine
+) -> None:
+    prompts = [[20 + index] * 2000 for index in range(2)]
+    first, second = [await started(channel, prompt) for prompt in prompts]
+    for call in (first, second):
+        assert await kinds(call) == ["opened", "verification"]
+    await second.write(step_of(2, 2000, [30] * 300, prompts[1]))
+    assert await kinds(second, "queued") == ["queued"]
+    assert (engine.load().queued, engine.load().preemptions) == (1, 1)
+    await first.write(step_of(2, 2000, [31], prompts[0]))
+    assert await kinds(first) == ["verification"]
+    first.cancel()
+    assert await kinds(second) == ["opened", "verification"]
+
+
+async def test_a_stream_that_is_cancelled_while_it_waits_for_memory_is_freed(
+    channel: grpc.aio.Channel, engine: ClockEngine
+) -> None:
+    prompts = [[20 + index] * 2000 for index in range(2)]
+    first, second = [await started(channel, prompt) for prompt in prompts]
+    for call in (first, second):
+        await kinds(call)
+    await second.write(step_of(2, 2000, [30] * 300, prompts[1]))
+    await kinds(second, "queued")
+    second.cancel()
+    assert await becomes_true(lambda: engine.load().queued == 0, within_s=10.0)
+    first.cancel()
+    assert await becomes_true(lambda: engine.load().kv_used == 0, within_s=10.0)

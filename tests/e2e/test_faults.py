@@ -15,7 +15,7 @@ from flyserve import Client, DraftLength, SpeculationParams
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
-from tests.support.processes import ROOT, Deployment, demo_deployment
+from tests.support.processes import ROOT, Deployment, one_more_target, router_of
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +29,22 @@ for chunk in Client(sys.argv[1]).stream(sys.argv[2], 900, sampling=SamplingParam
 """
 
 
-def test_a_target_that_dies_in_mid_stream_changes_nothing(problems: list[Task]) -> None:
-    prompt = render(problems[0].prompt)
-    with demo_deployment(num_targets=2) as deployment, Client(deployment.router.address) as client:
-        expected = client.generate(prompt, speculation=EXACT)
+def test_a_target_that_dies_in_mid_stream_changes_nothing(
+    deployment: Deployment, problems: list[Task]
+) -> None:
+    prompts = (render(task.prompt) for task in problems)
+    with (
+        one_more_target() as victim,
+        router_of([victim, deployment.targets[0]], deployment.drafter) as router,
+        Client(router.address) as client,
+    ):
+        # Which of the two targets serves a prompt depends on their addresses.
+        while num_prefilled(victim.address) == 0:
+            prompt = next(prompts)
+            expected = client.generate(prompt, speculation=EXACT)
         chunks = client.stream(prompt, speculation=EXACT)
         received = [next(chunks)]
-        victim = next(target for target in deployment.targets if num_open(target.address) == 1)
+        assert num_open(victim.address) == 1
         victim.kill()
         received.extend(chunks)
     assert [t.id for chunk in received for t in chunk.tokens] == [t.id for t in expected.tokens]
@@ -62,10 +71,19 @@ def test_a_killed_client_frees_its_sequence_within_a_second(
 
 def num_open(address: str) -> int:
     """Return the open sequences of a target or drafter."""
+    return load_of(address).sequences
+
+
+def num_prefilled(address: str) -> int:
+    """Return the tokens that a target has prefilled since its start."""
+    return load_of(address).prefill_tokens
+
+
+def load_of(address: str) -> common_pb2.Load:
     with grpc.insecure_channel(address) as channel:
         for stub in (TargetStub(channel), DrafterStub(channel)):
             try:
-                return stub.Info(common_pb2.InfoRequest(), timeout=5).load.sequences
+                return stub.Info(common_pb2.InfoRequest(), timeout=5).load
             except grpc.RpcError as error:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise

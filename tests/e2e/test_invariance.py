@@ -22,7 +22,7 @@ from tests.support.comparison import (
     responses,
     seed_of,
 )
-from tests.support.processes import TARGET_MODEL, Deployment, demo_deployment, router_of, service
+from tests.support.processes import TARGET_MODEL, Deployment, one_more_target, router_of, service
 
 pytestmark = pytest.mark.slow
 
@@ -123,8 +123,12 @@ def test_without_a_drafter(lone_router: str, expected: Expected) -> None:
     expected.assert_equals(responses(lone_router, expected.problems, EXACT, expected.sampling))
 
 
-def test_with_a_target_killed_half_way(expected: Expected) -> None:
-    with demo_deployment(num_targets=2) as deployment, Client(deployment.router.address) as client:
+def test_with_a_target_killed_half_way(deployment: Deployment, expected: Expected) -> None:
+    with (
+        one_more_target() as victim,
+        router_of([victim, deployment.targets[0]], deployment.drafter) as router,
+        Client(router.address) as client,
+    ):
         streams = [
             client.stream(
                 render(task.prompt),
@@ -135,7 +139,7 @@ def test_with_a_target_killed_half_way(expected: Expected) -> None:
             for number, task in enumerate(expected.problems)
         ]
         chunks = [[next(stream)] for stream in streams]
-        deployment.targets[0].kill()
+        victim.kill()
         for received, stream in zip(chunks, streams, strict=True):
             received.extend(stream)
     last = [received[-1].statistics for received in chunks]

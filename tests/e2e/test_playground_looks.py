@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 SCREENSHOTS = os.environ.get("FLYSERVE_SCREENSHOTS")
 """Folder that keeps the screenshots: docs/images, to renew those of the documentation."""
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def test_tabs_reach_every_control_in_reading_order(page: Page) -> None:
@@ -60,27 +62,27 @@ def take(page: Page, viewport: dict[str, int], file: Path) -> None:
     page.screenshot(path=file)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("name", "viewport"), [("wide", WIDE), ("narrow", NARROW)])
 def test_it_looks_well(
     browser: Browser,
     url: str,
     tmp_path: Path,
-    theme: str,
     name: str,
     viewport: dict[str, int],
 ) -> None:
-    with opened(browser, url, viewport=viewport, color_scheme=theme) as page:
+    with opened(browser, url, viewport=viewport) as page:
         ready(page)
         page.evaluate(WATCH)
         page.get_by_role("button", name="Compare").click()
         expect(page.get_by_role("status")).to_contain_text("Done: exact")
         page.get_by_role("button", name="Generate").click()
         expect(page.get_by_role("status")).to_contain_text(" tokens in ")
-        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
         assert page.evaluate("shifts") == []
-        assert faint_texts(page) == []
-        assert unnamed_controls(page) == []
-        folder = Path(SCREENSHOTS) if SCREENSHOTS else tmp_path
-        file = folder / f"playground-{name}-{theme}.png"
-        take(page, viewport, file)
+        for theme in THEMES:
+            page.set_viewport_size(viewport)
+            page.emulate_media(color_scheme=theme)
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+            assert faint_texts(page) == []
+            assert unnamed_controls(page) == []
+            folder = Path(SCREENSHOTS) if SCREENSHOTS else tmp_path
+            take(page, viewport, folder / f"playground-{name}-{theme}.png")

@@ -16,12 +16,13 @@ from flyserve import AsyncClient, Tls
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.deployment.plan import plan, router_config
-from orchestration.deployment.security import controller_identity, controller_security, registry_access_policy
+from orchestration.deployment.security import controller_identity, registry_access_policy, security_of
 from router.config import RouterConfig
 from router.server import create_host as create_router
 from services.common.channel import open_channel
 from services.common.config import parse
 from services.common.host import Host
+from services.common.security.identity import CONTROLLER
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import create_host as create_drafter
 from services.sub_drafter.config import SubDrafterConfig
@@ -57,7 +58,7 @@ async def started(made: Deployment, folder: Path) -> AsyncIterator[Host]:
             return await stack.enter_async_context(serving(host))
 
         registry = Registry()
-        access_policy = registry_access_policy(controller_identity(controller_security(made.security)))
+        access_policy = registry_access_policy(controller_identity(security_of(made.security, CONTROLLER)))
         address = await serve(Host(registry_service(registry), access_policy=access_policy))
         said = {spec.role: {"security": spec.config["security"]} for spec in plan(made, address)}
         helper = await serve(

@@ -16,7 +16,7 @@ from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
-from orchestration.deployment.file import ControllerConfig, Deployment
+from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from orchestration.local.local_ray import prepare_environment, temporary_folder
 from orchestration.ray.controller_client import create_controller, get_result, stop_controller
@@ -103,8 +103,9 @@ class Running:
 
     def __init__(self, name: str, actors: dict[Role, str], port: int = 0) -> None:
         self.name = name
-        config = ControllerConfig(port=port)
-        self.handle = create_controller(name, "127.0.0.1", config, {**ACTORS, **actors})
+        data = {"name": name, "target": {"model": "/applied/later"}, "controller": {"port": port}}
+        deployment = parse(Deployment, data, "test")
+        self.handle = create_controller(deployment, "127.0.0.1", {**ACTORS, **actors})
 
     @property
     def registry(self) -> str:

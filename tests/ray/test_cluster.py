@@ -13,7 +13,10 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Role
+from orchestration.control.fleet import InstanceUnavailable
+from orchestration.control.instances import Instance
 from orchestration.control.status import ReplicaState
+from orchestration.deployment.plan import ACTORS, ReplicaSpec
 from tests.ray.cluster_rig import (
     PROMPTS,
     SIMULATED,
@@ -69,6 +72,12 @@ def load(running: Running, models: dict[str, str]) -> Iterator[Load]:
         load.close()
 
 
+@pytest.fixture(scope="module")
+def expected(load: Load) -> dict[str, tuple[int, ...]]:
+    """The response to every prompt with the first weights, before any fault."""
+    return load.answers()
+
+
 def run(nodes: Nodes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command in another process; a later option overrides an earlier one."""
     flyserve = str(Path(sys.executable).with_name("flyserve"))
@@ -100,8 +109,9 @@ def test_targets_are_spread_and_the_same_again_changes_nothing(
         running.apply("other.yaml", target={"model": models["b"]})
 
 
-def test_the_controller_is_killed_under_load(running: Running, load: Load) -> None:
-    expected = load.answers()
+def test_the_controller_is_killed_under_load(
+    running: Running, load: Load, expected: dict[str, tuple[int, ...]]
+) -> None:
     before = running.rows()
     with load.running() as answered:
         process_of("Controller").kill()
@@ -117,9 +127,8 @@ def test_the_controller_is_killed_under_load(running: Running, load: Load) -> No
 
 
 def test_a_target_is_killed_under_load_while_the_controller_is_suspended(
-    running: Running, load: Load
+    running: Running, load: Load, expected: dict[str, tuple[int, ...]]
 ) -> None:
-    expected = load.answers()
     before = running.rows()
     controller = process_of("Controller")
     with load.running() as answered:
@@ -138,8 +147,9 @@ def test_a_target_is_killed_under_load_while_the_controller_is_suspended(
     assert all(answer == expected[prompt] for prompt, answer in answered)
 
 
-def test_rays_gcs_is_suspended_under_load(running: Running, load: Load, nodes: Nodes) -> None:
-    expected = load.answers()
+def test_rays_gcs_is_suspended_under_load(
+    running: Running, load: Load, nodes: Nodes, expected: dict[str, tuple[int, ...]]
+) -> None:
     before = running.rows()
     with load.running() as answered, nodes.gcs_suspended():
         begin = time.monotonic()
@@ -152,8 +162,9 @@ def test_rays_gcs_is_suspended_under_load(running: Running, load: Load, nodes: N
     }
 
 
-def test_a_node_is_killed_under_load_and_replaced(running: Running, load: Load, nodes: Nodes) -> None:
-    expected = load.answers()
+def test_a_node_is_killed_under_load_and_replaced(
+    running: Running, load: Load, nodes: Nodes, expected: dict[str, tuple[int, ...]]
+) -> None:
     before = running.rows()
     drafters_node = before["drafter-0"].node
     import ray
@@ -178,9 +189,8 @@ def test_a_node_is_killed_under_load_and_replaced(running: Running, load: Load, 
 
 
 def test_all_targets_are_replaced_by_other_weights_under_load(
-    running: Running, load: Load, models: dict[str, str]
+    running: Running, load: Load, models: dict[str, str], expected: dict[str, tuple[int, ...]]
 ) -> None:
-    old = load.answers()
     with load.running() as answered:
         report = running.apply(
             target={"model": models["b"], "replicas": 3}, drafter={"model": models["drafter"]}
@@ -189,9 +199,9 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
         running.until_complete(within_s=90)
     assert [change.key for change in report.changes] == ["target.model"]
     new = load.answers()
-    assert all(old[prompt] != new[prompt] for prompt in old)
+    assert all(expected[prompt] != new[prompt] for prompt in expected)
     assert {answer == new[prompt] for prompt, answer in answered} == {True, False}
-    assert all(answer in (old[prompt], new[prompt]) for prompt, answer in answered)
+    assert all(answer in (expected[prompt], new[prompt]) for prompt, answer in answered)
 
 
 def test_replicas_without_room_are_reported_and_the_others_serve(running: Running, load: Load) -> None:
@@ -253,6 +263,17 @@ def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_p
     assert "no such model on this node" in failed.detail
     assert "every node" in failed.remedy
     missing.down()
+
+
+async def test_a_group_without_a_large_enough_node_is_reported(nodes: Nodes) -> None:
+    from orchestration.ray.fleet import RayFleet
+
+    spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
+    replica = await RayFleet("large").start(Instance(spec, 1), "127.0.0.1:1")
+    with pytest.raises(InstanceUnavailable, match=r"no node is large enough for 2 shards of 8 CPUs: .* 4"):
+        await replica.node()
+    await replica.stop()
+    await replica.stop()
 
 
 def test_a_registrys_port_that_is_taken_is_rejected_with_its_key(nodes: Nodes) -> None:

@@ -42,6 +42,13 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     return parse(Deployment, data, "test")
 
 
+@pytest.fixture
+def small(deployment: Deployment) -> Deployment:
+    """One target without helpers, where the other replicas would prove nothing."""
+    target = deployment.target.model_copy(update={"replicas": 1})
+    return deployment.model_copy(update={"target": target, "drafter": None, "sub_drafter": None})
+
+
 def eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -119,17 +126,17 @@ def test_a_start_that_takes_too_long_names_the_missing_replicas(deployment: Depl
         pass
 
 
-def test_a_failed_router_is_reported_with_the_reason(deployment: Deployment) -> None:
+def test_a_failed_router_is_reported_with_the_reason(small: Deployment) -> None:
     options = LocalOptions(actors=STANDINS, router="standin_broken_router", grace_s=1.0)
     with (
         pytest.raises(ConfigError, match="standin_broken_router: cannot serve"),
-        local_deployment(deployment, quiet, options),
+        local_deployment(small, quiet, options),
     ):
         pass
 
 
-def test_a_router_that_ends_by_itself_is_an_error(deployment: Deployment) -> None:
-    with local_deployment(deployment, quiet, OPTIONS) as running:
+def test_a_router_that_ends_by_itself_is_an_error(small: Deployment) -> None:
+    with local_deployment(small, quiet, OPTIONS) as running:
         assert (running.address, running.http_url) == ("127.0.0.1:1", "http://127.0.0.1:2")
         os.kill(running.router.pid, signal.SIGKILL)
         with pytest.raises(NotReady, match="ended with status -9"):

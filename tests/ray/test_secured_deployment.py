@@ -1,5 +1,6 @@
-"""A whole deployment with certificates and API keys, from its file, with the shipped pair."""
+"""A whole deployment with certificates and API keys, from its file, with simulated engines."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import yaml
 from fly.errors import NotReady, Unauthenticated
 from flyserve import Client, Tls
 from orchestration.deployment.file import load_deployment
+from orchestration.deployment.plan import ACTORS
 from orchestration.local.runner import LocalOptions, local_deployment
 from router.security.keys import issue_key
+from tests.ray.cluster_rig import FOLDER, SIMULATED, model
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.slow
@@ -17,7 +20,10 @@ pytestmark = pytest.mark.slow
 ROLES = ("target", "drafter", "sub-drafter", "router", "controller")
 
 
-def test_a_deployment_with_certificates_and_keys_serves_only_clients_that_have_them(tmp_path: Path) -> None:
+def test_a_deployment_with_certificates_and_keys_serves_only_clients_that_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ["PYTHONPATH"]]))
     authority = Authority(tmp_path)
     for role in ROLES:
         authority.issue(f"{role}.flyserve", *(["localhost"] if role == "router" else []))
@@ -25,14 +31,15 @@ def test_a_deployment_with_certificates_and_keys_serves_only_clients_that_have_t
     tls = {"certificate": "{role}.pem", "key": "{role}.key", "ca": "ca.pem"}
     file = tmp_path / "deployment.yaml"
     config = {
-        "target": {"model": "demo/models/target"},
-        "drafter": {"model": "demo/models/drafter"},
+        "target": {"model": model(tmp_path, "target")},
+        "drafter": {"model": model(tmp_path, "drafter", base_s=0.002)},
         "sub_drafter": {"engine": "ngram"},
         "router": {"grpc_port": 0},
         "security": {"tls": tls, "auth_tokens_file": "keys.yaml"},
     }
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
-    with local_deployment(load_deployment(file), lambda status: None, LocalOptions(grace_s=1.0)) as running:
+    options = LocalOptions(actors={**ACTORS, **SIMULATED}, grace_s=1.0)
+    with local_deployment(load_deployment(file), lambda status: None, options) as running:
         address = running.address.replace("127.0.0.1", "localhost")
         trust = Tls(root=tmp_path / "ca.pem")
         with Client(address, tls=trust, token=token) as alice:

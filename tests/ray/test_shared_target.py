@@ -1,6 +1,5 @@
 """A target replica of two processes with real weights in fp32: responses, and restart after a loss."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -17,12 +16,10 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
-from fly.messages import Role
 from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import ACTORS, ReplicaSpec
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from services.common.config import parse
 from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
@@ -121,28 +118,6 @@ def test_two_shards_respond_like_one_process_and_a_lost_one_is_replaced() -> Non
     ]
     assert len(differences) <= 1, differences
     assert all(gap <= TIE for _, gap in differences), differences
-
-
-def test_a_group_without_a_large_enough_node_is_reported() -> None:
-    from orchestration.local.local_ray import local_ray, prepare_environment, temporary_folder
-
-    prepare_environment()
-    spec = ReplicaSpec(Role.TARGET, "target-0", ACTORS[Role.TARGET], 8.0, {}, shards=2)
-    with temporary_folder() as folder, local_ray(2, (), folder, verbose=False):
-        from orchestration.control.instances import Instance
-        from orchestration.control.supervisor import InstanceUnavailable
-        from orchestration.ray.fleet import RayFleet
-
-        async def start() -> None:
-            replica = await RayFleet("test").start(Instance(spec, 1), "127.0.0.1:1")
-            with pytest.raises(
-                InstanceUnavailable, match=r"no node is large enough for 2 shards of 8 CPUs: .* 2"
-            ):
-                await replica.node()
-            await replica.stop()
-            await replica.stop()
-
-        asyncio.run(start())
 
 
 def test_heads_that_cannot_be_divided_are_rejected_in_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Coroutine, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class VirtualClock:
@@ -20,6 +24,17 @@ class VirtualClock:
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), wake))
         await wake
+
+    async def run(self, coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
+        """Run coroutines to their end; move time to the end of the next sleep when nothing else can run."""
+        loop = asyncio.get_running_loop()
+        tasks = [asyncio.ensure_future(each) for each in coroutines]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            if not loop._ready:  # type: ignore[attr-defined]
+                assert self._sleepers, "everything waits, and nothing sleeps"
+                self.advance(max(0.0, self._sleepers[0][0] - self._now))
+        return [task.result() for task in tasks]
 
     def advance(self, seconds: float) -> None:
         """Move time forward and wake, in order, the coroutines whose sleep has ended."""

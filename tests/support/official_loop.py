@@ -26,18 +26,22 @@ class Greedy:
 def official_response(
     target: PreTrainedModel, drafter: PreTrainedModel, prompt: list[int], end: int, max_new: int
 ) -> tuple[list[int], list[float]]:
-    """Return the tokens up to the end, and at each the gap between the target's two best logits."""
+    """Return the tokens up to the end, and at each the gap between the target's two best logits.
+
+    The first token is the target's own, as in FlyServe; the published loop follows it.
+    """
     scorer, proposer, ids, gaps = Greedy(target), Greedy(drafter), list(prompt), []
     while len(ids) - len(prompt) < max_new:
+        length = N if len(ids) > len(prompt) else 0
         draft: list[int] = []
-        while len(draft) < N:
+        while len(draft) < length:
             draft.append(int(proposer.logits(ids + draft, 1).argmax()))
-        logits = scorer.logits(ids + draft, N + 1)
+        logits = scorer.logits(ids + draft, length + 1)
         choices = logits.argmax(-1).tolist()
         top = logits.log_softmax(-1).topk(3).values
         entropy = -(top.exp() * top).sum(-1)
-        mismatches = [j for j in range(N) if draft[j] != choices[j]]
-        kept = N
+        mismatches = [j for j in range(length) if draft[j] != choices[j]]
+        kept = length
         for j in mismatches:
             is_crowded = any(j < other <= j + WINDOW for other in mismatches)
             if entropy[j] < THRESHOLD or j > N - 7 or is_crowded:
@@ -49,5 +53,5 @@ def official_response(
         if end in ids[len(prompt) :]:
             break
     response = ids[len(prompt) :]
-    length = response.index(end) + 1 if end in response else max_new
-    return response[:length], gaps[:length]
+    kept = response.index(end) + 1 if end in response else max_new
+    return response[:kept], gaps[:kept]

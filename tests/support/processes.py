@@ -5,7 +5,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -76,28 +77,34 @@ def demo_deployment(
 ) -> Iterator[Deployment]:
     """Start every service of the demo pair as its own process."""
     with ExitStack() as stack:
-
-        def start(module: str, *flags: str) -> ServiceProcess:
-            return stack.enter_context(service(module, *flags))
-
-        sub_drafter = start("services.sub_drafter")
+        sub_drafter = stack.enter_context(service("services.sub_drafter"))
         served = ("--dtype", dtype, "--threads", "1", "--kv-tokens", str(kv_tokens))
-        targets = [
-            start("services.target", "--model", str(TARGET_MODEL), *served) for _ in range(num_targets)
-        ]
         help_from = ("--sub-drafter", sub_drafter.address)
-        drafter = start("services.drafter", "--model", str(DRAFTER_MODEL), *served, *help_from)
+        drafting = ("services.drafter", "--model", str(DRAFTER_MODEL), *served, *help_from)
+        verifying = ("services.target", "--model", str(TARGET_MODEL), *served)
+        # NOTE: at the same time: each takes seconds to import its libraries, in one thread.
+        with ThreadPoolExecutor() as pool:
+            commands = [drafting, *[verifying] * num_targets]
+            drafter, *targets = pool.map(lambda command: stack.enter_context(service(*command)), commands)
         router = stack.enter_context(router_of(targets, drafter))
         yield Deployment(router, targets, drafter, sub_drafter)
+
+
+def one_more_target() -> AbstractContextManager[ServiceProcess]:
+    """Start another target of the demo pair, in fp32, for a test that kills it."""
+    return service("services.target", "--model", str(TARGET_MODEL), "--dtype", "float32", "--threads", "1")
 
 
 @contextmanager
 def router_of(
     targets: Iterable[ServiceProcess], drafter: ServiceProcess | None = None
 ) -> Iterator[ServiceProcess]:
-    """Start a router for the demo's target in front of running services."""
+    """Start a router for the demo's target in front of running services; it waits for every draft.
+
+    NOTE: the output of `fly` depends on where drafts are cut, so it is reproducible only without late drafts.
+    """
     places = [flag for target in targets for flag in ("--target", target.address)]
     helper = () if drafter is None else ("--drafter", drafter.address)
-    ports = ("--grpc-port", "0", "--http-port", "0")
-    with service("router", "--model", str(TARGET_MODEL), *places, *helper, *ports) as router:
+    flags = ("--grpc-port", "0", "--http-port", "0", "--draft-patience", "1000000")
+    with service("router", "--model", str(TARGET_MODEL), *places, *helper, *flags) as router:
         yield router

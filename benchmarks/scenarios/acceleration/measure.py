@@ -2,16 +2,39 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
+from uuid import uuid4
 
-from benchmarks.harness.client import Prompts, generate
-from benchmarks.harness.command import BasePlan, Quick
+from benchmarks.harness.client import Prompts, demo_prompts, generate, random_prompts, speculation
+from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.load import Interleave
-from benchmarks.scenarios.acceleration.workloads import DEMO, WHOLE_RESPONSE, Workload, make_workload
+from benchmarks.scenarios.acceleration.workloads import (
+    AHEAD,
+    BASELINE,
+    DEMO,
+    DRAFTINGS,
+    NON_REPEATING,
+    PASSES,
+    REPEATING,
+    SETTINGS,
+    SUFFIX,
+    VOCABULARY,
+    WHOLE_RESPONSE,
+    Drafting,
+    SubDrafting,
+    ahead_name,
+    aligned_models,
+    aligned_recipe,
+    demo_models,
+    running_drafters,
+    simulated_models,
+)
 from fly.request import SpeculationParams
 from fly.response import Statistics
+from fly.types import Mode
 from flyserve.bench.comparison import rotated
-from flyserve.bench.progress import Advance
+from flyserve.bench.progress import Advance, progress_bar
 from flyserve.client import Client
 
 _WARM_UPS = 2
@@ -47,12 +70,6 @@ class Plan(BasePlan):
     ahead_tokens: Annotated[int, Quick(64)] = 192
     ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
 
-    def workload(self, part: str) -> Workload:
-        """Return the text and the models of a part."""
-        if part == DEMO:
-            return make_workload(part, self.demo_prompts, WHOLE_RESPONSE)
-        return make_workload(part, self.aligned_prompts, self.aligned_tokens)
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -76,57 +93,52 @@ class Run:
         return self.statistics.emitted / self.seconds
 
 
+Runs = dict[str, list[Run]]
+"""Runs by setting; all settings have the same prompts and repetitions, in one order."""
 Send = Callable[[Sequence[int], int, int, str], Run]
 """Sends a prompt, with its number, the repetition and a cache salt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """A request without its prompt; call it to send it, with greedy decoding."""
+def sender(client: Client, way: SpeculationParams, max_new_tokens: int, ignore_eos: bool = False) -> Send:
+    """Return a function that sends a prompt with greedy decoding."""
 
-    client: Client
-    speculation: SpeculationParams
-    max_new_tokens: int
-    ignore_eos: bool = False
-
-    def __call__(self, prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
-        response, seconds = generate(
-            self.client, prompt, self.max_new_tokens, self.speculation, cache_salt, ignore_eos=self.ignore_eos
-        )
+    def send(prompt: Sequence[int], number: int, repetition: int, cache_salt: str) -> Run:
+        response, seconds = generate(client, prompt, max_new_tokens, way, cache_salt, ignore_eos=ignore_eos)
         return Run(number, repetition, seconds, response.statistics)
+
+    return send
 
 
 def measure_settings(
-    senders: Mapping[str, Send],
+    sends: Mapping[str, Send],
     prompts: Prompts,
     repeat: int,
-    salt: str,
     is_remembered: bool,
     interleave: Interleave[str, Run],
-) -> dict[str, list[Run]]:
+) -> Runs:
     """Send every prompt under every setting, after a warm-up, in an order that rotates.
 
     Args:
-        senders: By the setting's name.
+        sends: By the setting's name.
         prompts: At least one.
         repeat: Repetitions of every prompt under every setting.
-        salt: A new one; from it each setting gets its own cache salts.
         is_remembered: All prompts of a setting share one cache salt; otherwise each has its own.
         interleave: Order of measuring.
     """
+    salt = uuid4().hex
 
     def measure(name: str, turn: int) -> Run:
         repetition, number = divmod(turn if turn >= 0 else -1 - turn, len(prompts))
         own = f"{salt}/{name}" if is_remembered else f"{salt}/{name}/{turn}"
         salted = own if turn >= 0 else f"{salt}/warm-up/{name}"
-        return senders[name](prompts[number], number, repetition, salted)
+        return sends[name](prompts[number], number, repetition, salted)
 
-    return interleave(tuple(senders), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
+    return interleave(tuple(sends), repeat * len(prompts), measure, min(_WARM_UPS, len(prompts)))
 
 
 def measure_passes(
-    helped: Send, alone: Send, prompts: Prompts, num_control: int, passes: int, salt: str, advance: Advance
-) -> dict[str, list[Run]]:
+    helped: Send, alone: Send, prompts: Prompts, num_control: int, passes: int, advance: Advance
+) -> Runs:
     """Measure second passes over the same prompts, each next to the first pass of the next cache salt.
 
     In turn n a prompt is sent with salt n, whose cache has only the prompts before it, and with salt n - 1,
@@ -138,10 +150,9 @@ def measure_passes(
         prompts: Prompts of one pass.
         num_control: First prompts that are also sent without a sub-drafter.
         passes: Second passes, at least one.
-        salt: A new one.
         advance: Called after each prompt of a turn; there are `num_pass_prompts`.
     """
-    runs: dict[str, list[Run]] = {name: [] for name in (FIRST, SECOND, FIRST_ALONE, SECOND_ALONE)}
+    salt, runs = uuid4().hex, Runs({name: [] for name in (FIRST, SECOND, FIRST_ALONE, SECOND_ALONE)})
     for turn in range(passes + 1):
         for number, prompt in enumerate(prompts):
             sends = [(FIRST, helped, turn), (SECOND, helped, turn - 1)]
@@ -160,3 +171,57 @@ def measure_passes(
 def num_pass_prompts(num_prompts: int, passes: int) -> int:
     """Return the number of prompts of `measure_passes`."""
     return num_prompts * (passes + 1)
+
+
+def _run_workload(name: str, plan: Plan, context: Context) -> Runs:
+    """Measure every setting; those of text that never repeats share nothing between prompts."""
+    if name == DEMO:
+        models, prompts, limit = demo_models(), demo_prompts(plan.demo_prompts), WHOLE_RESPONSE
+    else:
+        recipe, limit = aligned_recipe(name), plan.aligned_tokens
+        models = aligned_models(recipe)
+        prompts = random_prompts(range(recipe.vocab_size), plan.aligned_prompts)
+    with running_drafters(models, DRAFTINGS) as clients:
+        sends = {each.name: sender(clients[each.drafting], each.speculation, limit) for each in SETTINGS}
+        interleave = partial(context.interleave, name)
+        return measure_settings(sends, prompts, plan.repeat, name != NON_REPEATING, interleave)
+
+
+def _run_passes(plan: Plan, context: Context) -> Runs:
+    prompts = demo_prompts(plan.pass_prompts)
+    with (
+        running_drafters(demo_models(), (SUFFIX.drafting, BASELINE.drafting)) as clients,
+        progress_bar(context.console, num_pass_prompts(len(prompts), plan.passes), "passes") as advance,
+    ):
+        helped, alone = (
+            sender(clients[setting.drafting], setting.speculation, WHOLE_RESPONSE)
+            for setting in (SUFFIX, BASELINE)
+        )
+        return measure_passes(helped, alone, prompts, plan.control_prompts, plan.passes, advance)
+
+
+def _run_ahead(plan: Plan, context: Context) -> Runs:
+    """Measure drafting ahead and not, with simulated engines and every draft length, in mode exact."""
+    draftings = tuple(Drafting(SubDrafting.OFF, is_ahead) for is_ahead in (False, True))
+    prompts = random_prompts(range(VOCABULARY), plan.ahead_pairs)
+    with running_drafters(simulated_models(), draftings) as clients:
+        sends = {
+            ahead_name(length, way.is_ahead): sender(
+                clients[way], speculation(Mode.EXACT, length), plan.ahead_tokens, ignore_eos=True
+            )
+            for length in plan.ahead_lengths
+            for way in draftings
+        }
+        return measure_settings(
+            sends, prompts, plan.repeat, False, partial(context.interleave, "drafting ahead")
+        )
+
+
+PARTS: Mapping[str, Callable[[Plan, Context], Runs]] = {
+    DEMO: partial(_run_workload, DEMO),
+    PASSES: _run_passes,
+    REPEATING: partial(_run_workload, REPEATING),
+    NON_REPEATING: partial(_run_workload, NON_REPEATING),
+    AHEAD: _run_ahead,
+}
+"""The parts by name, in the order in which they are measured."""

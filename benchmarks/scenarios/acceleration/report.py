@@ -5,9 +5,17 @@ from statistics import median
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
-from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, around, make_rows, times
+from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows
 from benchmarks.harness.statistics import Goal, Spread, ratios, spread
-from benchmarks.scenarios.acceleration.measure import FIRST, FIRST_ALONE, SECOND, SECOND_ALONE, Plan, Run
+from benchmarks.scenarios.acceleration.measure import (
+    FIRST,
+    FIRST_ALONE,
+    SECOND,
+    SECOND_ALONE,
+    Plan,
+    Run,
+    Runs,
+)
 from benchmarks.scenarios.acceleration.workloads import (
     AGREEMENT,
     AHEAD,
@@ -17,29 +25,16 @@ from benchmarks.scenarios.acceleration.workloads import (
     DRAFTER_S,
     NON_REPEATING,
     PASSES,
+    PERIOD,
+    RECIPE,
     SUFFIX,
     TARGET_S,
+    TITLES,
     ahead_name,
 )
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 
-Runs = Mapping[str, Sequence[Run]]
-"""Runs by setting; all settings have the same prompts and repetitions, in one order."""
 _FORWARDS_GOAL, _DEMO_GOAL, _NON_REPEATING_GOAL, _PASSES_GOAL, _AHEAD_GOAL = 0.5, 1.15, 0.97, 1.3, 1.15
-_INTRODUCTION = f"""
-Every prompt is sent under every setting in turn, in an order that rotates, after a warm-up. One request at a
-time goes through router, target, drafter and sub-drafter, each a process of its own with one thread. Every
-way of drafting has its own drafter and router; those that are not being measured are idle. Decoding is greedy
-in mode `fly` with drafts of {DRAFT_LENGTH}; with *goodput* the router chooses their length up to that.
-
-A setting is named after its sub-drafter; with *ahead* the drafter goes on drafting while the target verifies.
-*by*: all tokens divided by all seconds, relative to the setting *{BASELINE.name}* (or a part's first one) on
-the same prompts, with its 95% interval over resamples of the prompts. *median*: median of the prompts' own
-ratios. *forwards*: drafter forwards per emitted token. *supplied*: draft tokens that the sub-drafter
-supplied. *proposals*: proposals requested from the sub-drafter per response, with those that arrived late,
-were invalid, or had too low a confidence. *ahead*: tokens drafted ahead that were used.
-*draft* and *verify*: milliseconds per round.
-"""
 
 
 Pair = tuple[str, Sequence[Run], Sequence[Run]]
@@ -192,47 +187,27 @@ def make_goals(plan: Plan, runs: Mapping[str, Runs]) -> Iterator[Goal]:
 def make_report(machine: Machine, plan: Plan, runs: Mapping[str, Runs]) -> Report:
     """Return the report of the parts that were measured."""
     figures = {part: part_figures(part, measured) for part, measured in runs.items()}
-    report = Report("acceleration", machine, plan, figures=figures, runs=runs)
-    report.introduction("Acceleration of drafting", _INTRODUCTION)
-    report.goals(list(make_goals(plan, runs)))
-    for part, measured in runs.items():
-        title, note = _section(part, plan, measured)
-        report.heading(title)
-        report.text(note)
-        report.table(Table.of(title, FIGURES, figures[part]), _SHOWN)
-        bars = {each.name: each.ratio for each in figures[part]}
-        report.chart(part, bar_chart(title, f"tokens/s by {next(iter(bars))}", bars), title)
-    return report
-
-
-def _section(part: str, plan: Plan, runs: Runs) -> tuple[str, str]:
-    """Return the title and the description of a part."""
-    if part == PASSES:
-        return "A second pass", _passes_note(plan, runs)
-    if part == AHEAD:
-        return "Drafting ahead, simulated", _ahead_note(plan, runs)
-    workload = plan.workload(part)
-    return workload.title, workload.note
-
-
-def _passes_note(plan: Plan, runs: Runs) -> str:
-    each, alone = (
-        ratios_by_repetition(runs[SECOND], runs[FIRST]),
-        compare(runs[SECOND_ALONE], runs[FIRST_ALONE]),
+    passes = runs.get(PASSES)
+    parts = [
+        (
+            part,
+            Table.of(TITLES[part], FIGURES, rows),
+            bar_chart(TITLES[part], f"tokens/s by {rows[0].name}", {each.name: each.ratio for each in rows}),
+        )
+        for part, rows in figures.items()
+    ]
+    return Report("acceleration", machine, plan, figures=figures, runs=runs).fill(
+        draft_length=DRAFT_LENGTH,
+        baseline=BASELINE,
+        targets=make_goals(plan, runs),
+        parts=parts,
+        shown=_SHOWN,
+        passes=passes and ratios_by_repetition(passes[SECOND], passes[FIRST]),
+        alone=passes and compare(passes[SECOND_ALONE], passes[FIRST_ALONE]),
+        fastest=fastest(plan, runs[AHEAD]) if AHEAD in runs else None,
+        recipe=RECIPE,
+        period=PERIOD,
+        agreement=AGREEMENT,
+        target_s=TARGET_S,
+        drafter_s=DRAFTER_S,
     )
-    return f"""
-{plan.pass_prompts} problems of the demo pair with the sub-drafter `suffix`. A first pass fills the cache of a
-new cache salt; a second pass sends the same problems again, next to the first pass of the next salt.
-{plan.passes} pairs of passes: {times(each.value)} ({each.least:.2f} to {each.most:.2f}). Without a
-sub-drafter, on {plan.control_prompts} of the problems, the ratio is {times(alone.value)} ({around(alone)}):
-this part comes from caches of the prompts. Rows without a sub-drafter are relative to the first pass without.
-"""
-
-
-def _ahead_note(plan: Plan, runs: Runs) -> str:
-    best, best_ahead = fastest(plan, runs)
-    return f"""
-Simulated engines in mode `exact`: a forward takes {TARGET_S * 1e3:g} ms in the target and
-{DRAFTER_S * 1e3:g} ms in the drafter, which proposes the target's choice with probability {AGREEMENT:g}.
-{plan.ahead_pairs} responses of {plan.ahead_tokens} tokens each. Fastest without: {best}; with: {best_ahead}.
-"""

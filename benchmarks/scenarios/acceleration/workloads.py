@@ -1,17 +1,16 @@
 """The ways of drafting, the models and texts they are compared on, and the processes that serve them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from itertools import product
 from pathlib import Path
 
 from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
 from benchmarks.aligned_pair.folders import ensure_pair
 from benchmarks.aligned_pair.models import PairRecipe, Shape
-from benchmarks.harness.client import Prompts, demo_prompts, random_prompts, speculation
+from benchmarks.harness.client import speculation
 from benchmarks.harness.system import (
     BUILD,
     DEMO_MODELS,
@@ -36,19 +35,26 @@ DEMO, PASSES, REPEATING, NON_REPEATING, AHEAD = (
     "draft-ahead",
 )
 """The parts of the benchmark."""
+TITLES = {
+    DEMO: "The demo pair",
+    PASSES: "A second pass",
+    REPEATING: "Text that repeats",
+    NON_REPEATING: "Text that never repeats",
+    AHEAD: "Drafting ahead, simulated",
+}
 WHOLE_RESPONSE = 512
 AGREEMENT = 0.9
 """Probability that the simulated drafter proposes the target's choice."""
 TARGET_S, DRAFTER_S = 0.024, 0.003
 """Seconds of a simulated forward of any size: a draft of 8 takes as long as a verification."""
 VOCABULARY = 1024
-_RECIPE = PairRecipe(
+RECIPE = PairRecipe(
     target=Shape(384, 1024, 8, 6, 2),
     drafter=Shape(256, 704, 1, 4, 2),
     sub_drafter=Shape(64, 128, 1, 2, 1),
     vocab_size=4096,
 )
-_PERIOD = 64
+PERIOD = 64
 
 
 class SubDrafting(StrEnum):
@@ -117,56 +123,6 @@ class Models:
     tokenizer: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One kind of text.
-
-    Attributes:
-        title: Title of its section in the report.
-        note: Description for the report.
-        make_models: Returns the models, after building those that do not exist yet.
-        prompts: The same in every run.
-        max_new_tokens: Limit of every response; those of the demo pair end earlier.
-        is_remembered: All prompts of a setting share the sub-drafter's cache; otherwise each has its own.
-    """
-
-    title: str
-    note: str
-    make_models: Callable[[], Models]
-    prompts: Prompts
-    max_new_tokens: int
-    is_remembered: bool
-
-
-def make_workload(part: str, num_prompts: int, max_new_tokens: int) -> Workload:
-    """Return the text of a part."""
-    if part == DEMO:
-        return Workload(
-            title="The demo pair",
-            note=f"This is the shipped pair on {num_prompts} held-out problems. Its sub-drafter of engine"
-            " `model` is a bigram model of the corpus.",
-            make_models=demo_models,
-            prompts=demo_prompts(num_prompts),
-            max_new_tokens=max_new_tokens,
-            is_remembered=True,
-        )
-    is_repeating = part == REPEATING
-    recipe = replace(_RECIPE, period=_PERIOD) if is_repeating else _RECIPE
-    text = f"repeats {_PERIOD} tokens, in changing order" if is_repeating else "never repeats in a response"
-    shapes = [shape for shape in (recipe.target, recipe.drafter, recipe.sub_drafter) if shape is not None]
-    sizes = ", ".join(f"{shape.num_parameters(recipe.vocab_size) / 1e6:.1f}M" for shape in shapes)
-    return Workload(
-        title=f"Text that {'repeats' if is_repeating else 'never repeats'}",
-        note=f"These are random weights with tuned agreement: {sizes} parameters (target, drafter,"
-        f" sub-drafter of engine `model`), vocabulary {recipe.vocab_size}. The text {text}. {num_prompts}"
-        f" prompts, {max_new_tokens} new tokens each.",
-        make_models=partial(_aligned_models, recipe),
-        prompts=random_prompts(range(recipe.vocab_size), num_prompts),
-        max_new_tokens=max_new_tokens,
-        is_remembered=is_repeating,
-    )
-
-
 def demo_models() -> Models:
     """Return the shipped pair and a bigram model of its corpus."""
     return Models(
@@ -188,7 +144,13 @@ def simulated_models() -> Models:
     )
 
 
-def _aligned_models(recipe: PairRecipe) -> Models:
+def aligned_recipe(part: str) -> PairRecipe:
+    """Return the pair whose text repeats, or the one whose text never does."""
+    return replace(RECIPE, period=PERIOD) if part == REPEATING else RECIPE
+
+
+def aligned_models(recipe: PairRecipe) -> Models:
+    """Return a pair and its sub-drafter; they are built if they do not exist yet."""
     folders = ensure_pair(recipe, BUILD / f"aligned-{recipe.period or 'endless'}")
     assert folders.sub_drafter is not None
     return Models(
@@ -204,10 +166,6 @@ def running_drafters(models: Models, draftings: Sequence[Drafting]) -> Iterator[
     """Yield a client for each way of drafting: one target, and a drafter and a router for each way.
 
     A replica without requests is idle and costs nothing, so that all ways can be measured in turn.
-
-    Raises:
-        ConfigError: A service ended; the error has its last line.
-        NotReady: A service did not serve in time.
     """
     with running_services() as services, ExitStack() as stack:
         with messages().status("starting the services"):

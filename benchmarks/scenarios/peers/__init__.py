@@ -16,6 +16,8 @@ from benchmarks.harness.command import Context
 from benchmarks.harness.deployed import deployed, one_of_each
 from benchmarks.harness.report import Report
 from benchmarks.harness.system import BUILD, DEMO_MODELS
+from benchmarks.harness.worker import Worker, worker
+from benchmarks.scenarios.peers.in_process import InProcess
 from benchmarks.scenarios.peers.measure import (
     DRAFT_LENGTH,
     SETTINGS,
@@ -33,7 +35,7 @@ from benchmarks.scenarios.peers.measure import (
     measure_ways,
 )
 from benchmarks.scenarios.peers.report import PairRuns, make_report
-from benchmarks.scenarios.peers.workers import Worker, worker
+from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
 from flyserve.client import Client
 
 __all__ = ["Plan", "run"]
@@ -44,10 +46,9 @@ _MOST_STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target, its drafter, and prompts for both; the note describes them in the report."""
+    """A target, its drafter, and prompts for both."""
 
     name: str
-    note: str
     target: Path
     drafter: Path
     prompts: Prompts
@@ -67,19 +68,10 @@ def run(plan: Plan, context: Context) -> Report:
 def load_pair(name: str, num_prompts: int) -> Pair:
     """Return a pair; the aligned one is built if it does not exist yet."""
     if name == "demo":
-        note = "This is the shipped, trained pair on held-out problems; responses end by themselves."
-        models = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
-        return Pair(name, note, *models, demo_prompts(num_prompts))
+        return Pair(name, DEMO_MODELS / "target", DEMO_MODELS / "drafter", demo_prompts(num_prompts))
     recipe = PairRecipe()
     folders = ensure_pair(recipe, BUILD / "aligned")
-    sizes = [shape.num_parameters(recipe.vocab_size) / 1e6 for shape in (recipe.target, recipe.drafter)]
-    note = (
-        f"These are random weights with tuned agreement: {sizes[0]:.1f}M and {sizes[1]:.1f}M parameters,"
-        f" vocabulary {recipe.vocab_size}, noise {recipe.noise:g}, peak {recipe.peak:g}, branch"
-        f" {recipe.branch:g}. The text never repeats, so looking it up finds nothing."
-    )
-    prompts = random_prompts(range(recipe.vocab_size), num_prompts)
-    return Pair(name, note, folders.target, folders.drafter, prompts)
+    return Pair(name, folders.target, folders.drafter, random_prompts(range(recipe.vocab_size), num_prompts))
 
 
 def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
@@ -104,8 +96,7 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
         after = in_process.ask("bandwidth")
         return PairRuns(
             name=name,
-            note=pair.note,
-            computes=in_process.description,
+            computes=in_process.ask("describe"),
             weight_bytes=int(before["weight_bytes"]),
             limit_bytes_per_s=max(each["limit_bytes_per_s"] for each in (before, after)),
             alone=alone,
@@ -117,10 +108,10 @@ def _run_engine(plan: Plan, context: Context) -> list[WaysRun]:
     """Measure the aligned pair's target alone: many sequences verified in one forward, or one by one."""
     pair, found = load_pair("aligned", 1), list[WaysRun]()
     for dtype in plan.engine_dtypes:
-        with worker("verification", pair.target, pair.drafter, dtype) as rig:
+        with worker(VerificationRig, pair.target, dtype) as rig:
 
             def seconds(way: str, rows: int, rig: Worker = rig) -> float:
-                return float(rig.ask("seconds", way=way, num_rows=rows))
+                return float(rig.ask("seconds", way, rows))
 
             interleave = partial(context.interleave, f"engine alone, {dtype}")
             found += measure_ways(seconds, dtype, WAYS, plan.rows, plan.repeat, interleave)
@@ -129,20 +120,19 @@ def _run_engine(plan: Plan, context: Context) -> list[WaysRun]:
 
 def _start_workers(stack: ExitStack, pair: Pair, dtype: str) -> dict[str, Worker]:
     """Return the workers by method for transformers, and the one worker of the place `in process`."""
-
-    def start(kind: str, method: str = "") -> Worker:
-        return stack.enter_context(worker(kind, pair.target, pair.drafter, dtype, method))
-
+    models = pair.target, pair.drafter, str(dtype)
     methods = [setting.method for setting in SETTINGS if setting.place is Place.TRANSFORMERS]
-    found = {method: start("transformers", method) for method in methods}
-    return {**found, Place.IN_PROCESS: start("in process")}
+    found = {method: stack.enter_context(worker(TransformersPeer, *models, method)) for method in methods}
+    return {**found, Place.IN_PROCESS: stack.enter_context(worker(InProcess, *models))}
 
 
 def _decoders(workers: Mapping[str, Worker], client: Client) -> dict[str, Decode]:
     def decoder(place: Place, method: str) -> Decode:
         if place is Place.STACK:
             return stack_decoder(client, method)
-        return workers[place if place is Place.IN_PROCESS else method].decoder(method)
+        if place is Place.IN_PROCESS:
+            return partial(workers[place].ask, "decode", method)
+        return partial(workers[method].ask, "decode")
 
     return {setting.name: decoder(setting.place, setting.method) for setting in SETTINGS}
 

@@ -160,15 +160,7 @@ def measure_alone(
     repeat: int,
     interleave: Interleave[str, Run],
 ) -> dict[str, list[Run]]:
-    """Measure one request at a time: every prompt under every setting, after a warm-up.
-
-    Args:
-        decoders: By the setting's name.
-        prompts: At least one.
-        max_new_tokens: Limit of every response.
-        repeat: Repetitions of every prompt under every setting.
-        interleave: Order of measuring.
-    """
+    """Measure one request at a time: every prompt under every setting, after a warm-up."""
 
     def measure(name: str, turn: int) -> Run:
         repetition, prompt = divmod(max(0, turn), len(prompts))
@@ -186,15 +178,10 @@ def measure_streams(
     repeat: int,
     interleave: Interleave[str, StreamsRun],
 ) -> list[StreamsRun]:
-    """Measure several concurrent requests.
+    """Measure several concurrent requests; smaller counts take other prompts in every repetition.
 
-    Args:
-        rate: From a method and the prompts of one batch to tokens per second.
-        methods: Ways of decoding.
-        prompts: As many as the largest count; smaller counts take other prompts in every repetition.
-        counts: Numbers of concurrent requests.
-        repeat: Repetitions of every method and count.
-        interleave: Order of measuring.
+    `rate` returns tokens per second of a method and the prompts of one batch; `prompts` has as many as the
+    largest of `counts`.
     """
 
     def measure(method: str, turn: int) -> StreamsRun:

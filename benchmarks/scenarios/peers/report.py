@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from statistics import median
 
+from benchmarks.aligned_pair.models import PairRecipe
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows, times
@@ -23,28 +24,12 @@ from benchmarks.scenarios.peers.measure import (
 )
 from flyserve.bench.statistics import bootstrap
 
-_INTRODUCTION = f"""
-One interleaved run: every prompt is sent under every setting, in an order that rotates, after a warm-up.
-Every process has one thread. Each method of transformers has its own process. FlyServe's engine, drafter and
-rule share one process (*in process*), or target, drafter, sub-drafter and router are separate (*stack*, timed
-at the client). Decoding is greedy with drafts of {DRAFT_LENGTH}. Assisted generation of transformers has its
-own defaults (drafts of up to 20 tokens that end when the assistant is unsure), prompt lookup {LOOKUP_TOKENS}
-tokens.
-
-Ratios are relative to *{BASELINE}* on the same prompt in the same repetition: their median, its 95% interval
-over resamples of the prompts, the least and the greatest. *tau*: tokens per round with a draft. *limit*:
-weights read per second divided by the rate at which one thread of this machine reads weights; above 100% the
-weights stay in a cache. *same*: responses that equal the baseline's token for token; bfloat16 rounds one row
-and sixteen rows differently, so near ties may change.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class PairRuns:
     """Everything measured on one pair.
 
     Attributes:
-        note: Description of the pair.
         computes: Description of the engine, by model.
         weight_bytes: Bytes that the target reads per token of plain decoding.
         limit_bytes_per_s: Rate at which this machine reads weights, the best of two measurements.
@@ -53,7 +38,6 @@ class PairRuns:
     """
 
     name: str
-    note: str
     computes: Mapping[str, str]
     weight_bytes: int
     limit_bytes_per_s: float
@@ -186,46 +170,25 @@ def _streams_cell(figures: Row) -> str:
 def make_report(machine: Machine, plan: Plan, pairs: Sequence[PairRuns], engine: Sequence[WaysRun]) -> Report:
     """Return the report; its data have every run, without its tokens."""
     name = "peers" if plan.dtype == "bfloat16" else f"peers-{plan.dtype}"
-    report = Report(name, machine, plan, pairs=[], engine=summarize_engine(engine))
-    report.introduction("FlyServe next to transformers", _INTRODUCTION)
-    report.text(
-        f"{plan.dtype}, {plan.prompts} prompts, at most {plan.max_new_tokens} new tokens,"
-        f" {plan.repeat} repetitions."
-    )
+    figures = summarize_engine(engine)
+    measured, data = [], []
     for pair in pairs:
-        _add_pair(report, pair)
-    if engine:
-        report.heading("The target's engine alone")
-        report.text("""
-The aligned pair's target verifies rows of 16 sequences with 256 tokens of context: all in one forward, one by
-one in the same engine, and one by one in transformers (`DynamicCache`, cropped). The engine also reports
-entropies; transformers only takes the argmax.
-""")
-        title = "the aligned pair's target alone, 256 tokens of context"
-        report.table(Table.of(title, ENGINE, summarize_engine(engine)))
-    return report
-
-
-def _add_pair(report: Report, pair: PairRuns) -> None:
-    title = f"{pair.name} pair, one request at a time"
-    alone = summarize_alone(pair.alone, pair.weight_bytes / pair.limit_bytes_per_s)
-    streams = summarize_streams(pair.streams)
-    runs = {name: [_run_data(run) for run in found] for name, found in pair.alone.items()}
-    report.data["pairs"].append({"name": pair.name, "alone": alone, "streams": streams, "runs": runs})
-    report.heading(f"The {pair.name} pair")
-    report.text(pair.note)
-    report.text(
-        f"The target reads {pair.weight_bytes / 1e6:.1f} MB of weights per token; the machine reads"
-        f" {pair.limit_bytes_per_s / 1e9:.1f} GB/s. Target: {pair.computes['target']}."
-        f" Drafter: {pair.computes['drafter']}."
+        title = f"{pair.name} pair, one request at a time"
+        alone = summarize_alone(pair.alone, pair.weight_bytes / pair.limit_bytes_per_s)
+        streams = summarize_streams(pair.streams)
+        runs = {name: [_run_data(run) for run in found] for name, found in pair.alone.items()}
+        data.append({"name": pair.name, "alone": alone, "streams": streams, "runs": runs})
+        together = streams_table(f"{pair.name} pair, concurrent requests through the stack", streams)
+        bars = bar_chart(title, "tokens/s", {each.name: each.tokens_per_s for each in alone})
+        measured.append((pair, Table.of(title, ALONE, alone), together, bars))
+    return Report("peers", machine, plan, name, pairs=data, engine=figures).fill(
+        draft_length=DRAFT_LENGTH,
+        lookup_tokens=LOOKUP_TOKENS,
+        baseline=BASELINE,
+        recipe=PairRecipe(),
+        measured=measured,
+        ways=Table.of("the aligned pair's target alone, 256 tokens of context", ENGINE, figures),
     )
-    report.table(Table.of(title, ALONE, alone))
-    bars = {figures.name: figures.tokens_per_s for figures in alone}
-    report.chart(pair.name, bar_chart(title, "tokens/s", bars), "Tokens per second of every setting")
-    report.text(
-        "Several concurrent requests through the stack, tokens per second of all together (by plain):"
-    )
-    report.table(streams_table(f"{pair.name} pair, concurrent requests through the stack", streams))
 
 
 def _run_data(run: Run) -> dict[str, object]:

@@ -31,17 +31,10 @@ class TransformersPeer:
             self._options["assistant_model"] = load_plain(drafter, dtype)
         elif method == "lookup":
             self._options["prompt_lookup_num_tokens"] = LOOKUP_TOKENS
-        self._method = method
-
-    def describe(self) -> dict[str, Any]:
-        """Return what differs from transformers' defaults."""
-        return {"method": self._method, "attention": self._model.config._attn_implementation}
 
     @torch.inference_mode()
-    def decode(self, method: str, prompt: Sequence[int], max_new_tokens: int) -> Answer:
+    def decode(self, prompt: Sequence[int], max_new_tokens: int) -> Answer:
         """Decode one response, with greedy sampling."""
-        if method != self._method:
-            raise ValueError(f"method is {method!r}, was loaded for {self._method!r}")
         ids = torch.tensor([list(prompt)])
         start = time.perf_counter()
         found = self._model.generate(
@@ -67,7 +60,7 @@ def load_plain(folder: Path, dtype: str) -> Any:
 class VerificationRig:
     """The same prefilled sequences in engine and transformers, whose last rows are verified repeatedly."""
 
-    def __init__(self, target: Path, drafter: Path, dtype: str) -> None:
+    def __init__(self, target: Path, dtype: str) -> None:
         room = CONTEXT_TOKENS + _MOST_ROWS
         self._runner = load_runner(
             ModelConfig(
@@ -89,10 +82,6 @@ class VerificationRig:
             "one by one": self._one_by_one,
             "transformers": self._plain,
         }
-
-    def describe(self) -> dict[str, Any]:
-        """Describe how the engine computes."""
-        return {"target": self._runner.description}
 
     def seconds(self, way: str, num_rows: int) -> float:
         """Return the seconds for `num_rows` rows of every sequence."""

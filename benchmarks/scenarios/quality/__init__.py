@@ -1,17 +1,13 @@
-"""Quality: accuracy and tokens per round of every rule, and of one factor at a time (an hour; resumable).
+"""Quality: accuracy and tokens per round of every rule, and of one factor at a time (an hour)."""
 
-An interrupted run continues where it stopped: every response is kept in benchmarks/results/quality.
-"""
-
-from itertools import islice
+from collections.abc import Sequence
+from functools import partial
 
 from benchmarks.harness.command import Context
 from benchmarks.harness.report import Report
-from benchmarks.harness.system import RESULTS
-from benchmarks.scenarios.quality.records import plan_work, run_work
+from benchmarks.scenarios.quality.measure import Record, draw_tasks, measure_all
 from benchmarks.scenarios.quality.report import collect, make_report
-from benchmarks.scenarios.quality.settings import Plan, make_groups
-from demo.corpus import Family, Split, problems
+from benchmarks.scenarios.quality.settings import Group, Plan, Setting, make_groups
 from fly.response import DeploymentInfo
 from flyserve.bench.progress import progress_bar
 from flyserve.bench.tasks import Task
@@ -20,40 +16,39 @@ from flyserve.client import Client
 
 __all__ = ["Plan", "run"]
 
-_SEED = 4_2026
+_RETRIES = 10
 
 
 def run(plan: Plan, context: Context) -> Report:
-    """Measure a running deployment, or the demo."""
+    """Measure a running deployment, or the demo; settings that groups share are measured once."""
     chosen = context.chosen([group.name for group in make_groups()])
     groups = [
         (group, draw_tasks(group.settings[0].split, plan.num_problems(group.name)))
         for group in make_groups(chosen)
     ]
-    with served_at(context.address, context.verbose) as served, Client(served) as client:
-        deployment = client.info()
-        works = plan_work(
-            [(setting, tasks) for group, tasks in groups for setting in group.settings],
-            RESULTS / "quality" / _fingerprint(deployment),
-        )
-        total = sum(len(work.tasks) for work in works)
-        with progress_bar(context.console, total) as advance:
-            for work in works:
-                run_work(client, work, plan.concurrency, advance)
-    records = {work.setting.key: work.file.records for work in works}
+    work = plan_work(groups)
+    total = sum(len(tasks) for _, tasks in work.values())
+    with (
+        served_at(context.address, context.verbose) as served,
+        Client(served, retries=_RETRIES) as client,
+        progress_bar(context.console, total) as advance,
+    ):
+        deployment, records = client.info(), dict[str, dict[str, Record]]()
+        for key, (setting, tasks) in work.items():
+            part = f"{_fingerprint(deployment)}-{key}-{len(tasks)}"
+            measure = partial(measure_all, client, setting, tasks, plan.concurrency, advance)
+            records[key] = {each.problem: each for each in context.parts.measure(part, list[Record], measure)}
     return make_report(plan, deployment, collect(groups, records))
 
 
-def draw_tasks(split: Split, count: int) -> list[Task]:
-    """Return the first `count` problems of a split, families in turn; every run draws the same."""
-    sources = [(family, problems(_SEED, split, family)) for family in Family]
-    drawn = (
-        Task(f"{split.value}-{family.value}-{number:05d}", family, problem.prompt, problem.answer)
-        for number in range(count)
-        for family, source in sources
-        for problem in (next(source),)
-    )
-    return list(islice(drawn, count))
+def plan_work(groups: Sequence[tuple[Group, list[Task]]]) -> dict[str, tuple[Setting, list[Task]]]:
+    """Return every setting by its key, with the longest of its groups' draws of one split."""
+    work: dict[str, tuple[Setting, list[Task]]] = {}
+    for group, tasks in groups:
+        for setting in group.settings:
+            _, others = work.get(setting.key, (setting, []))
+            work[setting.key] = (setting, max(others, tasks, key=len))
+    return work
 
 
 def _fingerprint(deployment: DeploymentInfo) -> str:

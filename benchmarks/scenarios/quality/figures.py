@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness.report import Figure, Row, make_rows
-from benchmarks.scenarios.quality.records import Record
+from benchmarks.scenarios.quality.measure import Record
 from fly.response import Statistics
 from flyserve.bench.statistics import Interval, share
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.harness.plot import Points, line_chart
 from benchmarks.harness.report import Figure, Report, Row, Table
 from benchmarks.scenarios.quality.figures import FIGURES, summarize, tau_ratio
-from benchmarks.scenarios.quality.records import Record, Rescue
+from benchmarks.scenarios.quality.measure import Record, Rescue
 from benchmarks.scenarios.quality.settings import Group, Plan
 from fly.messages import ModelInfo
 from fly.response import DeploymentInfo
@@ -19,16 +19,6 @@ Records = Mapping[str, Mapping[str, Record]]
 """Records by the setting's key and by problem."""
 _WITH_EXAMPLES = "flyserve, carry"
 _MOST_EXAMPLES = 2
-_INTRODUCTION = """
-Every setting answers the same problems as plain decoding, which takes the target's own token at every
-position. Intervals hold 95% of 2,000 resamples of the problems, drawn in pairs: a setting and plain decoding
-of the same problem. *Retention* is accuracy divided by that of plain decoding. *tau* is the number of tokens
-emitted in rounds with a draft, divided by the number of these rounds. *Rescued* is the share of emitted
-tokens that FLy accepted against the target's choice. *Rejected* counts why the first mismatch of a round was
-rejected: the target was certain (gate), another mismatch followed (window), too little of the draft followed
-(tail), a guard, or the mode (exact). *shrink* is vLLM's window, which shrinks with the draft, under the
-guards of `flyserve`; *vllm* is without these guards.
-"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +37,12 @@ class Example:
 
     task: Task
     record: Record
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines of the problem, of the response with its rescued tokens marked, and of the answer."""
+        lines = [line for line in marked(self.record).splitlines() if line.strip()]
+        return [self.task.prompt, "", *lines, "", f"Right answer: {self.task.answer}"]
 
 
 @dataclass(frozen=True)
@@ -141,58 +137,26 @@ def make_report(plan: Plan, deployment: DeploymentInfo, results: Sequence[GroupR
         _without_path(deployment.target),
         deployment.drafter and _without_path(deployment.drafter),
     )
-    data = {"deployment": replace(deployment, target=target, drafter=drafter), "groups": _data(results)}
-    data["tau_ratios"] = {result.group.name: result.ratios for result in results if result.ratios}
-    report = Report("quality", None, plan, **data)
-    report.introduction("Quality and tokens per round", _INTRODUCTION)
-    models = {"Target": target, "Drafter": drafter}
-    report.verbatim(
-        f"{name} `{model.model_id}`, {model.dtype}, weights `{model.weight_fingerprint[:12]}`."
-        for name, model in models.items()
-        if model is not None
+    return Report(
+        "quality",
+        plan=plan,
+        deployment=replace(deployment, target=target, drafter=drafter),
+        groups=_data(results),
+        tau_ratios={result.group.name: result.ratios for result in results if result.ratios},
+    ).fill(
+        results=[(each, _table(each), _ratio_table(each), charts_of(each)) for each in results], shown=_SHOWN
     )
-    report.text(f"FlyServe {deployment.target.version}. Decoding is greedy unless a temperature is given.")
-    for result in results:
-        _add_group(report, result)
-    return report
 
 
 def _without_path(model: ModelInfo) -> ModelInfo:
     return replace(model, model_id="/".join(Path(model.model_id).parts[-2:]))
 
 
-def _add_group(report: Report, result: GroupResult) -> None:
-    group = result.group
-    report.heading(group.title)
-    report.text(f"{result.rows[0].problems:,} problems.")
-    line, *others = _COLUMNS
+def _table(result: GroupResult) -> Table:
+    group, (line, *others) = result.group, _COLUMNS
     heads = {group.title.lower(): "{}"} if group.is_sweep else {}
     value: Figure[Any] = Figure("value", lambda row: row.setting.value, heads)
-    report.table(Table.of(group.title, [line, value, *others], map(_shown, result.rows)), _SHOWN)
-    if result.ratios:
-        report.text(f"tau of {group.leading}, all else equal, by that of:")
-        report.table(_ratio_table(result))
-    for figure, svg in charts_of(result).items():
-        report.chart(f"{group.name.replace('_', '-')}-{figure}", svg, group.title)
-    if not group.is_sweep:
-        report.text("Losses by family:")
-        report.verbatim(f"- **{row.setting.line}**: {_loss(row)}" for row in result.rows if row.tau.value)
-        for title, examples in (("right", result.right), ("wrong", result.wrong)):
-            for example in examples:
-                _add_example(report, _EXAMPLE_TITLES[title], example)
-
-
-_EXAMPLE_TITLES = {
-    "right": "A rescue that was right",
-    "wrong": "A rescue that was wrong: plain decoding solves this problem",
-}
-
-
-def _add_example(report: Report, title: str, example: Example) -> None:
-    report.verbatim([f"**{title}.** Rescued tokens stand as [accepted | the target's own]."])
-    lines = [line for line in marked(example.record).splitlines() if line.strip()]
-    quoted = [example.task.prompt, "", *lines, "", f"Right answer: {example.task.answer}"]
-    report.verbatim(f"> {line}".rstrip() for line in quoted)
+    return Table.of(group.title, [line, value, *others], map(_shown, result.rows))
 
 
 _COLUMNS: tuple[Figure[Any], ...] = (
@@ -222,23 +186,6 @@ def _ratio_table(result: GroupResult) -> Table:
     values = dict.fromkeys(ratio.value for ratio in result.ratios)
     rows = tuple((str(value), *(cells[value, other] for other in others)) for value in values)
     return Table(f"tau of {result.group.leading} by others", (result.group.title.lower(), *others), rows)
-
-
-def _loss(figures: Row) -> str:
-    """Return the losses of one setting as sentences."""
-    places = ", ".join(
-        f"{family.family} {family.baseline_accuracy:.1%} to {family.accuracy:.1%}"
-        f" ({family.lost} lost, {family.gained} gained of {family.problems:,})"
-        for family in figures.families
-    )
-    certainty = "" if figures.difference.low <= 0 <= figures.difference.high else "; beyond chance"
-    content = (
-        f" In {figures.lost_after_content} of the {figures.lost} lost problems a digit was rescued, or"
-        f" rescued against; this holds for {figures.rescued_content:,} of {figures.rescued:,} rescued tokens."
-        if figures.rescued and figures.lost
-        else ""
-    )
-    return f"{figures.difference.value * 100:+.2f} points{certainty}. {places}.{content}"
 
 
 _CHARTS: Mapping[str, tuple[str, Callable[[Row], float]]] = {

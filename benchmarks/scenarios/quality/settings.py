@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarks.harness.client import PLAIN, speculation, with_draft_length
+from benchmarks.harness.client import PLAIN, speculation
 from benchmarks.harness.command import BasePlan, Quick
 from demo.corpus import Split
 from fly.request import SamplingParams, SpeculationParams
@@ -139,7 +139,7 @@ def _draft_lengths() -> Iterator[Setting]:
     lines = {"carry": CARRY, "reject": REJECT, "shrink": SHRINK, "vllm": RULES["vllm"]}
     for line, rule in lines.items():
         for length in (4, 6, 8, 15, 25):
-            yield Setting(line, with_draft_length(rule, length), length)
+            yield Setting(line, replace(rule, draft_length=replace(rule.draft_length, max=length)), length)
 
 
 def _varied(factor: str, values: Sequence[float]) -> Iterator[Setting]:

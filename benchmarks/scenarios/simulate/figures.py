@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.harness.load import Window
 from benchmarks.harness.report import Figure, Row, make_rows
 from benchmarks.harness.statistics import Goal, percentiles
-from benchmarks.scenarios.simulate.pace import Sample
+from benchmarks.scenarios.simulate.hosts import Sample
 from benchmarks.scenarios.simulate.plan import Deployment, Models
 from flyserve.bench.statistics import Interval, bootstrap, share
 
@@ -83,6 +83,7 @@ def _shown_distortion(distortion: float) -> str:
 
 FIGURES: tuple[Figure[Measured], ...] = (
     Figure("deployment", lambda m: m.deployment),
+    Figure("scarce", lambda m: m.deployment.scarce),
     Figure("dilation", lambda m: m.dilation),
     Figure("setting", lambda m: m.setting, {"setting": "{}"}),
     Figure("targets", lambda m: m.deployment.targets, {"targets": "{}"}),

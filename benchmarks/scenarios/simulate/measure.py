@@ -5,44 +5,34 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial, reduce
-from operator import add
-from pathlib import Path
+from math import ceil
+from operator import add, sub
 
 import psutil
 import uvloop
-import yaml
 
 from benchmarks.harness.load import Ask, Chunks, Level, cut_window, run_window, slices
-from benchmarks.harness.system import DEMO_MODELS, Service, Services, running_services
+from benchmarks.harness.system import DEMO_MODELS
+from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.simulate.figures import SLICES, MachineUse, Measured
-from benchmarks.scenarios.simulate.pace import Sample, between, read_samples
-from benchmarks.scenarios.simulate.plan import LANGUAGE, SETTINGS, Deployment, Models, Plan, Stage
-from benchmarks.scenarios.simulate.worker import ServiceSpec, WorkerSpec
+from benchmarks.scenarios.simulate.hosts import Hosts, Sample, Tier
+from benchmarks.scenarios.simulate.plan import CAPACITIES, LANGUAGE, SETTINGS, Deployment, Plan, Stage
 from fly.messages import Role
 from flyserve import AsyncClient
 from flyserve.bench.progress import Advance
 from flyserve.bench.statistics import mean_tau
 from router.config import RouterConfig
+from services.engine.simulation.language import SimulatedConfig
 
 _STEP_TIMEOUT_S, _PROBE_S, _PROBE_TIMEOUT_S = 120.0, 2.0, 10.0
 """Timeouts of the router in simulated seconds: it gives no verdict on replicas whose clock is slow."""
 _START_S, _CONNECTION_AGE_S = 240.0, 86400.0
 _TARGETS_PER_PROCESS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A running process, and the file of its samples."""
-
-    service: Service
-    file: Path
-
-    def samples(self) -> list[Sample]:
-        """Return the samples so far."""
-        return read_samples(self.file)
+_SPREAD = 0.6
+"""Share of the settling time in which the clients start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,78 +42,68 @@ class Running:
     Attributes:
         services: Processes of its targets and drafters.
         routers: Processes of its routers.
+        addresses: Addresses of all routers.
     """
 
     deployment: Deployment
     services: tuple[Worker, ...]
     routers: tuple[Worker, ...]
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Addresses of all routers."""
-        return tuple(address for worker in self.routers for address in worker.service.addresses)
+    addresses: tuple[str, ...]
 
 
-@contextmanager
-def running(deployment: Deployment, models: Models, dilation: float) -> Iterator[Running]:
-    """Start all processes; they run while the block does.
+def start(stack: ExitStack, plan: Plan, deployment: Deployment, dilation: float) -> Running:
+    """Start all processes of a deployment; they run until the stack unwinds."""
 
-    Raises:
-        ConfigError: A process ended; the error has its last line.
-        NotReady: A process did not serve in time.
-    """
+    def started() -> Worker:
+        hosts = stack.enter_context(worker(Hosts, dilation))
+        stack.callback(hosts.ask, "stop")
+        return hosts
+
     count = -(-deployment.targets // _TARGETS_PER_PROCESS)
-    with running_services() as started:
-        tiers: dict[Role, list[str]] = {Role.TARGET: [], Role.DRAFTER: []}
-        services = []
-        for index in range(count):
-            specs = _service_specs(deployment, models, index, count)
-            worker = _start(started, WorkerSpec(dilation=dilation, services=specs))
-            services.append(worker)
-            addresses = iter(worker.service.addresses)
-            for spec in specs:
-                tiers[spec.role] += [next(addresses) for _ in range(spec.number)]
-        config = _router_config(deployment, tiers, dilation)
-        routers = [
-            _start(started, WorkerSpec(dilation=dilation, routers=(config,) * number))
-            for number in _shares(deployment.routers, count)
-        ]
-        yield Running(deployment, tuple(services), tuple(routers))
+    services, routers = ([started() for _ in range(count)] for _ in range(2))
+    targets, drafters, addresses = list[str](), list[str](), list[str]()
+    for index, service in enumerate(services):
+        own = service.ask("start_replicas", _tiers(plan, deployment, index, count))
+        targets += own[0]
+        drafters += own[1]
+    config = _router_config(deployment, targets, drafters, dilation)
+    for router, number in zip(routers, _shares(deployment.routers, count), strict=True):
+        addresses += router.ask("start_routers", config, number)
+    return Running(deployment, tuple(services), tuple(routers), tuple(addresses))
 
 
-def _start(services: Services, spec: WorkerSpec) -> Worker:
-    folder = services.new_folder("spec")
-    file, samples = folder / "spec.yaml", folder / "samples.jsonl"
-    data = spec.model_dump(mode="json", exclude_none=True) | {"samples": str(samples)}
-    file.write_text(yaml.safe_dump(data), encoding="utf-8")
-    return Worker(services.start("benchmarks.scenarios.simulate.worker", str(file)), samples)
+def _tiers(plan: Plan, deployment: Deployment, index: int, count: int) -> tuple[Tier, ...]:
+    """Return the tiers of one of `count` processes: targets and drafters."""
+    models, streams, capacity = plan.models, deployment.streams, CAPACITIES[deployment.scarce]
+    targets, drafters = deployment.targets, deployment.drafters
+    kv_tokens = models.target.kv_tokens
+    if capacity.target_memory is not None:
+        kv_tokens = ceil(capacity.target_memory * streams / targets * plan.request_tokens)
 
+    def tier(role: Role, model: SimulatedConfig, replicas: int, kv_tokens: int, places: float) -> Tier:
+        held = streams if places == 1 else ceil(places * streams / replicas)
+        return Tier(role, model, _shares(replicas, count)[index], held, kv_tokens, models.max_batch_tokens)
 
-def _service_specs(deployment: Deployment, models: Models, index: int, count: int) -> tuple[ServiceSpec, ...]:
-    """Return the tiers of one of `count` processes."""
-    tiers = (
-        (Role.TARGET, models.target_model, models.target.kv_tokens, deployment.targets),
-        (Role.DRAFTER, models.drafter_model, models.drafter.kv_tokens, deployment.drafters),
-    )
-    return tuple(
-        ServiceSpec(
-            role=role,
-            model=model,
-            number=_shares(total, count)[index],
-            max_sequences=deployment.streams,
-            kv_tokens=kv_tokens,
-            max_batch_tokens=models.max_batch_tokens,
-        )
-        for role, model, kv_tokens, total in tiers
+    return (
+        tier(Role.TARGET, models.target_model, targets, kv_tokens, capacity.target_places),
+        tier(
+            Role.DRAFTER,
+            models.drafter_model,
+            drafters,
+            models.drafter.kv_tokens,
+            capacity.drafter_places,
+        ),
     )
 
 
-def _router_config(deployment: Deployment, tiers: dict[Role, list[str]], dilation: float) -> RouterConfig:
+def _router_config(
+    deployment: Deployment, targets: Sequence[str], drafters: Sequence[str], dilation: float
+) -> RouterConfig:
     return RouterConfig(
         model=DEMO_MODELS / "target",
         grpc_port=0,
-        targets=tuple(tiers[Role.TARGET]),
-        drafters=tuple(tiers[Role.DRAFTER]),
+        targets=tuple(targets),
+        drafters=tuple(drafters),
         max_concurrent=deployment.streams,
         verify_timeout_s=_STEP_TIMEOUT_S * dilation,
         draft_timeout_s=_STEP_TIMEOUT_S * dilation,
@@ -140,21 +120,10 @@ def _shares(total: int, count: int) -> Sequence[int]:
     return [total // count + (index < total % count) for index in range(count)]
 
 
-_SPREAD = 0.6
-"""Share of the settling time in which the clients start."""
-
-
 def measure_stage(plan: Plan, stage: Stage, advance: Advance) -> list[Measured]:
-    """Measure every deployment of a stage under every setting; call `advance` after each setting.
-
-    Raises:
-        FlyServeError: A process could not be started, or a request failed.
-    """
+    """Measure every deployment of a stage under every setting; call `advance` after each setting."""
     with ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        systems = [
-            stack.enter_context(running(deployment, plan.models, stage.dilation))
-            for deployment in stage.deployments
-        ]
+        systems = [start(stack, plan, each, stage.dilation) for each in stage.deployments]
         found = []
         for setting in stage.settings:
             found += runner.run(_measure_all(plan, stage, systems, setting))
@@ -180,7 +149,11 @@ async def _measure(plan: Plan, stage: Stage, system: Running, setting: str) -> C
         clients = [
             await held.enter_async_context(AsyncClient(address, retries=0)) for address in system.addresses
         ]
-        streams, begin_s, end_s = await run_window(_ask(clients, setting), prompts, level)
+        (streams, begin_s, end_s), services, routers = await asyncio.gather(
+            run_window(_ask(clients, setting), prompts, level),
+            _activity(system.services, level),
+            _activity(system.routers, level),
+        )
     return partial(
         Measured,
         deployment=deployment,
@@ -190,8 +163,8 @@ async def _measure(plan: Plan, stage: Stage, system: Running, setting: str) -> C
         window=cut_window(setting, deployment.streams, 0, streams, begin_s, end_s),
         slices=slices(streams, begin_s, end_s, SLICES),
         tau=mean_tau([stream.statistics for stream in streams if stream.statistics is not None]),
-        services=_activity(system.services, begin_s, end_s),
-        routers=_activity(system.routers, begin_s, end_s),
+        services=services,
+        routers=routers,
     )
 
 
@@ -204,8 +177,17 @@ async def _watch_machine(plan: Plan, stage: Stage) -> MachineUse:
     return MachineUse(psutil.cpu_percent() / 100, time.process_time() - clients_s)
 
 
-def _activity(workers: Sequence[Worker], begin_s: float, end_s: float) -> Sample:
-    return reduce(add, (between(worker.samples(), begin_s, end_s) for worker in workers))
+async def _activity(workers: Sequence[Worker], level: Level) -> Sample:
+    """Return what processes do, all together, in the window of a level that begins now."""
+
+    async def samples() -> list[Sample]:
+        return list(await asyncio.gather(*(asyncio.wrap_future(each.submit("sample")) for each in workers)))
+
+    await asyncio.sleep(level.settle_s)
+    before = await samples()
+    await asyncio.sleep(level.measure_s)
+    activity: Sample = reduce(add, map(sub, await samples(), before))
+    return activity
 
 
 def _ask(clients: Sequence[AsyncClient], setting: str) -> Ask:

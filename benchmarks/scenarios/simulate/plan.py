@@ -28,6 +28,31 @@ LANGUAGE = SimulatedConfig(response_tokens=(60, 180), vocab_size=1024, end_id=0)
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """Capacity of the replicas of a deployment, as shares of what its streams need.
+
+    Attributes:
+        target_places: Sequences of the targets.
+        target_memory: KV memory of the targets; None is all that fits beside the weights.
+        drafter_places: Sequences of the drafters.
+    """
+
+    target_places: float = 1.0
+    target_memory: float | None = None
+    drafter_places: float = 1.0
+
+
+AMPLE = "nothing"
+CAPACITIES = {
+    AMPLE: Capacity(),
+    "places": Capacity(target_places=0.5),
+    "KV memory": Capacity(target_memory=1 / 3),
+    "drafters": Capacity(drafter_places=0.25),
+}
+"""Capacities by what is scarce."""
+
+
+@dataclass(frozen=True, slots=True)
 class Models:
     """The pair, each model with its GPUs.
 
@@ -59,12 +84,14 @@ class Deployment:
         drafters: Replicas of the drafter, for all targets together.
         routers: Routers, each connected to all replicas.
         streams: Concurrent requests, over all routers.
+        scarce: What the replicas have too little of, a name in `CAPACITIES`.
     """
 
     targets: int
     drafters: int
     routers: int
     streams: int
+    scarce: str = AMPLE
 
     def num_gpus(self, setting: str, models: Models) -> int:
         """Return the number of GPUs; plain decoding needs no drafters."""
@@ -110,6 +137,7 @@ class Plan(BasePlan):
         side_targets: Targets of the deployments with fewer streams or drafters.
         fewer_streams: Concurrent requests per target of further deployments.
         fewer_drafters: Drafters of further deployments.
+        scarce: What further deployments have too little of.
         routers: Routers of the largest deployment; smaller ones have as many in proportion, at least one.
         prompt_tokens: Prompt tokens of every request; no cache has them.
         settle_s: Simulated seconds before anything counts.
@@ -129,6 +157,7 @@ class Plan(BasePlan):
     side_targets: int = 4
     fewer_streams: Annotated[tuple[int, ...], Quick(())] = (1, 8)
     fewer_drafters: Annotated[tuple[int, ...], Quick(())] = (1, 2)
+    scarce: Annotated[tuple[str, ...], Quick(())] = ("places", "KV memory", "drafters")
     routers: Annotated[int, Field(ge=1), Quick(1)] = 8
     prompt_tokens: int = 128
     settle_s: Annotated[float, Quick(0.3)] = 0.8
@@ -139,6 +168,11 @@ class Plan(BasePlan):
     requests: Annotated[int, Quick(8)] = 48
     at_once: Annotated[int, Quick(4)] = 8
     profile_blocks: Annotated[int, Quick(2)] = 5
+
+    @property
+    def request_tokens(self) -> float:
+        """Mean length of a request with its response, in tokens."""
+        return self.prompt_tokens + sum(LANGUAGE.response_tokens) / 2
 
     @property
     def models(self) -> Models:
@@ -157,7 +191,8 @@ class Plan(BasePlan):
         whole, targets = self.deployment(self.side_targets), self.side_targets
         loads = (replace(whole, streams=streams * targets) for streams in self.fewer_streams)
         lean = (replace(whole, drafters=drafters) for drafters in self.fewer_drafters)
+        pressed = (replace(whole, scarce=scarce) for scarce in self.scarce)
         return (
-            Stage((*smaller, *loads, *lean), tuple(SETTINGS), dilations.smaller),
+            Stage((*smaller, *loads, *lean, *pressed), tuple(SETTINGS), dilations.smaller),
             Stage((largest,), ROUTER_SETTINGS, dilations.largest),
         )

@@ -109,11 +109,7 @@ _MODEL = {**NO_COST, "response_tokens": list(LANGUAGE.response_tokens), "end_id"
 
 
 def measure_router(plan: Plan, context: Context) -> list[Block]:
-    """Measure blocks of every setting in turn, at a router with metrics and without traces.
-
-    Raises:
-        FlyServeError: A process could not be started, or a request failed.
-    """
+    """Measure blocks of every setting in turn, at a router with metrics and without traces."""
     blocks: list[Block] = []
     for launch in range(plan.repeat):
         with running_services() as services:
@@ -125,11 +121,7 @@ def measure_router(plan: Plan, context: Context) -> list[Block]:
 
 
 def profile_router(plan: Plan, context: Context) -> dict[str, Profile]:
-    """Sample the stacks of a router, by setting.
-
-    Raises:
-        FlyServeError: A process could not be started, or a request failed.
-    """
+    """Sample the stacks of a router, by setting."""
     with progress_bar(context.console, len(ROUTER_SETTINGS) * plan.profile_blocks, "profile") as advance:
         return {setting: _profile(setting, plan, advance) for setting in ROUTER_SETTINGS}
 

@@ -1,12 +1,11 @@
 """Soak test: half an hour of mixed load with clients that leave, stall and err; checks that nothing grows."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from benchmarks.harness.command import Context
+from benchmarks.harness.load import every
 from benchmarks.harness.report import Report
 from benchmarks.scenarios.soak.clients import Clients
 from benchmarks.scenarios.soak.report import Run, Sample, grown, make_report, summarize
@@ -21,28 +20,32 @@ _REST_SAMPLES, _REST_POLL_S = 5, 0.5
 def run(plan: Plan, context: Context) -> Report:
     """Run the load; the report has faults if a request failed or a figure grew."""
     found = asyncio.run(measure(plan, context.say))
-    report = make_report(context.machine, plan, summarize(found), found.outcomes, found.counted, found.faults)
+    report = make_report(context.machine, plan, found)
     # NOTE: a warm-up of seconds is too short to open all that is used again.
     report.faults = [*found.faults, *([] if context.is_quick else grown(summarize(found)))]
     return report
 
 
 async def measure(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Run:
-    """Run the plan; `say` gets a line at the start of each phase.
-
-    Raises:
-        ConfigError: A process could not be started.
-        NotReady: A process did not serve in time.
-    """
+    """Run the plan; `say` gets a line at the start of each phase."""
     with running(plan.write_timeout_s) as system:
+
+        async def replace() -> None:
+            await asyncio.to_thread(system.replace, REPLACED)
+
         say(f"the warm-up, for {plan.warm_up_s:g} s")
         warming = Clients(system.addresses, plan)
-        async with _replacing(system, plan.warm_up_s / 2):
+        async with every(plan.warm_up_s / 2, replace):
             await warming.send_for(plan.warm_up_s)
         before = await _at_rest(system, plan)
         say(f"the load, for {plan.load_s:g} s")
         clients, counted = Clients(system.addresses, plan), system.outcomes()
-        async with _sampling(system, plan.sample_s) as loaded, _replacing(system, plan.replace_s):
+        loaded, began_s = list[Sample](), time.monotonic()
+
+        async def sample() -> None:
+            loaded.extend(await _sample(system, began_s))
+
+        async with every(plan.sample_s, sample), every(plan.replace_s, replace):
             await clients.send_for(plan.load_s)
         say("the rest")
         after = await _at_rest(system, plan)
@@ -67,49 +70,6 @@ async def _at_rest(system: System, plan: Plan) -> list[Sample]:
         await asyncio.sleep(_REST_POLL_S)
         samples += await _sample(system, 0.0)
     return samples
-
-
-@asynccontextmanager
-async def _sampling(system: System, period_s: float) -> AsyncIterator[Sequence[Sample]]:
-    """Yield the samples of the block; they are complete when it ends."""
-    samples: list[Sample] = []
-    began_s = time.monotonic()
-
-    async def sample() -> None:
-        samples.extend(await _sample(system, began_s))
-
-    async with _every(period_s, sample):
-        yield samples
-
-
-@asynccontextmanager
-async def _replacing(system: System, period_s: float) -> AsyncIterator[None]:
-    """Kill and restart one target periodically; never if the period is 0."""
-    if not period_s:
-        yield
-        return
-    async with _every(period_s, lambda: asyncio.to_thread(system.replace, REPLACED)):
-        yield
-
-
-@asynccontextmanager
-async def _every(period_s: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Act periodically until the block ends; an act that has begun by then is completed."""
-    is_over = asyncio.Event()
-
-    async def repeat() -> None:
-        while not is_over.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(is_over.wait(), period_s)
-                return
-            await act()
-
-    task = asyncio.create_task(repeat())
-    try:
-        yield
-    finally:
-        is_over.set()
-        await task
 
 
 async def _sample(system: System, began_s: float) -> list[Sample]:

@@ -27,10 +27,6 @@ async def complete(url: str, request: Request, close_after: int | None = None) -
         url: URL of the router's HTTP API.
         request: Its prompt, length, mode and options are sent.
         close_after: Events of the stream after which the connection is closed; None reads to the end.
-
-    Raises:
-        InvalidRequest: The server rejected it.
-        FlyServeError: The stream failed, or ended before the response did.
     """
     body = {
         "model": "target",
@@ -135,20 +131,22 @@ class Clients:
         )
         return self._check(request, response)
 
-    async def _read(self, client: AsyncClient, request: Request) -> Outcome:
-        return await self._read_slowly(client, request, 0.0)
-
-    async def _dawdle(self, client: AsyncClient, request: Request) -> Outcome:
-        return await self._read_slowly(client, request, self._requests.uniform(0.5, 8.0))
-
-    async def _read_slowly(self, client: AsyncClient, request: Request, rest_s: float) -> Outcome:
-        """Pause for `rest_s` seconds in total, a tenth of it after every chunk."""
-        stream, pause_s = _stream(client, request), rest_s / 10
+    async def _read(
+        self, client: AsyncClient, request: Request, rest_s: float = 0.0, timeout_s: float | None = None
+    ) -> Outcome:
+        """Read all; pause for `rest_s` seconds in total, a tenth of it after every chunk."""
+        stream, pause_s = _stream(client, request, timeout_s), rest_s / 10
         async for _ in stream:
             if rest_s > 0:
                 await asyncio.sleep(pause_s)
                 rest_s -= pause_s
         return self._check(request, stream.response)
+
+    async def _dawdle(self, client: AsyncClient, request: Request) -> Outcome:
+        return await self._read(client, request, rest_s=self._requests.uniform(0.5, 8.0))
+
+    async def _hurry(self, client: AsyncClient, request: Request) -> Outcome:
+        return await self._read(client, request, timeout_s=self._requests.uniform(0.02, 1.0))
 
     async def _leave(self, client: AsyncClient, request: Request) -> Outcome:
         """Cancel after some chunks, or before the first."""
@@ -162,12 +160,6 @@ class Clients:
                             return Outcome.LEFT
                     return self._check(request, stream.response)
         return Outcome.LEFT
-
-    async def _hurry(self, client: AsyncClient, request: Request) -> Outcome:
-        stream = _stream(client, request, self._requests.uniform(0.02, 1.0))
-        async for _ in stream:
-            pass
-        return self._check(request, stream.response)
 
     async def _stall(self, client: AsyncClient, request: Request) -> Outcome:
         """Read nothing for longer than the router waits."""

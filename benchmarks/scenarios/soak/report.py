@@ -7,24 +7,11 @@ from typing import Any
 
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import Points, line_chart
-from benchmarks.harness.report import Figure, Report, Row, Table, listed, make_rows
+from benchmarks.harness.report import Figure, Report, Row, Table, make_rows
 from benchmarks.scenarios.soak.requests import Plan
 
 _PARTS = 15
 _CHARTS = ("memory_mb", "files", "tasks")
-_INTRODUCTION = """
-A router, two targets, a drafter and a sub-drafter run as separate processes, with simulated models (real
-engines and sockets, no weights). Clients send requests in every mode, with greedy and sampled decoding, for
-one choice and for three, with stop strings and log-probabilities, for 8 to 400 tokens, over gRPC and HTTP.
-Some clients cancel in the middle, some have short deadlines, some read slowly, some stop reading, some send
-requests that the router rejects, and client processes with open streams are killed. `target-1` is killed as
-well, periodically, and restarted at its address.
-
-At rest after the load, every figure must be what it was at rest before the load, except for a slack: memory
-5% or 2 MB, files and tasks 1, threads 2, open requests and KV 0. *First third* and *last third* are medians
-under load. Responses that do not depend on chance are compared: they must be the same, whatever the earlier
-requests and whichever process was killed.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,38 +171,25 @@ def by_minutes(samples: Sequence[Sample], process: str, field: str, parts: int) 
     return [(round((part + 0.5) / parts * end_s / 60, 1), median(found[part])) for part in sorted(found)]
 
 
-def make_report(
-    machine: Machine,
-    plan: Plan,
-    figures: Figures,
-    outcomes: Mapping[str, Mapping[str, int]],
-    counted: Mapping[str, int],
-    faults: Sequence[str],
-) -> Report:
+def make_report(machine: Machine, plan: Plan, run: Run) -> Report:
     """Return the report; its data have the points of the charts for every figure."""
-    all_faults = [*grown(figures), *faults]
+    figures = summarize(run)
+    faults = [*grown(figures), *run.faults]
+    charts = []
+    for watched in (each for each in WATCHED if each.field in _CHARTS):
+        chart = line_chart(
+            f"{watched.title}, under load", "minutes", "medians", figures[watched.field].minutes
+        )
+        charts.append((watched.field.removesuffix("_mb"), watched.title, chart))
     report = Report(
-        "soak", machine, plan, outcomes=outcomes, counted=counted, faults=all_faults, figures=figures
+        "soak", machine, plan, outcomes=run.outcomes, counted=run.counted, faults=faults, figures=figures
     )
-    report.introduction("A long mixed load", _INTRODUCTION)
-    report.text(f"""
-{plan.load_s / 60:g} minutes of load after {plan.warm_up_s:g} s of the same, {plan.clients} clients with
-pauses of up to {plan.think_s:g} s. Every process is sampled each {plan.sample_s:g} s, `target-1` is killed
-every {plan.replace_s:g} s, and a client's process every {plan.vanish_s:g} s. Requests as the router counts
-them: {", ".join(listed(counted))}.
-""")
-    report.table(goals_table(figures, outcomes))
-    if all_faults:
-        report.verbatim(f"- {fault}" for fault in all_faults)
-    titles = {watched.field: watched.title for watched in WATCHED}
-    for field in _CHARTS:
-        chart = line_chart(f"{titles[field]}, under load", "minutes", "medians", figures[field].minutes)
-        report.chart(field.removesuffix("_mb"), chart, titles[field])
-    report.table(_outcomes_table(outcomes), title=True)
-    for watched in WATCHED:
-        found = Table.of(watched.title, _figures(watched), figures[watched.field].growth)
-        report.table(found, title=True)
-    return report
+    return report.fill(
+        limits=goals_table(figures, run.outcomes),
+        charts=charts,
+        behaviour=_outcomes_table(run.outcomes),
+        growth=[Table.of(w.title, _figures(w), figures[w.field].growth) for w in WATCHED],
+    )
 
 
 def goals_table(figures: Figures, outcomes: Mapping[str, Mapping[str, int]]) -> Table:

@@ -1,7 +1,7 @@
 """The requests of the clients: every way of decoding, and requests that no server may accept. Pure."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -81,10 +81,11 @@ class Requests:
 
     def draw(self) -> Request:
         """Return the next request."""
-        kind = self.choose({name: weight for name, (weight, _) in _KINDS.items()})
+        name = self.choose({name: kind.weight for name, kind in _KINDS.items()})
         number, length = self._random.randrange(_PROMPTS), self._random.choice(_LENGTHS)
-        make = _KINDS[kind][1]
-        return make(self._random, kind, number, self._prompts[number], length)
+        if name == BAD:
+            return self._random.choice(_bad_requests(self._prompts[number], length))
+        return _KINDS[name].request(name, number, self._prompts[number], length)
 
     def uniform(self, low: float, high: float) -> float:
         """Return a number from the same random source."""
@@ -95,70 +96,63 @@ class Requests:
         return self._random.choices(list(weights), list(weights.values()))[0]
 
 
-Make = Callable[[random.Random, str, int, Sequence[int], int], Request]
-"""Function from a random source, a kind, the prompt's number, the prompt and a length to a request."""
-
-
 def _prompt(words: random.Random, number: int) -> tuple[int, ...]:
     shared = random.Random(number % 4).choices(_WORDS, k=_SHARED)
     own = words.choices(_WORDS, k=words.randint(_SHORTEST, _LONGEST))
     return (*shared, *own)
 
 
-def _greedy(way: SpeculationParams, is_invariant: bool = True) -> Make:
-    def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-        topic = f"greedy {number}" if is_invariant else None
-        return Request(kind, prompt, length, topic, speculation=way)
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of requests.
 
-    return make
+    Attributes:
+        weight: Its relative frequency.
+        coupling: Coupling of sampled decoding; None is greedy.
+        topic: Requests with the same topic and number have the same response; "" if they may differ.
+        most_tokens: Limit of the response, if it is below the request's.
+    """
 
+    weight: int
+    way: SpeculationParams = EXACT
+    coupling: Coupling | None = None
+    topic: str = ""
+    options: RequestOptions = field(default_factory=RequestOptions)
+    most_tokens: int = max(_LENGTHS)
 
-def _sampled(way: SpeculationParams, coupling: Coupling) -> Make:
-    def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-        sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number, coupling=coupling)
-        is_invariant = coupling is Coupling.SHARED_NOISE and way is not FLY
-        topic = f"sampled {number}" if is_invariant else None
-        return Request(kind, prompt, length, topic, sampling, way)
-
-    return make
-
-
-def _several(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-    sampling = SamplingParams(temperature=0.8, seed=number)
-    return Request(kind, prompt, min(length, 96), None, sampling, options={"n": 3})
-
-
-def _with_options(options: RequestOptions) -> Make:
-    def make(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-        return Request(kind, prompt, length, f"greedy {number}", options=options)
-
-    return make
+    def request(self, name: str, number: int, prompt: Sequence[int], length: int) -> Request:
+        """Return the request with the prompt of this number."""
+        topic = f"{self.topic} {number}" if self.topic else None
+        sampling = SamplingParams()
+        if self.coupling is not None:
+            sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number, coupling=self.coupling)
+        limit = min(length, self.most_tokens)
+        return Request(name, prompt, limit, topic, sampling, self.way, self.options)
 
 
-def _bad(rng: random.Random, kind: str, number: int, prompt: Sequence[int], length: int) -> Request:
-    return rng.choice(
-        [
-            Request(kind, (), length),
-            Request(kind, (*prompt, 10**6), length),
-            Request(kind, prompt, 10**6),
-            Request(kind, prompt, length, sampling=SamplingParams(temperature=-1.0)),
-            Request(kind, prompt, length, speculation=speculation(Mode.FLY, preset="unknown")),
-            Request(kind, prompt, length, options={"n": 10**4}),
-            Request(kind, prompt, length, options={"stop": ("x",) * 100}),
-        ]
-    )
-
-
-_KINDS: Mapping[str, tuple[int, Make]] = {
-    "plain": (15, _greedy(PLAIN)),
-    "exact": (20, _greedy(EXACT)),
-    "fly": (20, _greedy(FLY, is_invariant=False)),
-    "sampled": (10, _sampled(EXACT, Coupling.SHARED_NOISE)),
-    "sampled fly": (5, _sampled(FLY, Coupling.SHARED_NOISE)),
-    "rejection": (5, _sampled(EXACT, Coupling.REJECTION)),
-    "three choices": (5, _several),
-    "stop strings": (5, _with_options({"stop": ("the", "7 ", ", ")})),
-    "logprobs": (5, _with_options({"logprobs": 5})),
-    BAD: (10, _bad),
+_SHARED_NOISE = Coupling.SHARED_NOISE
+_KINDS: Mapping[str, Kind] = {
+    "plain": Kind(15, PLAIN, topic="greedy"),
+    "exact": Kind(20, topic="greedy"),
+    "fly": Kind(20, FLY),
+    "sampled": Kind(10, coupling=_SHARED_NOISE, topic="sampled"),
+    "sampled fly": Kind(5, FLY, _SHARED_NOISE),
+    "rejection": Kind(5, coupling=Coupling.REJECTION),
+    "three choices": Kind(5, coupling=_SHARED_NOISE, options={"n": 3}, most_tokens=96),
+    "stop strings": Kind(5, topic="greedy", options={"stop": ("the", "7 ", ", ")}),
+    "logprobs": Kind(5, topic="greedy", options={"logprobs": 5}),
+    BAD: Kind(10),
 }
-"""The kinds of requests, each with its relative frequency."""
+
+
+def _bad_requests(prompt: Sequence[int], length: int) -> list[Request]:
+    """Return requests that no server may accept."""
+    return [
+        Request(BAD, (), length),
+        Request(BAD, (*prompt, 10**6), length),
+        Request(BAD, prompt, 10**6),
+        Request(BAD, prompt, length, sampling=SamplingParams(temperature=-1.0)),
+        Request(BAD, prompt, length, speculation=speculation(Mode.FLY, preset="unknown")),
+        Request(BAD, prompt, length, options={"n": 10**4}),
+        Request(BAD, prompt, length, options={"stop": ("x",) * 100}),
+    ]

@@ -130,11 +130,6 @@ def _scrape(service: Service) -> Mapping[tuple[str, frozenset[tuple[str, str]]],
 
 @contextmanager
 def running(write_timeout_s: float) -> Iterator[System]:
-    """Yield the processes, which run while the block does; for the main thread only (signals).
-
-    Raises:
-        ConfigError: A process ended; the error has its last line.
-        NotReady: A process did not serve in time.
-    """
+    """Yield the processes, which run while the block does; for the main thread only (signals)."""
     with running_services() as services:
         yield System(services, write_timeout_s)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fly.errors import NotReady
-from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, read_status
-from flyserve.cli.cluster.status import fault_line, is_complete, summary
+from flyserve.cli.cluster.connecting import RayAddress, ask, read_status
+from flyserve.cli.cluster.status import fault_lines, is_complete, summary
 from flyserve.cli.terminal import messages, output, reported_errors
 
 if TYPE_CHECKING:
-    from orchestration.control.status import DeploymentStatus
     from orchestration.deployment.diff import Report
 
 _POLL_S = 0.3
@@ -51,25 +50,18 @@ def apply(
             return apply_as_job(dashboard, deployment, timeout_s, output().print)
         from orchestration.deployment.file import load_deployment
         from orchestration.deployment.plan import ACTORS
-        from orchestration.deployment.security import controller_security
         from orchestration.ray.connection import ray_connection
-        from orchestration.ray.controller_client import create_controller, get_result
+        from orchestration.ray.controller_client import create_controller
 
         made = load_deployment(deployment)
         with ray_connection(made.name, ray_address):
-            controller = create_controller(
-                name=made.name,
-                host=None,
-                config=made.controller,
-                actors=ACTORS,
-                security=controller_security(made.security),
-            )
+            controller = create_controller(made, host=None, actors=ACTORS)
             source = str(deployment.resolve())
-            report = get_result(controller.apply.remote(made.model_dump_json(), source, replace), ANSWER_S)
+            report = ask(controller.apply, made.model_dump_json(), source, replace)
             _print_report(made.name, report)
             if wait:
                 wait_until_complete(controller, timeout_s)
-            output().print(f"registry {get_result(controller.address.remote(), ANSWER_S)}", markup=False)
+            output().print(f"registry {ask(controller.address)}", markup=False)
 
 
 def wait_until_complete(controller: Any, timeout_s: float) -> None:
@@ -82,7 +74,8 @@ def wait_until_complete(controller: Any, timeout_s: float) -> None:
         while not is_complete(status := read_status(controller)):
             progress.update(summary(status))
             if time.monotonic() > deadline:
-                raise NotReady(f"not complete after {timeout_s:g} s: {_faults(status)}")
+                found = "; ".join([summary(status), *fault_lines(status)])
+                raise NotReady(f"not complete after {timeout_s:g} s: {found}")
             time.sleep(_POLL_S)
 
 
@@ -94,8 +87,3 @@ def _print_report(name: str, report: "Report") -> None:
         console.print(f"{name}: unchanged", markup=False)
     for change in report.changes:
         console.print(str(change), markup=False)
-
-
-def _faults(status: "DeploymentStatus") -> str:
-    faults = [fault_line(row) for row in status.replicas if row.detail]
-    return "; ".join([summary(status), *faults])

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from orchestration.control.status import DeploymentStatus
 
-ANSWER_S = 30.0
+_ANSWER_S = 30.0
 """Time limit of a controller's answer; a controller that restarts takes a few seconds."""
 
 Name = Annotated[str, typer.Option(help="Name of the deployment: key name of its file.")]
@@ -32,9 +32,14 @@ def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
         yield find_controller(name)
 
 
-def read_status(controller: Any) -> "DeploymentStatus":
-    """Return the status that a controller reports."""
+def ask(method: Any, *arguments: Any) -> Any:
+    """Call a method of a controller and return its answer."""
     from orchestration.ray.controller_client import get_result
 
-    status: DeploymentStatus = get_result(controller.status.remote(), ANSWER_S)
+    return get_result(method.remote(*arguments), _ANSWER_S)
+
+
+def read_status(controller: Any) -> "DeploymentStatus":
+    """Return the status that a controller reports."""
+    status: DeploymentStatus = ask(controller.status)
     return status

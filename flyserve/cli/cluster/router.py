@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flyserve.cli.cluster.connecting import ANSWER_S, RayAddress, controller_of
+from flyserve.cli.cluster.connecting import RayAddress, ask, controller_of
 from flyserve.cli.terminal import reported_errors
 
 EXAMPLES = """Examples:
@@ -44,6 +44,4 @@ def router(
 
 def _registry_of(name: str, ray_address: str | None) -> str:
     with controller_of(name, ray_address) as controller:
-        from orchestration.ray.controller_client import get_result
-
-        return str(get_result(controller.address.remote(), ANSWER_S))
+        return str(ask(controller.address))

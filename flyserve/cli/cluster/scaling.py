@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fly.errors import ConfigError
-from flyserve.cli.cluster.connecting import ANSWER_S, DEFAULT_NAME, Name, RayAddress, controller_of
+from flyserve.cli.cluster.connecting import DEFAULT_NAME, Name, RayAddress, ask, controller_of
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def scale(
     with reported_errors():
         replicas = parse_tiers(tiers)
         with controller_of(name, ray_address) as controller:
-            from orchestration.ray.controller_client import get_result
-
-            found = get_result(controller.scale.remote(replicas), ANSWER_S)
+            found = ask(controller.scale, replicas)
             for line in [str(change) for change in found] or ["unchanged"]:
                 output().print(line, markup=False)
 
@@ -55,9 +53,7 @@ def drain(
 ) -> None:
     """Replace a replica, on another node if possible; its streams finish first."""
     with reported_errors(), controller_of(name, ray_address) as controller:
-        from orchestration.ray.controller_client import get_result
-
-        get_result(controller.drain.remote(replica, now), ANSWER_S)
+        ask(controller.drain, replica, now)
         output().print(f"{replica} is being replaced", markup=False)
 
 

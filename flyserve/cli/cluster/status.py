@@ -1,9 +1,7 @@
 """`flyserve status`: show every replica of a deployment, live."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flyserve.cli.cluster.connecting import DEFAULT_NAME, Name, RayAddress, controller_of, read_status
+from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
@@ -34,10 +33,10 @@ def status(
     """Show a deployment's tiers and replicas: node, state, load, last fault and its remedy."""
     with reported_errors(), controller_of(name, ray_address) as controller:
         if as_json:
-            typer.echo(_json(read_status(controller)))
+            print_json(read_status(controller))
             while watch:
                 time.sleep(every_s)
-                typer.echo(_json(read_status(controller)))
+                print_json(read_status(controller))
         elif watch:
             with Live(status_view(read_status(controller)), console=output(), auto_refresh=False) as live:
                 while True:
@@ -45,10 +44,6 @@ def status(
                     live.update(status_view(read_status(controller)), refresh=True)
         else:
             output().print(status_view(read_status(controller)))
-
-
-def _json(status: "DeploymentStatus") -> str:
-    return json.dumps(asdict(status))
 
 
 _STYLES = {
@@ -69,8 +64,8 @@ def status_view(status: "DeploymentStatus") -> RenderableType:
     """Return the whole view."""
     starts = status.controller_starts
     head = f"{status.name}: registry {status.registry}, controller started {starts} time{'s' * (starts > 1)}"
-    notes = map(Text, [*_autoscaling(status), *status.notes])
-    return Group(Text(head), Text(summary(status)), _replicas(status), *_faults(status), *notes)
+    notes = map(Text, [*fault_lines(status), *_autoscaling(status), *status.notes])
+    return Group(Text(head), Text(summary(status)), _replicas(status), *notes)
 
 
 def summary(status: "DeploymentStatus") -> str:
@@ -118,15 +113,11 @@ def _autoscaling(status: "DeploymentStatus") -> Iterator[str]:
             yield f"{tier.role.value}: {tier.desired} replicas of {how.min} to {how.max}; {how.reason}"
 
 
-def _faults(status: "DeploymentStatus") -> Iterator[Text]:
+def fault_lines(status: "DeploymentStatus") -> Iterator[str]:
+    """Yield the fault of each faulty replica, and its remedy."""
     for row in status.replicas:
         if row.detail:
-            yield Text(fault_line(row))
-
-
-def fault_line(row: "ReplicaStatus") -> str:
-    """Return the fault of a replica and its remedy."""
-    return f"{row.replica}: {row.detail}" + (f"; {row.remedy}" if row.remedy else "")
+            yield f"{row.replica}: {row.detail}" + (f"; {row.remedy}" if row.remedy else "")
 
 
 def _duration(seconds: float) -> str:

@@ -80,7 +80,7 @@ class _StaleReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StaleReas
     STALE_REASON_WRONG_HASH: _StaleReason.ValueType  # 2
     """The prefix hash differs: the server has other tokens."""
     STALE_REASON_EVICTED: _StaleReason.ValueType  # 3
-    """The sequence was evicted to free memory."""
+    """The sequence was evicted to free memory. Not sent any more: servers keep the tokens of a sequence that they preempt."""
 
 class StaleReason(_StaleReason, metaclass=_StaleReasonEnumTypeWrapper):
     """Reason why a step could not be applied."""
@@ -92,7 +92,7 @@ STALE_REASON_BEYOND_STATE: StaleReason.ValueType  # 1
 STALE_REASON_WRONG_HASH: StaleReason.ValueType  # 2
 """The prefix hash differs: the server has other tokens."""
 STALE_REASON_EVICTED: StaleReason.ValueType  # 3
-"""The sequence was evicted to free memory."""
+"""The sequence was evicted to free memory. Not sent any more: servers keep the tokens of a sequence that they preempt."""
 Global___StaleReason: _TypeAlias = StaleReason  # noqa: Y015
 
 class _Role:
@@ -273,6 +273,7 @@ class Open(_message.Message):
     ENTROPY_FIELD_NUMBER: _builtins.int
     NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
     WITHOUT_SUB_DRAFTER_FIELD_NUMBER: _builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs and traces."""
     prompt_length: _builtins.int
@@ -291,6 +292,8 @@ class Open(_message.Message):
     """
     without_sub_drafter: _builtins.bool
     """Drafter: draft without the sub-drafter, even if there is one."""
+    max_new_tokens: _builtins.int
+    """Most tokens after the prompt, from which the server estimates the memory that the sequence will need; 0 if unknown."""
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""
@@ -307,16 +310,53 @@ class Open(_message.Message):
         entropy: Global___EntropyEstimator.ValueType = ...,
         num_logprobs: _builtins.int | None = ...,
         without_sub_drafter: _builtins.bool = ...,
+        max_new_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_logprobs) -> _WhichOneofReturnType__num_logprobs | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class Queued(_message.Message):
+    """The sequence waits for a place or for memory: after its open, or before a step if it was preempted. Opened follows. Only a
+    target sends it; a drafter that is full refuses with RESOURCE_EXHAUSTED. A client measures the time of a step without this wait.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Queued: _TypeAlias = Queued  # noqa: Y015
+
+@_typing.final
+class Opened(_message.Message):
+    """The sequence has its place and memory. It is the first answer to an open, or comes after Queued."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Opened: _TypeAlias = Opened  # noqa: Y015
 
 @_typing.final
 class SequenceUpdate(_message.Message):
@@ -336,7 +376,10 @@ class SequenceUpdate(_message.Message):
     decided: _builtins.int
     """Number of tokens of the new sequence that will never be rolled back."""
     prefix_hash: _builtins.int
-    """Rolling hash of the first `keep` tokens (fly/sequence.py)."""
+    """Hash of the first `keep` tokens, 0 if there are none. Full blocks of 64 tokens are chained: key(0) is BLAKE2b-128 of no bytes,
+    key(i) is BLAKE2b-128 of key(i - 1) and block i. The hash is BLAKE2b-64 of the last key and the remaining tokens, read as a
+    little-endian integer. Tokens count as little-endian 32-bit integers (fly/sequence.py).
+    """
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids to append after the kept ones."""
@@ -465,10 +508,11 @@ class Load(_message.Message):
     KV_CACHED_FIELD_NUMBER: _builtins.int
     PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
     REUSED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
     sequences: _builtins.int
     """Number of open sequences."""
     queued: _builtins.int
-    """Number of sequences that wait for a forward."""
+    """Number of sequences that wait for a place or for memory."""
     kv_used: _builtins.int
     """KV cache positions that open sequences hold."""
     kv_capacity: _builtins.int
@@ -479,6 +523,8 @@ class Load(_message.Message):
     """Tokens computed without a result, in total."""
     reused_tokens: _builtins.int
     """Tokens whose KV was reused from another sequence with the same prefix, in total."""
+    preemptions: _builtins.int
+    """Sequences that lost their memory to others and had to be computed again, in total."""
     def __init__(
         self,
         *,
@@ -489,10 +535,11 @@ class Load(_message.Message):
         kv_cached: _builtins.int = ...,
         prefill_tokens: _builtins.int = ...,
         reused_tokens: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_cached", b"kv_cached", "kv_capacity", b"kv_capacity", "kv_used", b"kv_used", "prefill_tokens", b"prefill_tokens", "queued", b"queued", "reused_tokens", b"reused_tokens", "sequences", b"sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_cached", b"kv_cached", "kv_capacity", b"kv_capacity", "kv_used", b"kv_used", "preemptions", b"preemptions", "prefill_tokens", b"prefill_tokens", "queued", b"queued", "reused_tokens", b"reused_tokens", "sequences", b"sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -532,6 +579,7 @@ class ModelInfo(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     KV_CAPACITY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """Tier of the service."""
     model_id: _builtins.str
@@ -554,6 +602,8 @@ class ModelInfo(_message.Message):
     """Total KV cache positions."""
     version: _builtins.str
     """Version of FlyServe."""
+    max_sequences: _builtins.int
+    """Sequences that the replica holds at once; 0 is unlimited."""
     def __init__(
         self,
         *,
@@ -568,10 +618,11 @@ class ModelInfo(_message.Message):
         shards: _builtins.int = ...,
         kv_capacity: _builtins.int = ...,
         version: _builtins.str = ...,
+        max_sequences: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "dtype", b"dtype", "kv_capacity", b"kv_capacity", "model_id", b"model_id", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "dtype", b"dtype", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -723,7 +723,7 @@ class Statistics(_message.Message):
     rejected_by_exact: _builtins.int
     """First rejected mismatch of a round: the mode accepts only the target's own tokens."""
     replays: _builtins.int
-    """Full-sequence replays: at another replica, or after an eviction."""
+    """Full-sequence replays: at another replica, or after a stale answer."""
     draft_rounds: _builtins.int
     """Rounds with a draft."""
     carried: _builtins.int

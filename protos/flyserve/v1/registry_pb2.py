@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.flyserve.v1 import common_pb2 as protos_dot_flyserve_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/flyserve/v1/registry.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\r\n\x0bListRequest\"7\n\x0cListResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"\x0e\n\x0cWatchRequest\"8\n\rWatchResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"H\n\x08Snapshot\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.flyserve.v1.Endpoint\"s\n\x08\x45ndpoint\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\x89\x01\n\x08Registry\x12;\n\x04List\x12\x18.flyserve.v1.ListRequest\x1a\x19.flyserve.v1.ListResponse\x12@\n\x05Watch\x12\x19.flyserve.v1.WatchRequest\x1a\x1a.flyserve.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/flyserve/v1/registry.proto\x12\x0b\x66lyserve.v1\x1a\x1fprotos/flyserve/v1/common.proto\"\r\n\x0bListRequest\"7\n\x0cListResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"\x0e\n\x0cWatchRequest\"8\n\rWatchResponse\x12\'\n\x08snapshot\x18\x01 \x01(\x0b\x32\x15.flyserve.v1.Snapshot\"0\n\rReportRequest\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\"\x10\n\x0eReportResponse\"H\n\x08Snapshot\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.flyserve.v1.Endpoint\"s\n\x08\x45ndpoint\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\xcc\x01\n\x08Registry\x12;\n\x04List\x12\x18.flyserve.v1.ListRequest\x1a\x19.flyserve.v1.ListResponse\x12@\n\x05Watch\x12\x19.flyserve.v1.WatchRequest\x1a\x1a.flyserve.v1.WatchResponse0\x01\x12\x41\n\x06Report\x12\x1a.flyserve.v1.ReportRequest\x1a\x1b.flyserve.v1.ReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,10 +40,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHREQUEST']._serialized_end=169
   _globals['_WATCHRESPONSE']._serialized_start=171
   _globals['_WATCHRESPONSE']._serialized_end=227
-  _globals['_SNAPSHOT']._serialized_start=229
-  _globals['_SNAPSHOT']._serialized_end=301
-  _globals['_ENDPOINT']._serialized_start=303
-  _globals['_ENDPOINT']._serialized_end=418
-  _globals['_REGISTRY']._serialized_start=421
-  _globals['_REGISTRY']._serialized_end=558
+  _globals['_REPORTREQUEST']._serialized_start=229
+  _globals['_REPORTREQUEST']._serialized_end=277
+  _globals['_REPORTRESPONSE']._serialized_start=279
+  _globals['_REPORTRESPONSE']._serialized_end=295
+  _globals['_SNAPSHOT']._serialized_start=297
+  _globals['_SNAPSHOT']._serialized_end=369
+  _globals['_ENDPOINT']._serialized_start=371
+  _globals['_ENDPOINT']._serialized_end=486
+  _globals['_REGISTRY']._serialized_start=489
+  _globals['_REGISTRY']._serialized_end=693
 # @@protoc_insertion_point(module_scope)

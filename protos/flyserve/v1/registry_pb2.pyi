@@ -102,6 +102,49 @@ class WatchResponse(_message.Message):
 Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
 
 @_typing.final
+class ReportRequest(_message.Message):
+    """Load of one router."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTER_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    router: _builtins.str
+    """Id of the router, different in every process."""
+    waiting: _builtins.int
+    """Sequences that wait in its queue."""
+    def __init__(
+        self,
+        *,
+        router: _builtins.str = ...,
+        waiting: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["router", b"router", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
+
+@_typing.final
+class ReportResponse(_message.Message):
+    """Response to a report."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportResponse: _TypeAlias = ReportResponse  # noqa: Y015
+
+@_typing.final
 class Snapshot(_message.Message):
     """All endpoints at one time."""
 

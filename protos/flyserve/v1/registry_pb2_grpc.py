@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RegistryStub:
-    """Lists the running service replicas.
+    """Lists the running service replicas, and receives the loads of routers.
     """
 
     def __init__(self, channel):
@@ -45,10 +45,15 @@ class RegistryStub:
                 request_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchRequest.SerializeToString,
                 response_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/flyserve.v1.Registry/Report',
+                request_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ReportRequest.SerializeToString,
+                response_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ReportResponse.FromString,
+                _registered_method=True)
 
 
 class RegistryServicer:
-    """Lists the running service replicas.
+    """Lists the running service replicas, and receives the loads of routers.
     """
 
     def List(self, request, context):
@@ -59,7 +64,14 @@ class RegistryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Streams the current snapshot, then every later one.
+        """Streams the current snapshot, then the latest one after every change; a slow watcher misses the snapshots in between.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Report(self, request, context):
+        """Receives the load of a router, which autoscaling adds to that of the replicas. A report is valid for a few seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,6 +90,11 @@ def add_RegistryServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchRequest.FromString,
                     response_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchResponse.SerializeToString,
             ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ReportRequest.FromString,
+                    response_serializer=protos_dot_flyserve_dot_v1_dot_registry__pb2.ReportResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'flyserve.v1.Registry', rpc_method_handlers)
@@ -87,7 +104,7 @@ def add_RegistryServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Registry:
-    """Lists the running service replicas.
+    """Lists the running service replicas, and receives the loads of routers.
     """
 
     @staticmethod
@@ -134,6 +151,33 @@ class Registry:
             '/flyserve.v1.Registry/Watch',
             protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchRequest.SerializeToString,
             protos_dot_flyserve_dot_v1_dot_registry__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flyserve.v1.Registry/Report',
+            protos_dot_flyserve_dot_v1_dot_registry__pb2.ReportRequest.SerializeToString,
+            protos_dot_flyserve_dot_v1_dot_registry__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,6 +28,7 @@ class VerifyRequest(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> _common_pb2.Open:
         """First message."""
@@ -40,18 +41,23 @@ class VerifyRequest(_message.Message):
     def close(self) -> _common_pb2.Close:
         """Last message."""
 
+    @_builtins.property
+    def extend(self) -> Global___Extend:
+        """One step without drafts, in which the target decodes several tokens; as for `step`, the next one follows after the response."""
+
     def __init__(
         self,
         *,
         open: _common_pb2.Open | None = ...,
         step: Global___VerifyStep | None = ...,
         close: _common_pb2.Close | None = ...,
+        extend: Global___Extend | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "kind", b"kind", "open", b"open", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "kind", b"kind", "open", b"open", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "kind", b"kind", "open", b"open", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "kind", b"kind", "open", b"open", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "step", "close"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["open", "step", "close", "extend"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -92,6 +98,36 @@ class VerifyStep(_message.Message):
 Global___VerifyStep: _TypeAlias = VerifyStep  # noqa: Y015
 
 @_typing.final
+class Extend(_message.Message):
+    """Update the sequence, then decode after its end: choose a token, append it, and repeat. Ends after `max_tokens` tokens, or with a
+    stop token. The response has one position per token. The sequence keeps all of them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPDATE_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    max_tokens: _builtins.int
+    """Most tokens to decode; at least 1."""
+    @_builtins.property
+    def update(self) -> _common_pb2.SequenceUpdate:
+        """State of the sequence from now on."""
+
+    def __init__(
+        self,
+        *,
+        update: _common_pb2.SequenceUpdate | None = ...,
+        max_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "update", b"update"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Extend: _TypeAlias = Extend  # noqa: Y015
+
+@_typing.final
 class VerifyResponse(_message.Message):
     """Response to one step."""
 
@@ -99,6 +135,8 @@ class VerifyResponse(_message.Message):
 
     VERIFICATION_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def verification(self) -> Global___Verification:
         """The step was applied."""
@@ -107,17 +145,27 @@ class VerifyResponse(_message.Message):
     def stale(self) -> _common_pb2.Stale:
         """Replay from keep = 0."""
 
+    @_builtins.property
+    def queued(self) -> _common_pb2.Queued:
+        """The sequence waits for a place or for memory; the response to the step follows later."""
+
+    @_builtins.property
+    def opened(self) -> _common_pb2.Opened:
+        """The sequence has its place."""
+
     def __init__(
         self,
         *,
         verification: Global___Verification | None = ...,
         stale: _common_pb2.Stale | None = ...,
+        queued: _common_pb2.Queued | None = ...,
+        opened: _common_pb2.Opened | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "stale", b"stale", "verification", b"verification"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "opened", b"opened", "queued", b"queued", "stale", b"stale", "verification", b"verification"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "stale", b"stale", "verification", b"verification"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "opened", b"opened", "queued", b"queued", "stale", b"stale", "verification", b"verification"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["verification", "stale"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["verification", "stale", "queued", "opened"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -125,7 +173,9 @@ Global___VerifyResponse: _TypeAlias = VerifyResponse  # noqa: Y015
 
 @_typing.final
 class Verification(_message.Message):
-    """Target's result at `num_drafts + 1` positions: after the token before the first draft token, then after each one."""
+    """Target's result at `num_drafts + 1` positions: after the token before the first draft token, then after each one. In the response to
+    an Extend, one per token that it decoded.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

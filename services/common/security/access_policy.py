@@ -2,24 +2,18 @@
 
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import grpc
-from grpc_health.v1 import health
 
 from fly.errors import Unauthenticated
-from services.common.handlers import Context, wrap_handler
+from services.common.handlers import Check, Context
 from services.common.security.config import SecurityConfig
 from services.common.security.identity import CONTROLLER, Identity
 
 logger = logging.getLogger(__name__)
-
-Check = Callable[[str, Context], None]
-"""Raises Unauthenticated if a call of this method must be rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +30,14 @@ class AccessPolicy:
     check: Check | None = None
     health_port: int | None = None
 
-    @property
-    def interceptors(self) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """Return the interceptors of the server."""
-        return () if self.check is None else (CheckInterceptor(self.check),)
-
     def log_exposure(self, address: str) -> None:
         """Log a warning if `address` can be reached from other machines without protection."""
         if self.credentials is not None or is_loopback(address.rpartition(":")[0]):
             return
+        exposure = f"API keys are sent to {address} in plaintext"
         if self.check is None:
-            logger.warning(
-                "%s accepts every caller that can reach it: see security.tls, and SECURITY.md", address
-            )
-        else:
-            logger.warning("API keys are sent to %s in plaintext: see security.tls, and SECURITY.md", address)
+            exposure = f"{address} accepts every caller that can reach it"
+        logger.warning("%s: see security.tls, and SECURITY.md", exposure)
 
 
 def service_access_policy(config: SecurityConfig, identity: Identity | None, *callers: str) -> AccessPolicy:
@@ -85,26 +72,3 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.startswith("unix")
-
-
-class CheckInterceptor(grpc.aio.ServerInterceptor):
-    """Runs a check before every call except health checks: probes and load balancers have no credentials."""
-
-    def __init__(self, check: Check) -> None:
-        self._check = check
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(f"/{health.SERVICE_NAME}/"):
-            return handler
-
-        @asynccontextmanager
-        async def checked(context: Context) -> AsyncIterator[None]:
-            self._check(handler_call_details.method, context)
-            yield
-
-        return wrap_handler(handler, checked)

@@ -22,22 +22,14 @@ def certificate_name(role: Role) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
-    """Credentials for calls to another process.
-
-    Attributes:
-        credentials: Credentials of this process, from its files as they are now.
-        name: Name that the other process's certificate must have.
-    """
+    """Current credentials for calls to another process, whose certificate must have `name`."""
 
     credentials: grpc.ChannelCredentials
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Material:
-    certificate: bytes
-    key: bytes
-    ca: bytes
+_Material = tuple[bytes, bytes, bytes]
+"""Authorities, key and certificate, in the order of gRPC's credentials."""
 
 
 class Identity:
@@ -65,9 +57,7 @@ class Identity:
 
     def peer_tls(self, name: str) -> PeerTls:
         """Return the credentials for calls to a process whose certificate has `name`."""
-        material = self._files.current()
-        credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
-        return PeerTls(credentials, name)
+        return PeerTls(grpc.ssl_channel_credentials(*self._files.current()), name)
 
     def server_credentials(self, client_certificates: bool) -> grpc.ServerCredentials:
         """Return the credentials of a gRPC server; every handshake uses the current files.
@@ -104,9 +94,8 @@ class Identity:
         return first
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        material = self._files.current()
-        pair = (material.key, material.certificate)
-        return grpc.ssl_server_certificate_configuration([pair], material.ca)
+        ca, key, certificate = self._files.current()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -121,15 +110,12 @@ class Identity:
 
     def _load(self) -> _Material:
         config = self._config
-        material = _Material(
-            read_file(config.certificate, "tls.certificate"),
-            read_file(config.key, "tls.key"),
-            read_file(config.ca, "tls.ca"),
-        )
+        certificate = read_file(config.certificate, "tls.certificate")
+        key, ca = read_file(config.key, "tls.key"), read_file(config.ca, "tls.ca")
         try:
             self._context().load_verify_locations(config.ca)
         except (ssl.SSLError, OSError) as error:
             reason = getattr(error, "reason", None) or "they are not PEM"
             files = f"{config.certificate}, {config.key} and {config.ca}"
             raise ConfigError(f"tls: {files} do not belong together: {reason}") from None
-        return material
+        return ca, key, certificate

@@ -7,17 +7,28 @@ from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from fly.messages import Close, Draft, DraftStep, Open, Role, Stale, Verification, VerifyStep
+from fly.messages import (
+    Close,
+    Draft,
+    DraftStep,
+    Extend,
+    Open,
+    Opened,
+    Role,
+    Stale,
+    Verification,
+    VerifyStep,
+)
 from fly.sequence import SequenceUpdate, StaleReason, StaleState
 from services.common.stream_server import SequenceSession, serve_stream
 from services.common.telemetry.buckets import SECONDS
 from services.common.telemetry.logs import name_request
 from services.common.telemetry.tracing import Span, Tracer, record_span, traceparent_in
 
-Step = TypeVar("Step", bound=VerifyStep | DraftStep)
+Step = TypeVar("Step", bound=VerifyStep | Extend | DraftStep)
 Answer = TypeVar("Answer", bound=Verification | Draft)
 
-VerifySteps = SequenceSession[VerifyStep, Verification]
+VerifySteps = SequenceSession[VerifyStep | Extend, Verification]
 DraftSteps = SequenceSession[DraftStep, Draft]
 
 
@@ -53,7 +64,7 @@ class StepMetrics(Generic[Answer]):
         self._seconds.observe(seconds)
 
 
-class StreamTelemetry(Generic[Answer]):
+class StreamTelemetry(Generic[Step, Answer]):
     """Telemetry of one servicer's streams."""
 
     def __init__(self, name: str, tracer: Tracer | None, metrics: StepMetrics[Answer]) -> None:
@@ -68,14 +79,14 @@ class StreamTelemetry(Generic[Answer]):
         context: Any,
         decode: Callable[[Any], Open | Step | Close],
         open_session: Callable[[Open], AbstractAsyncContextManager[SequenceSession[Step, Answer]]],
-        encode: Callable[[Answer | Stale], Any],
+        encode: Callable[[Answer | Stale | Opened], Any],
     ) -> None:
         """Answer the steps of a call's stream, as `serve_stream` does, in a span of its own.
 
         NOTE: a coroutine that writes, not a generator: its `finally` runs as soon as the call ends.
         """
 
-        async def send(answer: Answer | Stale) -> None:
+        async def send(answer: Answer | Stale | Opened) -> None:
             await context.write(encode(answer))
 
         @asynccontextmanager

@@ -28,11 +28,7 @@ _PORT_POLL_S = 0.2
 
 
 class MetricsServer:
-    """Serves a registry until it is closed.
-
-    Attributes:
-        address: host:port of the server.
-    """
+    """Serves a registry at `address` until it is closed."""
 
     def __init__(self, registry: CollectorRegistry, interface: str, port: int, num_ports: int = 1) -> None:
         """Bind the first free port of `num_ports` from `port` on, and serve; port 0 takes any free one.
@@ -40,8 +36,6 @@ class MetricsServer:
         Raises:
             ConfigError: All these ports are in use, or the interface cannot be bound.
         """
-        self._server: Any
-        self._thread: threading.Thread
         self._server, self._thread = _bind(registry, interface, range(port, port + num_ports))
         self.address = f"{interface}:{self._server.server_port}"
 
@@ -71,9 +65,12 @@ class Telemetry:
         metrics_address: host:port of the metrics; "" before `start`, and without a port.
     """
 
-    def __init__(self, config: TelemetryConfig, role: str) -> None:
-        """Open nothing yet, except the exporter of spans if a collector is configured."""
-        self._config = config
+    def __init__(self, config: TelemetryConfig | None = None, role: str = "") -> None:
+        """Open nothing yet, except the exporter of spans if a collector is configured.
+
+        Without a configuration it serves no metrics and sends no spans.
+        """
+        self._config = config = config or TelemetryConfig()
         self._server: MetricsServer | None = None
         self._waiting: asyncio.Task[None] | None = None
         self.registry, self._num_tasks = process_metrics(role, config.replica)
@@ -124,11 +121,6 @@ class Telemetry:
             await asyncio.sleep(_PORT_POLL_S)
             with contextlib.suppress(ConfigError):
                 self._serve(interface)
-
-
-def silent_telemetry() -> Telemetry:
-    """Return telemetry that serves no metrics and sends no spans."""
-    return Telemetry(TelemetryConfig(), "")
 
 
 def process_metrics(role: str, replica: str) -> tuple[CollectorRegistry, Gauge]:

@@ -65,13 +65,12 @@ class FusedForward:
         None is the type of the weights.
         """
         config = model.config
-        shape = AttentionShape(
+        self._shape = AttentionShape(
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             dim=model.model.layers[0].self_attn.head_dim,
         )
         self.kv_cache = kv_cache
-        self._shape = shape
         self._embedding = model.model.embed_tokens.weight
         self._rows_dtype = rows_dtype or self._embedding.dtype
         self._norm = RmsNorm(model.model.norm.weight.to(self._rows_dtype), config.rms_norm_eps)

@@ -1,6 +1,7 @@
 """Linear layers: plain, packed by oneDNN, packed by FBGEMM; each takes rows of shape (rows, in)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,11 @@ MakeLinear = Callable[[Tensor], Linear]
 """Makes a linear from a weight, (out, in)."""
 
 
+@dataclass(slots=True)
 class PlainLinear:
     """`F.linear` without a module around it."""
 
-    __slots__ = ("weight",)
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
+    weight: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight)
@@ -64,40 +63,34 @@ class HalfLinear:
         return result
 
 
+@dataclass(slots=True)
 class CastLinear:
     """A linear that converts rows to its own type, and the result back."""
 
-    __slots__ = ("_dtype", "_linear")
-
-    def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
-        self._linear = linear
-        self._dtype = dtype
+    linear: Linear
+    dtype: torch.dtype
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self._linear(rows.to(self._dtype)).to(rows.dtype)
+        return self.linear(rows.to(self.dtype)).to(rows.dtype)
 
 
+@dataclass(slots=True)
 class RowCountLinear:
     """Two linears of the same weight: one for a single row, one for more rows."""
 
-    __slots__ = ("_many", "_one")
-
-    def __init__(self, one: Linear, many: Linear) -> None:
-        self._one = one
-        self._many = many
+    one: Linear
+    many: Linear
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self._one(rows) if rows.shape[0] == 1 else self._many(rows)
+        return self.one(rows) if rows.shape[0] == 1 else self.many(rows)
 
 
+@dataclass(slots=True)
 class BiasedLinear:
     """A linear plus a bias."""
 
-    __slots__ = ("_bias", "_linear")
-
-    def __init__(self, linear: Linear, bias: Tensor) -> None:
-        self._linear = linear
-        self._bias = bias
+    linear: Linear
+    bias: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self._linear(rows).add_(self._bias)
+        return self.linear(rows).add_(self.bias)

@@ -185,15 +185,11 @@ def _seconds(
     num_copies = min(num_layers, 1 + _WORKING_SET_BYTES // weight.nbytes)
     linears = [kind(weight.clone(), rows_dtype) for _ in range(num_copies)]
     repetitions = max(2, min(20, (1 << 22) // (weight.numel() * num_copies)))
-    return _minimum_s(linears, weight, rows_dtype, 1, repetitions), _minimum_s(
-        linears, weight, rows_dtype, MANY_ROWS, repetitions
-    )
+    rows = torch.ones(MANY_ROWS, weight.shape[1], dtype=rows_dtype)
+    return _minimum_s(linears, rows[:1], repetitions), _minimum_s(linears, rows, repetitions)
 
 
-def _minimum_s(
-    linears: Sequence[Linear], weight: Tensor, rows_dtype: torch.dtype, num_rows: int, repetitions: int
-) -> float:
-    rows = torch.ones(num_rows, weight.shape[1], dtype=rows_dtype)
+def _minimum_s(linears: Sequence[Linear], rows: Tensor, repetitions: int) -> float:
     best = float("inf")
     for _ in range(repetitions):
         start = time.perf_counter()

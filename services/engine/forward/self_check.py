@@ -50,19 +50,15 @@ class Comparison(NamedTuple):
 
     Attributes:
         difference: Difference of logits, relative to the largest logit.
+        is_close: Rounding explains the difference.
         has_same_choices: The most likely token is equal wherever it is clearly the most likely.
-        tolerance: Largest difference that rounding explains.
         windows: Attention windows that the layers requested, in positions; None is all positions.
     """
 
     difference: float
+    is_close: bool
     has_same_choices: bool
-    tolerance: float
     windows: frozenset[int | None]
-
-    @property
-    def is_close(self) -> bool:
-        return self.difference <= self.tolerance
 
 
 class Reference:
@@ -152,8 +148,8 @@ def _compare(
     is_same = computed.argmax(-1) == expected.argmax(-1)
     return Comparison(
         difference=difference,
+        is_close=difference <= TOLERANCE[dtype],
         has_same_choices=bool((is_same | ~is_clear).all()),
-        tolerance=TOLERANCE[dtype],
         windows=windows,
     )
 

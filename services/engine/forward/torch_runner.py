@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder
-from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, Scores
+from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
@@ -38,12 +39,7 @@ class TorchRunner(DelegatedMemoryStats):
     """
 
     def __init__(
-        self,
-        info: ModelInfo,
-        forward: Forward,
-        device: torch.device,
-        description: str,
-        weight_bytes: int,
+        self, info: ModelInfo, forward: Forward, device: torch.device, description: str, weight_bytes: int
     ) -> None:
         self.info = info
         self.description = description
@@ -66,9 +62,11 @@ class TorchRunner(DelegatedMemoryStats):
         return self._kv_cache.copy_prefix(source, slot, num_tokens)
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:
+        self._head.forget(slot)
         self._kv_cache.retire(slot, num_tokens)
 
     def free(self, slot: KvSlot) -> None:
+        self._head.forget(slot)
         self._kv_cache.free(slot)
 
     def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
@@ -77,19 +75,28 @@ class TorchRunner(DelegatedMemoryStats):
     @torch.inference_mode()
     def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
         """Compute the first half of a forward: logits of all output rows, (outputs, embedding rows)."""
-        return self._forward(ForwardBatch(batch, self._device))
+        with _lost_with_device():
+            return self._forward(ForwardBatch(batch, self._device))
 
     @torch.inference_mode()
     def score(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
         """Compute the second half of a forward: the head's scores of these logits."""
-        return self._head(logits, batch)
+        with _lost_with_device():
+            return self._head(logits, batch)
 
     def measure_bandwidth(self) -> Bandwidth:
         """Measure memory bandwidth, used and possible; takes a fraction of a second."""
         limit = measure_limit(DTYPES[self.info.dtype], self._device)
-        return Bandwidth(
-            weight_bytes=self.weight_bytes, forward_s=measure_forward_s(self), limit_bytes_per_s=limit
-        )
+        return Bandwidth(self.weight_bytes, measure_forward_s(self), limit_bytes_per_s=limit)
+
+
+@contextmanager
+def _lost_with_device() -> Iterator[None]:
+    """Raise `RunnerLost` for an error of the device: all later operations on it would fail as well."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise RunnerLost(f"the device failed: {error}") from error
 
 
 def load_runner(
@@ -128,14 +135,9 @@ def load_runner(
         shards=shards,
         kv_capacity=kv_cache.kv_capacity,
         version=VERSION,
+        max_sequences=config.max_sequences,
     )
-    return TorchRunner(
-        info=info,
-        forward=forward,
-        device=torch.device(device),
-        description=description,
-        weight_bytes=read_bytes,
-    )
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:

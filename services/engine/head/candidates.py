@@ -1,139 +1,85 @@
-"""Candidate tokens of each row of logits, and sampling from them: many rows in one exponential race."""
+"""Candidate tokens of several rows: the interface, and the candidates of a simulated model, which are few."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fly.noise import BLOCK, Floats, Ints, Words, race, race_among
+from fly.limits import MOST_PROPOSED
+from fly.noise import Floats, Ints, Words, race_among
+from fly.request import SamplingParams
 from fly.types import SparseDistribution
-from services.engine.head.filters import Logits, log_probabilities
-
-
-class RaceEntry(NamedTuple):
-    """One token to draw.
-
-    Attributes:
-        row: Row of its logits.
-        key: Key of its noise.
-        temperature: Temperature of the softmax.
-        floor: Logits below this are excluded.
-        total: Subtracted from `logit / temperature`; needed only together with `subtract`.
-        subtract: Distribution q to draw from (p - q)+ instead of p; None draws from p.
-    """
-
-    row: int
-    key: np.uint64
-    temperature: float
-    floor: float
-    total: float = 0.0
-    subtract: SparseDistribution | None = None
+from services.engine.head.filters import Logits, log_total, lowest_kept
 
 
 class Candidates(Protocol):
-    """Logits by row and token."""
+    """The tokens that each row may draw, after the filters, with their probabilities p."""
 
-    def logits(self, row: int) -> Logits:
-        """Return the logits of all tokens that the row may draw; must not be changed."""
+    def probabilities(self, tokens: Ints) -> Floats:
+        """Return p of one token per row, (rows,)."""
 
-    def logit(self, row: int, token: int) -> float:
-        """Return the logit of one token; -inf if the row may not draw it."""
+    def excludes(self, tokens: Ints) -> NDArray[np.bool_]:
+        """Check for one token per row whether processors or filters exclude it; called after `draw`."""
 
-    def top(self, row: int, count: int) -> tuple[Ints, Floats]:
-        """Return ids and logits of the most likely tokens, in no order."""
+    def leading(self, rows: Ints) -> tuple[Ints, Floats]:
+        """Return the `MOST_PROPOSED` most likely tokens of some rows, in no order.
 
-    def draw(self, entries: Sequence[RaceEntry]) -> list[int]:
-        """Return a token id per entry; -1 where no token has a probability above 0."""
+        Ids and logits are (rows, tokens); the logit of a token that must not be drawn is -inf.
+        """
+
+    def draw(self, rows: Ints, keys: Words, subtract: Sequence[SparseDistribution | None]) -> Ints:
+        """Return a token id for each of some rows; -1 where no token has a probability above 0.
+
+        Where a distribution q is given, the token is drawn from (p - q)+ instead of p.
+        """
 
 
 class FewCandidates:
     """A few tokens per row, with their ids."""
 
-    def __init__(self, ids: Ints, logits: Logits) -> None:
-        """Take ids and logits, both (rows, tokens)."""
+    def __init__(self, ids: Ints, logits: Logits, sampling: Sequence[SamplingParams]) -> None:
+        """Take ids and logits, both (rows, tokens), and the parameters of each row."""
         self._ids = ids
-        self._logits = logits
+        floors = [lowest_kept(row, each) for row, each in zip(logits, sampling, strict=True)]
+        temperatures = np.array([[each.temperature] for each in sampling])
+        totals = [
+            log_total(row, floor, each.temperature)
+            for row, floor, each in zip(logits, floors, sampling, strict=True)
+        ]
+        is_kept = logits >= np.array(floors)[:, None]
+        self._logits = np.where(is_kept, logits.astype(np.float64), -np.inf)
+        self._log_p = self._logits / temperatures - np.array(totals)[:, None]
 
-    def logits(self, row: int) -> Logits:
-        logits: Logits = self._logits[row]
-        return logits
+    def probabilities(self, tokens: Ints) -> Floats:
+        p: Floats = np.exp(self._of(tokens))
+        return p
 
-    def logit(self, row: int, token: int) -> float:
-        found = self._logits[row][self._ids[row] == token]
-        return float(found[0]) if found.size else -np.inf
+    def excludes(self, tokens: Ints) -> NDArray[np.bool_]:
+        is_excluded: NDArray[np.bool_] = self._of(tokens) == -np.inf
+        return is_excluded
 
-    def top(self, row: int, count: int) -> tuple[Ints, Floats]:
-        leading = np.argsort(-self._logits[row], kind="stable")[:count]
-        return self._ids[row][leading], self._logits[row][leading].astype(np.float64)
+    def leading(self, rows: Ints) -> tuple[Ints, Floats]:
+        order = np.argsort(-self._logits[rows], axis=1, kind="stable")[:, :MOST_PROPOSED]
+        logits: Floats = np.take_along_axis(self._logits[rows], order, axis=1)
+        return np.take_along_axis(self._ids[rows], order, axis=1), logits
 
-    def draw(self, entries: Sequence[RaceEntry]) -> list[int]:
-        rows, keys, *columns = _columns(entries)
-        ids = self._ids[rows]
-        log_probs = log_probabilities(self._logits[rows], *columns)
-        for index, entry in enumerate(entries):
-            log_probs[index] = _residual(log_probs[index], ids[index], entry.subtract)
-        drawn = race_among(ids, log_probs, keys)
-        tokens: list[int] = np.where(log_probs.max(axis=1) > -np.inf, drawn, -1).tolist()
-        return tokens
+    def draw(self, rows: Ints, keys: Words, subtract: Sequence[SparseDistribution | None]) -> Ints:
+        ids, log_p = self._ids[rows], self._log_p[rows]
+        for index, q in enumerate(subtract):
+            if q is not None:
+                log_p[index] = _residual(log_p[index], ids[index], q)
+        drawn: Ints = np.where(log_p.max(axis=1) > -np.inf, race_among(ids, log_p, keys), -1)
+        return drawn
 
-
-class DenseCandidates:
-    """The whole vocabulary; a race reads only the blocks of logits that it needs."""
-
-    def __init__(self, logits: Logits, rows: Ints, maxima: Logits) -> None:
-        """Make one row of candidates for each of the indices `rows` of the logits, (any, vocabulary).
-
-        `maxima`, (rows, blocks), are the largest logit of each `BLOCK` of their tokens.
-        """
-        self._logits = logits
-        self._rows = rows
-        self._maxima = maxima
-
-    def logits(self, row: int) -> Logits:
-        logits: Logits = self._logits[self._rows[row]]
-        return logits
-
-    def logit(self, row: int, token: int) -> float:
-        return float(self._logits[self._rows[row], token])
-
-    def top(self, row: int, count: int) -> tuple[Ints, Floats]:
-        logits = self.logits(row)
-        count = min(count, len(logits))
-        leading = np.argpartition(logits, -count)[-count:]
-        return leading, logits[leading].astype(np.float64)
-
-    def draw(self, entries: Sequence[RaceEntry]) -> list[int]:
-        rows, keys, *columns = _columns(entries)
-        last = self._logits.shape[1] - 1
-
-        def read(indices: Ints, blocks: Ints) -> Floats:
-            ids = blocks[:, None] * BLOCK + np.arange(BLOCK)
-            logits = self._logits[self._rows[rows[indices]][:, None], np.minimum(ids, last)]
-            log_probs = log_probabilities(logits, *(column[indices] for column in columns))
-            log_probs[ids > last] = -np.inf
-            for row, index in enumerate(indices):
-                log_probs[row] = _residual(log_probs[row], ids[row], entries[index].subtract)
-            return log_probs
-
-        tokens: list[int] = race(log_probabilities(self._maxima[rows], *columns), read, keys).tolist()
-        return tokens
+    def _of(self, tokens: Ints) -> Floats:
+        """Return log p of one token per row."""
+        log_p: Floats = np.where(self._ids == tokens[:, None], self._log_p, -np.inf).max(axis=1)
+        return log_p
 
 
-def _columns(entries: Sequence[RaceEntry]) -> tuple[Ints, Words, Floats, Floats, Floats]:
-    """Return rows and keys of the entries, (entries,); floors, temperatures and totals, (entries, 1)."""
-    return (
-        np.array([entry.row for entry in entries]),
-        np.array([entry.key for entry in entries], dtype=np.uint64),
-        np.array([[entry.floor] for entry in entries]),
-        np.array([[entry.temperature] for entry in entries]),
-        np.array([[entry.total] for entry in entries]),
-    )
-
-
-def _residual(log_probs: Floats, ids: Ints, subtract: SparseDistribution | None) -> Floats:
-    """Return the logarithm of (p - q)+ for a few tokens; of p if there is no q."""
-    if subtract is None:
-        return log_probs
-    q = (ids[:, None] == np.array(subtract.ids)) @ np.array(subtract.probabilities)
+def _residual(log_p: Floats, ids: Ints, subtracted: SparseDistribution) -> Floats:
+    """Return the logarithm of (p - q)+ for a few tokens."""
+    q = (ids[:, None] == np.array(subtracted.ids)) @ np.array(subtracted.probabilities)
     with np.errstate(divide="ignore"):
-        return np.where(q > 0, np.log(np.maximum(np.exp(log_probs) - q, 0.0)), log_probs)
+        return np.where(q > 0, np.log(np.maximum(np.exp(log_p) - q, 0.0)), log_p)

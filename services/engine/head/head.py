@@ -1,124 +1,237 @@
 """The head: from logits to choices, entropies and log-probabilities."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, islice
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fly.noise import BLOCK
-from fly.types import EntropyEstimator, PositionLogprobs
-from services.engine.base import ForwardInput, Scores
-from services.engine.head.candidates import DenseCandidates
-from services.engine.head.logits_processors import excluded_drafts, needs_processing, process
-from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
+from fly.types import Coupling, EntropyEstimator, PositionLogprobs
+from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.head.leading import argmax, leading_logits
+from services.engine.head.logit_candidates import LogitCandidates
+from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
+from services.engine.head.sampler import Sampler, sample_requests, sampled_scores
 
 TOP_K = 3
 
+_CHUNK_LOGITS = {"cpu": 2**20}
+"""Logits of a chunk of rows, by the type of the device. The 12 MB of a chunk fit into the cache of a CPU."""
+_LARGE_CHUNK_LOGITS = 2**25
+"""Logits of a chunk on other devices: enough to fill a GPU, in 0.4 GB however many rows a forward has."""
+
+
+class Part(NamedTuple):
+    """Consecutive output rows of one input.
+
+    Attributes:
+        number: Index of the input in the batch.
+        item: The input.
+        row: Row of the first among all output rows of the batch.
+        first: Index of the first among the input's outputs.
+        num_rows: Number of rows.
+    """
+
+    number: int
+    item: ForwardInput
+    row: int
+    first: int
+    num_rows: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.num_rows
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        """The token that follows each row; -1 for none."""
+        return self.item.drafts[self.first : self.end] if self.item.drafts else (-1,) * self.num_rows
+
 
 class Head:
-    """Scores all output rows of a batch at once: logits processors, then greedy choice or sampling."""
+    """Scores all output rows of a batch: logits processors, then greedy choice or sampling.
+
+    The rows are computed in chunks, in memory that is kept, so that a head never needs more of it than for
+    one chunk, and that of the token counts of sequences with penalties.
+    """
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
+        self._num_blocks = -(-vocab_size // BLOCK)
+        self._processors = LogitsProcessors(vocab_size)
+        self._memory = torch.empty(0)
 
     def __call__(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
         """Return the scores of each input from the logits of all output rows, (rows, embedding rows).
 
         The rows are in the order of the inputs, and padded beyond the vocabulary.
         """
-        raw = logits[:, : self._vocab_size].float()
-        spans = _spans(batch)
-        processed = _process(raw, batch, spans)
-        drawn = sample(processed, batch, spans)
-        is_greedy = any(item.num_outputs and index not in drawn for index, item in enumerate(batch))
-        greedy = choose_greedy(processed).tolist() if is_greedy else []
-        entropies = self._entropies(raw, batch)
-        scores = []
-        for index, (item, span) in enumerate(zip(batch, spans, strict=True)):
-            if index in drawn:
-                score = sampled_scores(drawn[index], entropies[span])
-            else:
-                excluded = _excluded(processed[span], item)
-                score = Scores(tuple(greedy[span]), tuple(entropies[span]), excluded)
-            scores.append(_with_logprobs(score, raw[span], item))
-        return scores
+        self._processors.count(batch, logits.device)
+        scores: list[list[Scores]] = [[] for _ in batch]
+        num_logits = _CHUNK_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS)
+        for chunk in _chunks(batch, max(1, num_logits // (self._num_blocks * BLOCK))):
+            for part, score in zip(chunk, self._score(logits, chunk), strict=True):
+                scores[part.number].append(score)
+        return [_joined(parts) for parts in scores]
 
-    def _entropies(self, raw: Tensor, batch: Sequence[ForwardInput]) -> list[float]:
-        """Return the entropy of each row by its sequence's estimator; 0 if all rows are proposing."""
-        estimators = {item.entropy for item in batch if item.num_outputs and not item.is_proposing}
-        if not estimators:
-            return [0.0] * len(raw)
-        if len(estimators) == 1:
-            return _as_floats(_ESTIMATE[estimators.pop()](raw))
-        is_full = [
-            item.entropy is EntropyEstimator.NORMALIZED for item in batch for _ in range(item.num_outputs)
+    def forget(self, slot: KvSlot) -> None:
+        """Free what is kept for a sequence, which has been closed."""
+        self._processors.forget(slot)
+
+    def _score(self, logits: Tensor, chunk: Sequence[Part]) -> list[Scores]:
+        """Return the scores of each part of a chunk, whose inputs all sample or all do not."""
+        spans = _spans(chunk)
+        index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
+        rows, scratch = self._load(logits, index)
+        blocks = rows.view(len(index), self._num_blocks, BLOCK)
+        maxima = blocks.amax(-1)
+        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, scratch[0], chunk)
+        errors = self._process(rows, blocks, maxima, scratch[0], chunk, spans)
+        if chunk[0].item.sampling.temperature > 0:
+            scores = self._sampled(blocks, maxima, scratch, chunk, facts)
+        else:
+            scores = self._greedy(rows, blocks, maxima, chunk, facts)
+        results = []
+        for part, span, score, error in zip(chunk, spans, scores, errors, strict=True):
+            if error:
+                score = Scores((), (), (), error=error)
+            elif part.item.num_logprobs is not None:
+                drafts = part.drafts
+                raw = logits[part.row : part.row + part.num_rows]
+                score = replace(
+                    score, logprobs=facts.logprobs(raw, span, score.choices, drafts, part.item.num_logprobs)
+                )
+            results.append(score)
+        return results
+
+    def _load(self, logits: Tensor, index: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Copy rows to float32, padded to whole blocks by -inf; return them and memory for two copies."""
+        num_rows, width = len(index), self._num_blocks * BLOCK
+        if self._memory.device != logits.device or self._memory.shape[1:2] < (num_rows,):
+            self._memory = torch.empty(3, num_rows, width, device=logits.device)
+        rows = self._memory[0, :num_rows]
+        is_consecutive = index[-1] - index[0] == num_rows - 1
+        source = logits[index[0] : index[-1] + 1] if is_consecutive else logits[list(index)]
+        rows[:, : self._vocab_size].copy_(source[:, : self._vocab_size])
+        if width > self._vocab_size:
+            rows[:, self._vocab_size :] = -torch.inf
+        return rows, self._memory[1:, :num_rows]
+
+    def _process(
+        self,
+        rows: Tensor,
+        blocks: Tensor,
+        maxima: Tensor,
+        scratch: Tensor,
+        chunk: Sequence[Part],
+        spans: Sequence[slice],
+    ) -> list[str]:
+        """Apply the logits processors; return the error of each part, "" where every row has a choice.
+
+        The logits of such a part are set to 0, so that they do not disturb the others.
+        """
+        errors = _non_finite(maxima, chunk, spans, "the model's logits are NaN, infinite, or all -inf")
+        changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
+        for i in changed:
+            logits, spare = (memory[spans[i], : self._vocab_size] for memory in (rows, scratch))
+            self._processors.process(logits, chunk[i].item, chunk[i].first, spare)
+            maxima[spans[i]] = blocks[spans[i]].amax(-1)
+        if changed:
+            excluded = _non_finite(
+                maxima, chunk, spans, "logit_bias, penalties or min_tokens exclude every token"
+            )
+            errors = [error or other for error, other in zip(errors, excluded, strict=True)]
+        for i, error in enumerate(errors):
+            if error:
+                rows[spans[i]], maxima[spans[i]] = 0.0, 0.0
+        return errors
+
+    def _greedy(
+        self, rows: Tensor, blocks: Tensor, maxima: Tensor, chunk: Sequence[Part], facts: "RawFacts"
+    ) -> Iterator[Scores]:
+        choices = argmax(blocks, maxima).tolist()
+        for part, span in zip(chunk, _spans(chunk), strict=True):
+            excluded: tuple[bool, ...] = (False,) * part.num_rows
+            if part.item.drafts and needs_processing(part.item):
+                excluded = excluded_drafts(rows[span], part.drafts)
+            yield Scores(tuple(choices[span]), tuple(facts.entropies[span]), excluded)
+
+    def _sampled(
+        self, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part], facts: "RawFacts"
+    ) -> Iterator[Scores]:
+        requests = [
+            request for part in chunk for request in islice(sample_requests(part.item), part.first, part.end)
         ]
-        mask = torch.tensor(is_full, device=raw.device)
-        return _as_floats(torch.where(mask, normalized_entropy(raw), top_k_entropy(raw)))
-
-
-def _spans(batch: Sequence[ForwardInput]) -> list[slice]:
-    """Return the output rows of each input."""
-    ends = list(accumulate(item.num_outputs for item in batch))
-    return [slice(end - item.num_outputs, end) for item, end in zip(batch, ends, strict=True)]
-
-
-def _process(raw: Tensor, batch: Sequence[ForwardInput], spans: Sequence[slice]) -> Tensor:
-    """Return the processed logits; the raw ones if no input has processors."""
-    changed = [index for index, item in enumerate(batch) if item.num_outputs and needs_processing(item)]
-    processed = raw.clone() if changed else raw
-    for index in changed:
-        process(processed[spans[index]], batch[index])
-    return processed
-
-
-def _excluded(processed: Tensor, item: ForwardInput) -> tuple[bool, ...]:
-    """Return which drafts of a greedy input the logits processors exclude."""
-    if item.num_outputs and item.drafts and needs_processing(item):
-        return excluded_drafts(processed, item.drafts)
-    return (False,) * item.num_outputs
-
-
-def _with_logprobs(scores: Scores, raw: Tensor, item: ForwardInput) -> Scores:
-    if item.num_logprobs is None or not item.num_outputs:
-        return scores
-    drafts = item.drafts or (-1,) * item.num_outputs
-    return replace(scores, logprobs=_logprobs(raw, scores.choices, drafts, item.num_logprobs))
-
-
-def _logprobs(
-    logits: Tensor, choices: Sequence[int], drafts: Sequence[int], count: int
-) -> tuple[PositionLogprobs, ...]:
-    """Return log-probabilities of each row's draft, choice and `count` most likely tokens.
-
-    The logits are raw, (rows, vocabulary); a draft of -1 stands for none.
-    """
-    total = logits.logsumexp(-1)
-    wanted = torch.tensor([choices, [max(0, draft) for draft in drafts]], device=logits.device).T
-    chosen = (logits.gather(1, wanted) - total[:, None]).tolist()
-    values, ids = logits.topk(min(count, logits.shape[1]), dim=-1)
-    tops = zip(ids.tolist(), (values - total[:, None]).tolist(), strict=True)
-    return tuple(
-        PositionLogprobs(
-            draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True))
+        candidates = LogitCandidates(
+            blocks,
+            maxima,
+            self._vocab_size,
+            [request.sampling for request in requests],
+            scratch,
+            needs_leading=any(request.is_rejection for request in requests),
+            needs_totals=any(request.is_rejection and not request.is_proposing for request in requests),
         )
-        for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
-    )
+        drawn = Sampler(candidates, requests).draw()
+        for span in _spans(chunk):
+            yield sampled_scores(drawn[span], facts.entropies[span])
 
 
-def choose_greedy(logits: Tensor) -> Tensor:
-    """Return the most likely token of each row; not by `topk`, which breaks ties differently."""
-    return logits.argmax(-1)
+class RawFacts:
+    """Entropies and log-probabilities of a chunk's rows, from the logits that the model computed.
+
+    Attributes:
+        entropies: Entropy of each row by its sequence's estimator; 0 of a sequence that is proposing.
+    """
+
+    def __init__(
+        self, logits: Tensor, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part]
+    ) -> None:
+        estimators = {part.item.entropy for part in chunk if not part.item.is_proposing}
+        counts = [part.item.num_logprobs for part in chunk if part.item.num_logprobs is not None]
+        self.entropies = [0.0] * len(logits)
+        if counts or EntropyEstimator.TOP_K in estimators:
+            count = min(max(TOP_K, *counts, 0), logits.shape[1])
+            self._values, self._ids = leading_logits(blocks, maxima, count)
+            p = torch.softmax(blocks.flatten(1), -1, out=scratch)
+            self._totals = self._values[:, :1] - p.gather(1, self._ids[:, :1]).log()
+        if EntropyEstimator.TOP_K in estimators:
+            self.entropies = top_k_entropy(self._values, self._totals).tolist()
+        for part, span in zip(chunk, _spans(chunk), strict=True):
+            if part.item.is_proposing:
+                self.entropies[span] = [0.0] * part.num_rows
+            elif part.item.entropy is EntropyEstimator.NORMALIZED:
+                self.entropies[span] = normalized_entropy(logits[span]).tolist()
+
+    def logprobs(
+        self, logits: Tensor, span: slice, choices: Sequence[int], drafts: Sequence[int], count: int
+    ) -> tuple[PositionLogprobs, ...]:
+        """Return log-probabilities of each row's draft, choice and `count` most likely tokens.
+
+        The logits are raw, (rows, vocabulary); a draft of -1 stands for none.
+        """
+        totals = self._totals[span]
+        wanted = torch.tensor([choices, [max(0, draft) for draft in drafts]], device=logits.device).T
+        chosen = (logits.gather(1, wanted).float() - totals).tolist()
+        values = (self._values[span, :count] - totals).tolist()
+        tops = zip(self._ids[span, :count].tolist(), values, strict=True)
+        return tuple(
+            PositionLogprobs(
+                draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True))
+            )
+            for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
+        )
 
 
-def top_k_entropy(logits: Tensor) -> Tensor:
-    """Return `-sum p ln p` over the three largest probabilities of the full softmax, in nats, per row."""
-    top = logits.topk(min(TOP_K, logits.shape[-1]), dim=-1, sorted=False).values
-    log_p = top - logits.logsumexp(-1, keepdim=True)
+def top_k_entropy(logits: Tensor, totals: Tensor) -> Tensor:
+    """Return `-sum p ln p` over the three largest probabilities of the full softmax, in nats, per row.
+
+    `logits` are the largest of each row in descending order, `totals`, (rows, 1), the logsumexp of all.
+    """
+    log_p = logits[:, :TOP_K] - totals
     entropy: Tensor = -(log_p.exp() * log_p).sum(-1)
     return entropy
 
@@ -130,45 +243,55 @@ def normalized_entropy(logits: Tensor) -> Tensor:
     return entropy / math.log(logits.shape[-1])
 
 
-_ESTIMATE: dict[EntropyEstimator, Callable[[Tensor], Tensor]] = {
-    EntropyEstimator.TOP_K: top_k_entropy,
-    EntropyEstimator.NORMALIZED: normalized_entropy,
-}
+def _chunks(batch: Sequence[ForwardInput], most_rows: int) -> Iterator[list[Part]]:
+    """Divide the output rows into chunks that are all greedy or all sampled under one coupling."""
+    starts = accumulate((item.num_outputs for item in batch), initial=0)
+    kinds: dict[Coupling | None, list[Part]] = {}
+    for index, (item, row) in enumerate(zip(batch, starts, strict=False)):
+        kind = item.sampling.coupling if item.sampling.temperature > 0 else None
+        if item.num_outputs:
+            kinds.setdefault(kind, []).append(Part(index, item, row, 0, item.num_outputs))
+    for parts in kinds.values():
+        yield from _cut(parts, most_rows)
 
 
-def _as_floats(values: Tensor) -> list[float]:
-    floats: list[float] = values.tolist()
-    return floats
+def _cut(parts: Sequence[Part], most_rows: int) -> Iterator[list[Part]]:
+    """Cut parts into chunks of at most `most_rows` rows."""
+    chunk, room = list[Part](), most_rows
+    for part in parts:
+        done = 0
+        while done < part.num_rows:
+            num_rows = min(room, part.num_rows - done)
+            chunk.append(part._replace(row=part.row + done, first=done, num_rows=num_rows))
+            done, room = done + num_rows, room - num_rows
+            if room == 0:
+                yield chunk
+                chunk, room = [], most_rows
+    if chunk:
+        yield chunk
 
 
-def sample(
-    logits: Tensor, batch: Sequence[ForwardInput], spans: Sequence[slice]
-) -> dict[int, list[DrawnToken]]:
-    """Draw the tokens of every input with a temperature above 0; return them by the input's index.
-
-    `logits` are those of all output rows, processed, float32; `spans` are the rows of each input.
-    """
-    sampling = [
-        index for index, item in enumerate(batch) if item.num_outputs and item.sampling.temperature > 0
-    ]
-    if not sampling:
-        return {}
-    rows = np.concatenate([np.arange(spans[index].start, spans[index].stop) for index in sampling])
-    maxima = torch.cat([block_maxima(logits[spans[index]]) for index in sampling])
-    candidates = DenseCandidates(logits.cpu().numpy(), rows, maxima.cpu().numpy())
-    drawn = iter(
-        Sampler(
-            candidates, [request for index in sampling for request in sample_requests(batch[index])]
-        ).draw()
-    )
-    return {index: [next(drawn) for _ in range(batch[index].num_outputs)] for index in sampling}
+def _spans(chunk: Sequence[Part]) -> list[slice]:
+    """Return the rows of each part among those of its chunk."""
+    ends = list(accumulate(part.num_rows for part in chunk))
+    return [slice(end - part.num_rows, end) for part, end in zip(chunk, ends, strict=True)]
 
 
-def block_maxima(logits: Tensor) -> Tensor:
-    """Return the largest of each `BLOCK` logits of (rows, vocabulary), (rows, blocks)."""
-    num_rows, vocabulary = logits.shape
-    num_whole = vocabulary // BLOCK
-    whole = logits[:, : num_whole * BLOCK].reshape(num_rows, num_whole, BLOCK).amax(-1)
-    if vocabulary % BLOCK == 0:
-        return whole
-    return torch.cat([whole, logits[:, num_whole * BLOCK :].amax(-1, keepdim=True)], dim=1)
+def _non_finite(maxima: Tensor, chunk: Sequence[Part], spans: Sequence[slice], reason: str) -> list[str]:
+    """Return an error for each part with a row whose largest logit is not finite; NaN is larger than all."""
+    is_finite = maxima.amax(-1).isfinite().tolist()
+    if all(is_finite):
+        return [""] * len(chunk)
+    errors = []
+    for part, span in zip(chunk, spans, strict=True):
+        bad = is_finite[span].index(False) if False in is_finite[span] else None
+        position = part.item.first_position + part.first + (bad or 0)
+        errors.append("" if bad is None else f"no token can be chosen at position {position}: {reason}")
+    return errors
+
+
+def _joined(parts: Sequence[Scores]) -> Scores:
+    if not parts:
+        return Scores((), (), ())
+    failed = next((part for part in parts if part.error), None)
+    return failed or (parts[0] if len(parts) == 1 else Scores.joined(parts))

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fly.request import SamplingParams
-from services.engine.base import ForwardInput
+from services.engine.base import ForwardInput, KvSlot
+from services.engine.head.token_counts import TokenCounts, subtracted_penalties
 
 
 def needs_processing(item: ForwardInput) -> bool:
@@ -19,21 +21,50 @@ def needs_processing(item: ForwardInput) -> bool:
     )
 
 
-def process(logits: Tensor, item: ForwardInput) -> None:
-    """Change a sequence's output rows (outputs, vocabulary) in place.
+class LogitsProcessors:
+    """The processors of all sequences; the token counts of those with penalties live until `forget`."""
 
-    The prefix of a row ends at its own position and includes drafts. The repetition penalty counts prompt and
-    response; presence and frequency penalties count the response only (as vLLM does).
-    """
-    sampling = item.sampling
-    if sampling.logit_bias:
-        ids, biases = zip(*sampling.logit_bias.items(), strict=True)
-        logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
-    if _has_penalties(sampling):
-        _penalize(logits, item)
-    num_masked = min(max(0, sampling.min_tokens - _first_response_index(item)), item.num_outputs)
-    if num_masked and sampling.stop_token_ids:
-        logits[:num_masked, list(sampling.stop_token_ids)] = float("-inf")
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._counts: dict[KvSlot, TokenCounts] = {}
+
+    def __len__(self) -> int:
+        """Number of sequences whose tokens are counted."""
+        return len(self._counts)
+
+    def count(self, batch: Sequence[ForwardInput], device: torch.device) -> None:
+        """Update the token counts of a batch's sequences; called once per forward, before `process`."""
+        for item in batch:
+            counts = self._counts.get(item.slot)
+            if counts is not None and not counts.fits(item):
+                del self._counts[item.slot]
+                counts = None
+            if counts is None and item.num_outputs and _has_penalties(item.sampling):
+                counts = TokenCounts(self._vocab_size, item.sampling, item.prompt_length, device)
+                self._counts[item.slot] = counts
+            if counts is not None:
+                counts.count(item)
+
+    def process(self, logits: Tensor, item: ForwardInput, first: int, scratch: Tensor) -> None:
+        """Change a sequence's output rows from `first` on, (rows, vocabulary), in place.
+
+        The prefix of a row ends at its own position and includes drafts. The repetition penalty counts prompt
+        and response; presence and frequency penalties count the response only (as vLLM does). `scratch` is
+        memory for a copy of the logits.
+        """
+        sampling = item.sampling
+        if sampling.logit_bias:
+            ids, biases = zip(*sampling.logit_bias.items(), strict=True)
+            logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+        if _has_penalties(sampling):
+            _penalize(logits, item, first, self._counts[item.slot], scratch)
+        num_masked = min(max(0, sampling.min_tokens - _first_response_index(item) - first), len(logits))
+        if num_masked and sampling.stop_token_ids:
+            logits[:num_masked, list(sampling.stop_token_ids)] = float("-inf")
+
+    def forget(self, slot: KvSlot) -> None:
+        """Free the token counts of a closed sequence."""
+        self._counts.pop(slot, None)
 
 
 def excluded_drafts(logits: Tensor, drafts: Sequence[int]) -> tuple[bool, ...]:
@@ -56,27 +87,26 @@ def _first_response_index(item: ForwardInput) -> int:
     return item.first_position - item.prompt_length
 
 
-def _penalize(logits: Tensor, item: ForwardInput) -> None:
-    sampling = item.sampling
-    first, last = item.first_position, item.start + len(item.tokens)
-    history = torch.tensor(item.history[:last], device=logits.device)
-    ids, sample_requests = torch.unique(history, return_inverse=True)
-    seen = _counts(sample_requests, 0, first, item.num_outputs, len(ids))
-    written = _counts(sample_requests, item.prompt_length, first, item.num_outputs, len(ids))
-    values = logits[:, ids]
-    penalty = sampling.repetition_penalty
-    repeated = torch.where(values > 0, values / penalty, values * penalty)
-    values = torch.where(seen > 0, repeated, values)
-    values -= sampling.frequency_penalty * written + sampling.presence_penalty * (written > 0)
-    logits[:, ids] = values
+def _penalize(logits: Tensor, item: ForwardInput, first: int, counts: TokenCounts, scratch: Tensor) -> None:
+    """Penalize the tokens before the first output in all rows, then correct the ids of later tokens.
 
-
-def _counts(sample_requests: Tensor, begin: int, first: int, num_rows: int, num_ids: int) -> Tensor:
-    """Count each id between position `begin` and the end of each row's prefix, (rows, ids)."""
-    counts = torch.zeros(num_rows, num_ids, device=sample_requests.device)
-    counts[0] = torch.bincount(sample_requests[min(begin, first) : first], minlength=num_ids)
-    later = torch.arange(first, first + num_rows - 1, device=sample_requests.device)
-    rows = torch.arange(1, num_rows, device=sample_requests.device)
-    is_counted = later >= begin
-    counts[rows[is_counted], sample_requests[later[is_counted]]] = 1.0
-    return counts.cumsum(0)
+    The penalties of the first output are vectors over the vocabulary: a sequence of 128k tokens has tens of
+    thousands of ids, for which a dense operation is faster than one by index. `min(x / r, x * r)` is x / r
+    for positive and x * r for negative x if r is above 1, and the maximum is if r is below.
+    """
+    position, penalty = item.first_position, item.sampling.repetition_penalty
+    later = np.array(item.history[position : position + first + len(logits) - 1], dtype=np.int64)
+    ids = np.unique(later)
+    index = torch.from_numpy(ids).to(logits.device)
+    values = logits[:, index]
+    if counts.divisors is not None:
+        choose = torch.minimum if penalty > 1.0 else torch.maximum
+        torch.div(logits, counts.divisors, out=scratch)
+        choose(scratch, logits.mul_(counts.divisors), out=logits)
+    if counts.subtracted is not None:
+        logits -= counts.subtracted
+    if ids.size:
+        seen, written = (each[first:].to(logits.device) for each in counts.rows(ids, later))
+        repeated = torch.where(values > 0, values / penalty, values * penalty)
+        values = torch.where(seen > 0, repeated, values)
+        logits[:, index] = values - subtracted_penalties(item.sampling, written)

@@ -1,19 +1,16 @@
 """Sample tokens at a temperature above 0, under both couplings."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from fly.limits import MOST_PROPOSED
-from fly.noise import Domain, Floats, Words, noise_keys, race_among, uniform
+from fly.noise import Domain, Ints, Words, noise_keys, race_among, uniform
 from fly.request import SamplingParams
 from fly.types import Coupling, SparseDistribution
 from services.engine.base import ForwardInput, Scores
-from services.engine.head.candidates import Candidates, RaceEntry
-from services.engine.head.filters import log_total, lowest_kept
+from services.engine.head.candidates import Candidates
 
 
 class SampleRequest(NamedTuple):
@@ -32,6 +29,10 @@ class SampleRequest(NamedTuple):
     draft: int = -1
     proposal: SparseDistribution | None = None
     is_proposing: bool = False
+
+    @property
+    def is_rejection(self) -> bool:
+        return self.sampling.coupling is Coupling.REJECTION
 
 
 class DrawnToken(NamedTuple):
@@ -72,99 +73,94 @@ def sampled_scores(drawn: Sequence[DrawnToken], entropies: Sequence[float]) -> S
 
 
 class Sampler:
-    """Draws the tokens of one forward; each depends on nothing but its row of logits and its request."""
+    """Draws the tokens of one forward; each depends on nothing but its row of candidates and its request."""
 
     def __init__(self, candidates: Candidates, requests: Sequence[SampleRequest]) -> None:
         """Take one request for each row of the candidates."""
         self._candidates = candidates
         self._requests = requests
-        self._floors = [lowest_kept(candidates.logits(row), r.sampling) for row, r in enumerate(requests)]
         self._seeds = np.array([request.sampling.seed or 0 for request in requests], dtype=np.uint64)
         self._positions = np.array([request.position for request in requests], dtype=np.uint64)
-        self._keys_of = dict[Domain, Words]()
+        self._drafts = np.array([request.draft for request in requests])
 
     def draw(self) -> list[DrawnToken]:
         """Return one token per row."""
-        tokens, entries = [0] * len(self._requests), list[RaceEntry]()
-        distributions = dict[int, SparseDistribution]()
-        for row, request in enumerate(self._requests):
-            if request.sampling.coupling is Coupling.SHARED_NOISE:
-                entries.append(self._entry(row, Domain.SHARED))
-            elif request.is_proposing:
-                distributions[row] = self._truncated(row)
-            elif (entry := self._judge(row)) is not None:
-                entries.append(entry)
-            else:
-                tokens[row] = request.draft
-        for row, token in self._propose(distributions):
-            tokens[row] = token
-        for entry, token in zip(entries, self._candidates.draw(entries) if entries else (), strict=True):
+        rejection = [row for row, each in enumerate(self._requests) if each.is_rejection]
+        distributions = self._truncated([row for row in rejection if self._requests[row].is_proposing])
+        judged = [row for row in rejection if row not in distributions and self._drafts[row] >= 0]
+        rejected = self._rejected(judged)
+        tokens = self._drafts.copy()
+        tokens[list(distributions)] = self._propose(distributions)
+        settled = {*distributions, *judged} - rejected.keys()
+        rows = np.array([row for row in range(len(self._requests)) if row not in settled], dtype=np.int64)
+        if rows.size:
+            keys = self._keys(rows, [self._domain(row, rejected) for row in rows.tolist()])
+            drawn = self._candidates.draw(rows, keys, [rejected.get(row) for row in rows.tolist()])
             # Where p and q are equal up to rounding, (p - q)+ is 0 everywhere: accept the draft.
-            tokens[entry.row] = token if token >= 0 else max(0, self._requests[entry.row].draft)
+            tokens[rows] = np.where(drawn >= 0, drawn, np.maximum(0, self._drafts[rows]))
+        excluded = self._excluded()
         return [
-            DrawnToken(token, self._excludes(row), distributions.get(row)) for row, token in enumerate(tokens)
+            DrawnToken(token, is_excluded, distributions.get(row))
+            for row, (token, is_excluded) in enumerate(zip(tokens.tolist(), excluded, strict=True))
         ]
 
-    def _judge(self, row: int) -> RaceEntry | None:
-        """Apply modified rejection sampling: return None to accept the draft, else the entry to draw instead.
+    def _rejected(self, rows: Sequence[int]) -> dict[int, SparseDistribution]:
+        """Apply modified rejection sampling; return the distributions of rejected drafts, by row.
 
         A draft x drawn from q is accepted with probability min(1, p(x) / q(x)); its replacement is drawn from
         (p - q)+ (Chen et al., 2302.01318).
         """
-        request, floor = self._requests[row], self._floors[row]
-        if request.draft < 0:
-            return self._entry(row, Domain.BONUS)
-        q = request.proposal or SparseDistribution((request.draft,), (1.0,))
-        total = log_total(self._candidates.logits(row), floor, request.sampling.temperature)
-        logit = self._candidates.logit(row, request.draft)
-        p = math.exp(logit / request.sampling.temperature - total) if logit >= floor else 0.0
-        if self._acceptance[row] * q.probabilities[q.ids.index(request.draft)] < p:
-            return None
-        return self._entry(row, Domain.RESIDUAL)._replace(total=total, subtract=q)
+        if not rows:
+            return {}
+        p = self._candidates.probabilities(np.maximum(0, self._drafts))
+        acceptance = uniform(self._keys(np.array(rows), [Domain.ACCEPTANCE] * len(rows)))
+        rejected = {}
+        for row, threshold in zip(rows, acceptance.tolist(), strict=True):
+            draft = self._requests[row].draft
+            q = self._requests[row].proposal or SparseDistribution((draft,), (1.0,))
+            if threshold * q.probabilities[q.ids.index(draft)] >= p[row]:
+                rejected[row] = q
+        return rejected
 
-    @cached_property
-    def _acceptance(self) -> Floats:
-        """Uniform numbers in (0, 1) that decide the acceptance of drafts, (rows,)."""
-        return uniform(self._keys(Domain.ACCEPTANCE))
+    def _truncated(self, rows: Sequence[int]) -> dict[int, SparseDistribution]:
+        """Return the distributions of the most likely tokens, renormalised, by row."""
+        if not rows:
+            return {}
+        ids, logits = self._candidates.leading(np.array(rows))
+        temperatures = np.array([[self._requests[row].sampling.temperature] for row in rows])
+        scaled = logits / temperatures
+        weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        probabilities = weights / weights.sum(axis=1, keepdims=True)
+        return {
+            row: SparseDistribution(tuple(ids[index][is_kept].tolist()), tuple(p[is_kept].tolist()))
+            for index, (row, p, is_kept) in enumerate(zip(rows, probabilities, weights > 0, strict=True))
+        }
 
-    def _truncated(self, row: int) -> SparseDistribution:
-        """Return the distribution of the most likely tokens, renormalised."""
-        ids, logits = self._candidates.top(row, MOST_PROPOSED)
-        is_kept = (logits >= self._floors[row]) & (logits > -np.inf)
-        scaled = logits[is_kept] / self._requests[row].sampling.temperature
-        weights = np.exp(scaled - scaled.max())
-        is_possible = weights > 0
-        probabilities = weights[is_possible] / weights.sum()
-        return SparseDistribution(tuple(ids[is_kept][is_possible].tolist()), tuple(probabilities.tolist()))
-
-    def _propose(self, distributions: Mapping[int, SparseDistribution]) -> Iterator[tuple[int, int]]:
-        """Draw a draft from each distribution; yield row and token."""
-        if not distributions:
-            return
+    def _propose(self, distributions: Mapping[int, SparseDistribution]) -> Ints:
+        """Draw a draft from each distribution."""
         rows = list(distributions)
         ids = np.zeros((len(rows), MOST_PROPOSED), dtype=np.int64)
         log_probs = np.full(ids.shape, -np.inf)
         for index, proposal in enumerate(distributions.values()):
             ids[index, : len(proposal.ids)] = proposal.ids
             log_probs[index, : len(proposal.ids)] = np.log(proposal.probabilities)
-        yield from zip(rows, race_among(ids, log_probs, self._keys(Domain.DRAFT)[rows]).tolist(), strict=True)
-
-    def _entry(self, row: int, domain: Domain) -> RaceEntry:
-        temperature = self._requests[row].sampling.temperature
-        return RaceEntry(
-            row=row, key=self._keys(domain)[row], temperature=temperature, floor=self._floors[row]
+        return race_among(
+            ids, log_probs, self._keys(np.array(rows, dtype=np.int64), [Domain.DRAFT] * len(rows))
         )
 
-    def _keys(self, domain: Domain) -> Words:
-        """Return the noise keys of all rows in a domain, (rows,)."""
-        if domain not in self._keys_of:
-            domains = np.full_like(self._seeds, domain)
-            self._keys_of[domain] = noise_keys(self._seeds, self._positions, domains)
-        return self._keys_of[domain]
+    def _domain(self, row: int, rejected: Mapping[int, SparseDistribution]) -> Domain:
+        if not self._requests[row].is_rejection:
+            return Domain.SHARED
+        return Domain.RESIDUAL if row in rejected else Domain.BONUS
 
-    def _excludes(self, row: int) -> bool:
-        draft = self._requests[row].draft
-        if draft < 0:
-            return False
-        logit = self._candidates.logit(row, draft)
-        return logit == -math.inf or logit < self._floors[row]
+    def _keys(self, rows: Ints, domains: Sequence[Domain]) -> Words:
+        """Return the noise keys of some rows, each in its domain."""
+        return noise_keys(self._seeds[rows], self._positions[rows], np.array(domains, dtype=np.uint64))
+
+    def _excluded(self) -> list[bool]:
+        """Return per row whether its draft is excluded; False where there is none."""
+        has_draft = self._drafts >= 0
+        if not has_draft.any():
+            return [False] * len(has_draft)
+        excluded: list[bool] = (has_draft & self._candidates.excludes(np.maximum(0, self._drafts))).tolist()
+        return excluded

@@ -1,98 +1,138 @@
-"""Assign KV memory to sequences, evict when it is full, and keep prefixes of closed sequences as cache."""
+"""Assign KV memory to sequences, take it back when it is full, and keep prefixes of closed ones as cache."""
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from fly.blocks import BLOCK_TOKENS, BlockKey
 from services.engine.base import ForwardInput, KvAllocator, KvSlot
 from services.engine.memory.prefix_cache import PrefixCache, PrefixIndex
 
 
-class EvictableSequence(Protocol):
+class PreemptibleSequence(Protocol):
     """An open sequence, as the memory manager sees it."""
 
     slot: KvSlot
 
-    def evict(self) -> None:
-        """Called when its KV memory has been evicted."""
+    @property
+    def priority(self) -> int:
+        """Sequences of lower priority are preempted first."""
+
+    def forget_kv(self) -> None:
+        """Called when its KV memory has been taken from it."""
 
 
-SequenceT = TypeVar("SequenceT", bound=EvictableSequence)
+SequenceT = TypeVar("SequenceT", bound=PreemptibleSequence)
 
 
-class KvCacheManager(PrefixCache):
-    """Open sequences and cached prefixes, each in order of their last use; the least recent is evicted first.
+class KvCacheManager(PrefixCache, Generic[SequenceT]):
+    """Open sequences, with or without memory, and cached prefixes in order of their last use.
 
     A closed sequence leaves its slot behind as cache, with the blocks that it has published. Cached slots do
-    not count as sequences, and are dropped first when an open or a new sequence needs memory.
+    not count as sequences, and are dropped first when any sequence needs memory.
     """
 
     def __init__(self, memory: KvAllocator) -> None:
         self._memory = memory
-        self._open: dict[KvSlot, EvictableSequence] = {}
-        self._recently_used: OrderedDict[KvSlot, None] = OrderedDict()
+        self._open: dict[KvSlot, SequenceT] = {}
+        self._admissions: dict[KvSlot, int] = {}
+        self._numbers = itertools.count()
         self._cached: OrderedDict[KvSlot, None] = OrderedDict()
         self._index = PrefixIndex()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def can_admit(self, num_tokens: int) -> bool:
-        """Check that a new sequence fits without evicting an open one."""
-        available = self._memory.kv_capacity - self._memory.kv_used + self._memory.kv_cached
-        return len(self._open) < self._memory.max_sequences and num_tokens <= available
+    @property
+    def has_place(self) -> bool:
+        """True if fewer sequences than `max_sequences` are open."""
+        return len(self._open) < self._memory.max_sequences
+
+    @property
+    def num_used(self) -> int:
+        """Token positions that open sequences use."""
+        return self._memory.kv_used - self._memory.kv_cached
+
+    def reserved(self, slot: KvSlot) -> int:
+        """Return the token positions that an open sequence has reserved."""
+        return self._memory.reserved(slot)
+
+    def sequence(self, slot: KvSlot) -> SequenceT:
+        """Return the open sequence of a slot."""
+        return self._open[slot]
+
+    def admitted(self) -> Collection[SequenceT]:
+        """Return the open sequences that have memory."""
+        return [self._open[slot] for slot in self._admissions]
+
+    @property
+    def num_admitted(self) -> int:
+        """Number of open sequences that have memory."""
+        return len(self._admissions)
+
+    def has_memory(self, slot: KvSlot) -> bool:
+        """Return False if the memory of an open sequence was taken from it."""
+        return slot in self._admissions
 
     def admit(self, num_tokens: int, make: Callable[[KvSlot], SequenceT]) -> SequenceT | None:
-        """Make a sequence with room for `num_tokens`; return None if it cannot be admitted."""
-        if not self.can_admit(num_tokens):
+        """Make a sequence with room for `num_tokens`; return None if there is no place or memory for it."""
+        if not self.has_place or num_tokens > self._memory.kv_capacity - self.num_used:
             return None
         while (slot := self._memory.allocate(num_tokens)) is None:
-            self._drop_oldest()
-        sequence = make(slot)
-        self._open[slot] = sequence
-        self._mark_used(slot)
+            self._drop(next(iter(self._cached)))
+        sequence = self._open[slot] = make(slot)
+        self._admissions[slot] = next(self._numbers)
         return sequence
 
-    def release(self, sequence: EvictableSequence) -> None:
-        """Release the slot of a closed sequence; does nothing if it was released before."""
+    def readmit(self, slot: KvSlot, num_tokens: int) -> bool:
+        """Give memory to an open sequence that has none; return False if memory is full."""
+        if not self._take(partial(self._memory.resize, slot, num_tokens)):
+            return False
+        self._admissions[slot] = next(self._numbers)
+        return True
+
+    def release(self, sequence: SequenceT) -> bool:
+        """Release the slot of a closed sequence; return False if it was released before."""
         slot = sequence.slot
         if self._open.get(slot) is not sequence:
-            return
+            return False
         del self._open[slot]
-        self._recently_used.pop(slot, None)
+        self._admissions.pop(slot, None)
         if self._index.num_blocks(slot):
             self._cache(slot)
         else:
             self._free(slot)
+        return True
 
     def drop_cached(self) -> None:
         """Free the memory of all closed sequences."""
         while self._cached:
-            self._drop_oldest()
+            self._drop(next(iter(self._cached)))
 
-    def reserve(self, item: ForwardInput, protected: Set[KvSlot]) -> bool:
-        """Reserve memory for `item`; evict unprotected open sequences if needed, the least recent first."""
-        while not self._take(partial(self._memory.resize, item.slot, item.end, item.start)):
-            victim = self.least_recently_used(protected)
-            if victim is None:
-                return False
-            self.evict(victim)
+    def reserve(self, item: ForwardInput) -> bool:
+        """Reserve memory for `item`; return False if memory is full."""
+        if not self._take(partial(self._memory.resize, item.slot, item.end, item.start)):
+            return False
         self._index.truncate(item.slot, item.start)
-        self._mark_used(item.slot)
         return True
 
-    def least_recently_used(self, protected: Set[KvSlot]) -> KvSlot | None:
-        """Return the least recently used slot with memory, of an open sequence that is not protected."""
-        return next((slot for slot in self._recently_used if slot not in protected), None)
+    def next_victim(self) -> SequenceT:
+        """Return the sequence to preempt: of those of the lowest priority, the one admitted last."""
+        slot = min(self._admissions, key=lambda slot: (self._open[slot].priority, -self._admissions[slot]))
+        return self._open[slot]
 
-    def evict(self, slot: KvSlot) -> None:
-        """Evict an open sequence from memory and notify it."""
-        self._memory.resize(slot, 0)
-        self._index.forget(slot)
-        del self._recently_used[slot]
-        self._open[slot].evict()
+    def preempt(self, sequence: SequenceT) -> None:
+        """Take the memory of an open sequence; it keeps its slot."""
+        self._memory.resize(sequence.slot, 0)
+        self._index.forget(sequence.slot)
+        del self._admissions[sequence.slot]
+        sequence.forget_kv()
+
+    def num_reusable(self, item: ForwardInput) -> int:
+        """Return how many blocks of an input, from the front, other slots hold."""
+        return self._index.num_held(item.blocks, item.slot)
 
     def num_published(self, slot: KvSlot) -> int:
         return self._index.num_blocks(slot)
@@ -101,8 +141,8 @@ class KvCacheManager(PrefixCache):
         self._index.extend(slot, keys)
 
     def reuse(self, slot: KvSlot, keys: Sequence[BlockKey], computed_blocks: int) -> int:
-        """Share the longest cached prefix, as `PrefixCache`; drop cached slots for it, but evict none."""
-        match = self._index.match(keys, computed_blocks, slot)
+        """Share the longest cached prefix, as `PrefixCache`; drop cached slots for it, but preempt none."""
+        match = self._index.match(keys, computed_blocks, slot) if self.has_memory(slot) else None
         if match is None:
             return 0
         if match.slot in self._cached:
@@ -111,7 +151,6 @@ class KvCacheManager(PrefixCache):
         if not self._take(copy, protected=match.slot):
             return 0
         self._index.truncate(slot, computed_blocks * BLOCK_TOKENS)
-        self._mark_used(slot)
         return match.num_blocks
 
     def _take(self, take: Callable[[], bool], protected: KvSlot | None = None) -> bool:
@@ -133,13 +172,6 @@ class KvCacheManager(PrefixCache):
             self._drop(other)
         self._memory.retire(slot, self._index.num_blocks(slot) * BLOCK_TOKENS)
         self._cached[slot] = None
-
-    def _mark_used(self, slot: KvSlot) -> None:
-        self._recently_used[slot] = None
-        self._recently_used.move_to_end(slot)
-
-    def _drop_oldest(self) -> None:
-        self._drop(next(iter(self._cached)))
 
     def _drop(self, slot: KvSlot) -> None:
         del self._cached[slot]

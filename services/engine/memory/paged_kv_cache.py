@@ -65,6 +65,10 @@ class BlockAllocator:
         """Return the slot's blocks in order; a new tuple after every change."""
         return self._tables[slot]
 
+    def reserved(self, slot: KvSlot) -> int:
+        """As `KvAllocator`."""
+        return len(self._tables[slot]) * BLOCK_TOKENS
+
     def allocate(self, num_tokens: int) -> KvSlot | None:
         """As `KvAllocator`."""
         if len(self._tables) - len(self._retired) >= self.max_sequences:

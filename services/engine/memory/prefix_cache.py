@@ -1,5 +1,6 @@
 """Prefix caching: find KV slots with a common prefix by chained hashes of token blocks; pure."""
 
+import bisect
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -62,6 +63,15 @@ class PrefixIndex:
                 break
             longest, length = holders, length + 1
         return PrefixMatch(next(other for other in longest if other != slot), length) if longest else None
+
+    def num_held(self, keys: Sequence[BlockKey], slot: KvSlot) -> int:
+        """Return the length of the longest prefix of `keys` that a slot other than `slot` holds."""
+
+        def is_missing(key: BlockKey) -> bool:
+            holders = self._holders.get(key, {})
+            return len(holders) == (slot in holders)
+
+        return bisect.bisect_left(keys, True, key=is_missing)
 
     def covering(self, slot: KvSlot) -> Set[KvSlot]:
         """Return the other slots that hold every block of the slot, which must hold at least one."""

@@ -4,6 +4,8 @@ from services.engine.base import KvSlot
 
 GRAIN = 64
 """Reservations are multiples of this many tokens."""
+_MOST_SPARE = 4 * GRAIN
+"""Most tokens by which a reservation grows beyond what is needed."""
 
 
 class SlotAllocator:
@@ -39,8 +41,8 @@ class SlotAllocator:
     def resize(self, slot: KvSlot, num_tokens: int, start: int | None = None) -> bool:
         """Make room for `num_tokens` in total; 0 frees all. Return False if memory is full.
 
-        A reservation grows by half, so that a long response is rarely moved; it grows only as far as needed
-        if less than a quarter of all memory would stay free.
+        A reservation grows by half, at most by `_MOST_SPARE`, so that a long response is rarely moved. It
+        grows only as far as needed if less than a quarter of all memory would stay free.
         """
         current = self._reserved[slot]
         if 0 < num_tokens <= current:
@@ -48,7 +50,8 @@ class SlotAllocator:
         available = self.kv_capacity - self.kv_used + current
         if num_tokens > available:
             return False
-        wanted = _round_up(max(num_tokens, current + current // 2)) if num_tokens else 0
+        spare = min(current // 2, _MOST_SPARE)
+        wanted = _round_up(max(num_tokens, current + spare)) if num_tokens else 0
         if wanted > available - self.kv_capacity // 4:
             wanted = min(_round_up(num_tokens), available)
         self.kv_used += wanted - current

@@ -1,13 +1,14 @@
 """Continuous batching: choose the jobs of the next forward; pure, without threads or tensors."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from fly.errors import InternalError
 from fly.messages import StepTimes
-from services.engine.base import ForwardInput, Job, KvSlot, Scores
+from services.engine.base import ForwardInput, Job, KvSlot, Replan, Scores
 
 PATIENCE_TURNS = 4
 """Turns for which a long input yields to short inputs of its own priority."""
@@ -65,7 +66,7 @@ class Scheduler:
     """Advances jobs together, one forward per turn.
 
     A turn is `next_batch`, a forward of the jobs' inputs, then `complete` or `fail`. Jobs that have ended are
-    collected with `take_finished`.
+    collected with `take_finished`. A parked job takes part in no turn until it is resumed.
 
     A forward is filled in this order, within its budget of token rows: one overdue job; then by priority,
     short inputs before long ones, the longest waiting first. Chunks of a prefill are at most half a budget
@@ -78,6 +79,7 @@ class Scheduler:
     def __init__(self, max_batch_tokens: int) -> None:
         self._max_batch_tokens = max_batch_tokens
         self._pending: dict[int, ScheduledJob] = {}
+        self._parked: dict[KvSlot, ScheduledJob] = {}
         self._finished: list[ScheduledJob] = []
         self._job_ids = itertools.count()
         self._positions = itertools.count()
@@ -95,34 +97,58 @@ class Scheduler:
 
     def cancel(self, scheduled: ScheduledJob) -> None:
         """End a job between two turns; does nothing if it has ended."""
-        if self._pending.pop(scheduled.job_id, None) is not None:
+        if self._remove(scheduled):
             scheduled.next_input = None
             scheduled.job.close()
 
+    def park(self, slot: KvSlot) -> ScheduledJob | None:
+        """Exclude the job that waits with an input for `slot` from further turns; return it, if any."""
+        scheduled = self.job_of(slot)
+        if scheduled is not None:
+            self._parked[slot] = self._pending.pop(scheduled.job_id)
+        return scheduled
+
+    def resume(self, slot: KvSlot) -> ScheduledJob | None:
+        """Include the parked job of `slot` again, with a new input; return it, if there is one."""
+        scheduled = self._parked.pop(slot, None)
+        if scheduled is not None:
+            self._pending[scheduled.job_id] = scheduled
+            self.replan(scheduled)
+        return scheduled
+
+    def replan(self, scheduled: ScheduledJob) -> None:
+        """Replace the input of a waiting job, because the KV of its sequence has changed."""
+        since, position = scheduled.waiting_since, scheduled.queue_position
+        self._throw(scheduled, Replan())
+        scheduled.waiting_since, scheduled.queue_position = since, position
+
     def throw(self, slot: KvSlot, error: Exception) -> None:
         """Raise `error` inside the job that waits with an input for `slot`, if there is one."""
-        for scheduled in list(self._pending.values()):
-            if scheduled.next_input is not None and scheduled.next_input.slot == slot:
-                self._throw(scheduled, error)
+        scheduled = self._parked.pop(slot, None)
+        if scheduled is not None:
+            self._pending[scheduled.job_id] = scheduled
+        if (scheduled := self.job_of(slot)) is not None:
+            self._throw(scheduled, error)
 
-    def pending_slots(self) -> set[KvSlot]:
-        """Return the slots of all waiting inputs."""
-        return {item.slot for item in forward_inputs(self._pending.values())}
+    def job_of(self, slot: KvSlot) -> ScheduledJob | None:
+        """Return the job that waits with an input for `slot` and is not parked, if there is one."""
+        jobs = (job for job in self._pending.values() if job.next_input and job.next_input.slot == slot)
+        return next(jobs, None)
+
+    def pending(self) -> Collection[ScheduledJob]:
+        """Return the jobs that wait for a forward."""
+        return self._pending.values()
 
     def waiting(self) -> list[ForwardInput]:
         """Return the inputs that wait for the next forward, without those of idle jobs."""
         return forward_inputs(job for job in self._pending.values() if job.priority != IDLE_PRIORITY)
 
-    def first(self) -> ScheduledJob:
-        """Return the job that the next batch begins with; some job must be waiting."""
-        return next(self._overdue(), None) or min(self._pending.values(), key=self._rank)
-
     def next_batch(self, admit: Callable[[ForwardInput], bool] = lambda item: True) -> list[ScheduledJob]:
         """Return the jobs of the next forward, within the token budget; at least one if any is admitted.
 
-        `admit` reserves KV memory for an input; it returns False if the input must wait.
+        `admit` reserves KV memory for an input; it returns False if the input must wait. If it raises, no
+        turn takes place.
         """
-        self._turn += 1
         batch = _Batch(self._max_batch_tokens, admit)
         for scheduled in self._overdue():
             if batch.add(scheduled):
@@ -131,6 +157,7 @@ class Scheduler:
             if batch.free_rows <= 0 or not batch.can_share(scheduled):
                 break
             batch.add(scheduled)
+        self._turn += 1
         return batch.jobs
 
     def complete(
@@ -140,16 +167,18 @@ class Scheduler:
         started_ns: int = 0,
         forward_ns: int = 0,
     ) -> None:
-        """Send each job of a forward its scores."""
+        """Send each job of a forward its scores; raise an error that they report inside the job."""
         batch_tokens = sum(len(item.tokens) for item in forward_inputs(batch))
         for scheduled, score in zip(batch, scores, strict=True):
             scheduled.record_forward(started_ns, forward_ns, len(batch), batch_tokens)
-            self._advance(scheduled, partial(scheduled.job.send, score))
+            if score.error:
+                self._throw(scheduled, InternalError(score.error))
+            else:
+                self._advance(scheduled, partial(scheduled.job.send, score))
 
-    def fail(self, batch: Sequence[ScheduledJob], error: Exception) -> None:
-        """Raise `error` inside the jobs of a failed forward."""
-        for scheduled in batch:
-            self._throw(scheduled, error)
+    def fail(self, scheduled: ScheduledJob, error: Exception) -> None:
+        """Raise `error` inside the job of a failed forward."""
+        self._throw(scheduled, error)
 
     def take_finished(self) -> list[ScheduledJob]:
         """Return the jobs that have ended since the last call."""
@@ -172,11 +201,18 @@ class Scheduler:
 
     def _is_overdue(self, scheduled: ScheduledJob, highest: int) -> bool:
         """Check that a job has waited too long: a long input of the highest priority, `PATIENCE_TURNS`."""
-        waited = self._turn - scheduled.waiting_since
+        waited = self._turn + 1 - scheduled.waiting_since
         if scheduled.priority == IDLE_PRIORITY:
             return False
         is_passed = scheduled.priority == highest and self._is_long(scheduled) and waited >= PATIENCE_TURNS
         return is_passed or waited >= STARVATION_TURNS
+
+    def _remove(self, scheduled: ScheduledJob) -> bool:
+        """Remove a job; return False if it has ended."""
+        if self._pending.pop(scheduled.job_id, None) is not None:
+            return True
+        item = scheduled.next_input
+        return item is not None and self._parked.pop(item.slot, None) is not None
 
     def _throw(self, scheduled: ScheduledJob, error: Exception) -> None:
         self._advance(scheduled, partial(scheduled.job.throw, error))

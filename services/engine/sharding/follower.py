@@ -3,16 +3,22 @@
 Importing this module loads no torch, so that a process can start followers without it.
 """
 
+import logging
 import multiprocessing
 import signal
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig, StartFollowers
-from services.engine.sharding.plans import GroupPlan, decode, replay
+from services.engine.sharding.plans import decode, replay
 
 if TYPE_CHECKING:
     from services.engine.forward.torch_runner import TorchRunner
+    from services.engine.sharding.group import ShardGroup
+
+logger = logging.getLogger(__name__)
 
 
 def follow(config: ModelConfig, rank: int, port: int) -> None:
@@ -29,17 +35,23 @@ def follow(config: ModelConfig, rank: int, port: int) -> None:
     group = ShardGroup.join(config.sharding, rank, port, config.device)
     with group.left_on_error():
         runner = load_runner(config, config.sharding.shards, group.wait_for_all)
+        num_forwards = 0
         while not (plan := decode(group.receive())).is_last:
-            run(plan, runner)
+            num_forwards += bool(plan.inputs)
+            for operation in plan.operations:
+                replay(operation, runner)
+            if plan.inputs:
+                _forward(plan.inputs, num_forwards, runner, group)
     group.leave()
 
 
-def run(plan: GroupPlan, runner: "TorchRunner") -> None:
-    """Run one plan: first the memory operations, then the forward."""
-    for operation in plan.operations:
-        replay(operation, runner)
-    if plan.inputs:
-        runner.logits(plan.inputs)
+def _forward(inputs: Sequence[ForwardInput], number: int, runner: "TorchRunner", group: "ShardGroup") -> None:
+    """Compute a forward; report a failure to the leader, which decides whether the group continues."""
+    try:
+        runner.logits(inputs)
+    except Exception:
+        logger.exception("rank %d failed in forward %d", group.rank, number)
+        group.report_failure(number)
 
 
 def spawn_followers(config: ModelConfig) -> StartFollowers:

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from fly.errors import ModelError
 from services.engine.base import RunnerLost
-from services.engine.config import Sharding, StartFollowers
+from services.engine.config import HEARTBEATS_PER_TIMEOUT, Sharding, StartFollowers
 
 LEADER = 0
 _HOST = "127.0.0.1"
@@ -36,6 +36,8 @@ class ShardGroup:
         """
         self.rank = rank
         self.sharding = sharding
+        self._store = store
+        self._device = torch.device(device)
         names = [name for _, name in socket.if_nameindex()]
         loopback = next((name for name in names if name.startswith("lo")), names[0])
         os.environ["GLOO_SOCKET_IFNAME"] = loopback
@@ -99,6 +101,31 @@ class ShardGroup:
             values += rest.tolist()
         return values[:length]
 
+    def report_failure(self, forward: int) -> None:
+        """Record for the leader that this rank has failed in the forward of this number."""
+        self._store.set(_failure_key(forward, self.rank), str(self._num_collectives()))
+
+    def has_failed_everywhere(self, forward: int) -> bool:
+        """Check that all other ranks have failed in this forward too, after the same collective operation.
+
+        Then no rank waits for another one, and the group can continue.
+        """
+        others = [_failure_key(forward, rank) for rank in range(self.sharding.shards) if rank != self.rank]
+        try:
+            self._store.wait(
+                others, timedelta(seconds=self.sharding.group_timeout_s / HEARTBEATS_PER_TIMEOUT)
+            )
+            return all(int(self._store.get(key)) == self._num_collectives() for key in others)
+        except RuntimeError:
+            return False
+
+    def _num_collectives(self) -> int:
+        """Return the number of collective operations of the model that this rank has begun."""
+        group = dist.group.WORLD
+        assert group is not None
+        backend: Any = group._get_backend(self._device)  # torch's stubs lack the method
+        return int(backend._get_sequence_number_for_group())
+
     @contextlib.contextmanager
     def left_on_error(self) -> Iterator[None]:
         """Leave the group if the block fails, so that the other ranks fail at once too.
@@ -142,6 +169,10 @@ def _join_all(store: Store, rank: int, sharding: Sharding) -> None:
         store.wait(all_ranks, timedelta(seconds=sharding.group_start_timeout_s))
     except RuntimeError as error:
         raise ModelError(_timeout_message(sharding, "joined", error)) from error
+
+
+def _failure_key(forward: int, rank: int) -> str:
+    return f"failed-{forward}-{rank}"
 
 
 def _timeout_message(sharding: Sharding, act: str, error: Exception) -> str:

@@ -32,19 +32,22 @@ class LeaderRunner(RecordingAllocator):
 
     Attributes:
         num_heartbeats: Plans without a forward that it has sent.
+        num_forwards: Plans with a forward that it has sent.
     """
 
     def __init__(self, runner: TorchRunner, group: ShardGroup) -> None:
         super().__init__(runner)
         self.info = runner.info
         self.num_heartbeats = 0
+        self.num_forwards = 0
         self._runner = runner
         self._group = group
         self._is_lost = False
 
     def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
-        """Compute a batch on all ranks; raise `RunnerLost` also if the ranks have diverged."""
+        """Compute a batch on all ranks; an error is `RunnerLost` unless all ranks, or only the head, fail."""
         self._send(batch)
+        self.num_forwards += 1
         return self._runner.score(self._logits(batch), batch)
 
     @property
@@ -77,7 +80,9 @@ class LeaderRunner(RecordingAllocator):
         try:
             return self._runner.logits(batch)
         except Exception as error:
-            # NOTE: any error is final: the other ranks wait in a forward that this rank has left.
+            if not isinstance(error, RunnerLost) and self._group.has_failed_everywhere(self.num_forwards):
+                raise
+            # NOTE: some other rank may wait in a collective operation of a forward that this rank has left.
             self._is_lost = True
             raise RunnerLost(f"a sharded forward failed: {type(error).__name__}") from error
 

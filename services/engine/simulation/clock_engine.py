@@ -8,7 +8,7 @@ from typing import Protocol
 from fly.clock import Clock
 from services.engine.base import ForwardInput, Runner
 from services.engine.config import ModelSection
-from services.engine.engine import Command, Engine, forward_error
+from services.engine.engine import Command, Engine
 from services.engine.future import EngineFuture
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 
@@ -64,7 +64,6 @@ class ClockEngine(Engine):
             self._deliver()
             if batch:
                 await self._forward(batch)
-                self._deliver()
 
     def _take_commands(self) -> None:
         self._wake.clear()
@@ -84,16 +83,19 @@ class ClockEngine(Engine):
             self._take_commands()
 
     async def _forward(self, batch: Sequence[ScheduledJob]) -> None:
-        started_ns = self._now_ns()
-        inputs = forward_inputs(batch)
-        try:
-            scores = self._runner.forward(inputs)
-        except Exception as error:
-            self._core.fail(batch, forward_error(error, batch))
-            return
-        await self._clock.sleep(self._runner.forward_s(inputs))
-        self._core.complete(batch, scores, started_ns, self._now_ns() - started_ns)
+        parts = [batch]
+        while parts:
+            part = parts.pop()
+            started_ns, inputs = self._now_ns(), forward_inputs(part)
+            try:
+                scores = self._runner.forward(inputs)
+            except Exception as error:
+                parts += self._core.fail(part, error)
+            else:
+                await self._clock.sleep(self._runner.forward_s(inputs))
+                self._core.complete(part, scores, started_ns, self._now_ns() - started_ns)
+            self._deliver()
 
     def _deliver(self) -> None:
-        for future in self._core.take_resolved():
-            future.deliver()
+        for delivery in self._core.take_deliveries():
+            delivery.deliver()

@@ -40,6 +40,7 @@ class SimulatedRunner(SlotAllocator):
             shards=1,
             kv_capacity=kv_tokens,
             version=VERSION,
+            max_sequences=max_sequences,
         )
         self._computed: Counter[KvSlot] = Counter()
 
@@ -82,5 +83,5 @@ class SimulatedRunner(SlotAllocator):
         return replace(scores, logprobs=self._language.logprobs(item, scores.choices))
 
     def _sampled(self, item: ForwardInput, entropies: tuple[float, ...]) -> Scores:
-        candidates = FewCandidates(*self._language.candidates(item))
+        candidates = FewCandidates(*self._language.candidates(item), [item.sampling] * item.num_outputs)
         return sampled_scores(Sampler(candidates, list(sample_requests(item))).draw(), entropies)

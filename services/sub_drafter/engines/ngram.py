@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fly.lookup.budget import IndexBudget, IndexShare
 from fly.lookup.ngram import PromptLookup
 from fly.messages import Open
 
@@ -9,11 +10,16 @@ from fly.messages import Open
 class NgramLookup(PromptLookup):
     """Prompt look-up in one sequence."""
 
+    def __init__(self, min_ngram: int, max_ngram: int, share: IndexShare) -> None:
+        super().__init__(min_ngram, max_ngram, share)
+        self._share = share
+
     def snippets(self, max_tokens: int) -> list[tuple[int, ...]]:
         return []
 
     def finish(self, response: Sequence[int]) -> None:
-        """Do nothing: this engine has no cache."""
+        """Free the index; this engine has no cache."""
+        self._share.close()
 
 
 class NgramEngine:
@@ -22,9 +28,10 @@ class NgramEngine:
     response_cache_tokens = 0
     response_cache_capacity = 0
 
-    def __init__(self, min_ngram: int, max_ngram: int) -> None:
+    def __init__(self, min_ngram: int, max_ngram: int, budget: IndexBudget) -> None:
         self._min_ngram = min_ngram
         self._max_ngram = max_ngram
+        self._budget = budget
 
     def open(self, opening: Open) -> NgramLookup:
-        return NgramLookup(self._min_ngram, self._max_ngram)
+        return NgramLookup(self._min_ngram, self._max_ngram, self._budget.share())

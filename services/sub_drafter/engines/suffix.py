@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fly.lookup.budget import IndexBudget, IndexShare
 from fly.lookup.ngram import Proposal
 from fly.lookup.response_cache import ResponseCache, SnippetRetriever
 from fly.lookup.suffix import SaltedCache, SuffixProposer
@@ -11,10 +12,11 @@ from fly.messages import Open
 class SuffixLookup:
     """A sequence and the cached responses of its cache salt."""
 
-    def __init__(self, cache: ResponseCache, salt: str) -> None:
+    def __init__(self, cache: ResponseCache, salt: str, share: IndexShare) -> None:
         self._cache = cache
         self._salt = salt
-        self._proposer = SuffixProposer(SaltedCache(cache, salt))
+        self._share = share
+        self._proposer = SuffixProposer(SaltedCache(cache, salt), share=share)
         self._retriever = SnippetRetriever(cache, salt)
         self._ids: Sequence[int] = ()
 
@@ -29,14 +31,16 @@ class SuffixLookup:
         return self._retriever.find(self._ids, max_tokens)
 
     def finish(self, response: Sequence[int]) -> None:
+        self._share.close()
         self._cache.add(response, self._salt)
 
 
 class SuffixEngine:
     """Prediction from all occurrences of the last n-grams in the sequence and in cached responses."""
 
-    def __init__(self, response_cache_tokens: int) -> None:
+    def __init__(self, response_cache_tokens: int, budget: IndexBudget) -> None:
         self.response_cache_capacity = response_cache_tokens
+        self._budget = budget
         self._cache = ResponseCache(response_cache_tokens)
 
     @property
@@ -44,4 +48,4 @@ class SuffixEngine:
         return self._cache.num_tokens
 
     def open(self, opening: Open) -> SuffixLookup:
-        return SuffixLookup(self._cache, opening.cache_salt)
+        return SuffixLookup(self._cache, opening.cache_salt, self._budget.share())

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.scenarios.quality.records import seed_of
+from benchmarks.scenarios.quality.measure import seed_of
 from demo.tasks import Task
-from fly.errors import Overloaded
 from fly.request import SpeculationParams
 from fly.response import Choice, Response, Statistics
 from fly.types import FinishReason, Mode, Token, Verdict
@@ -19,7 +18,6 @@ class AnsweringClient:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.asked: Counter[tuple[str, int]] = Counter()
         self.most_at_once = 0
-        self.overloads = 2
         self._answers = {f"{task.prompt}\n": task for task in tasks}
         self._running = 0
         self._lock = threading.Lock()
@@ -28,9 +26,6 @@ class AnsweringClient:
         self, prompt: str, length: int, sampling: Any, speculation: SpeculationParams, **_: Any
     ) -> Response:
         with self._lock:
-            if self.overloads:
-                self.overloads -= 1
-                raise Overloaded("full", 0.0)
             self._running += 1
             self.most_at_once = max(self.most_at_once, self._running)
             self.asked[prompt, hash(repr(speculation) + repr(sampling))] += 1

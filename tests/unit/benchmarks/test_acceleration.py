@@ -71,7 +71,7 @@ def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> No
     steps: list[None] = []
     asks = {name: Remembering(name, asked) for name in "abc"}
     runs = measure_settings(
-        {**asks}, PROMPTS[:1], 3, "s", True, partial(interleave, advance=lambda: steps.append(None))
+        {**asks}, PROMPTS[:1], 3, True, partial(interleave, advance=lambda: steps.append(None))
     )
     assert len(asked) == len(steps) == 3 * (1 + 3)
     assert ["".join(name for name, *_ in asked[at : at + 3]) for at in (3, 6, 9)] == ["abc", "bca", "cab"]
@@ -84,7 +84,7 @@ def test_every_prompt_meets_every_setting_as_often_and_the_order_rotates() -> No
 def test_no_setting_profits_from_what_another_was_asked(is_remembered: bool) -> None:
     asked: list[tuple[str, int, int, str]] = []
     asks = {name: Remembering(name, asked) for name in "ab"}
-    measure_settings({**asks}, PROMPTS, 2, "s", is_remembered, interleave)
+    measure_settings({**asks}, PROMPTS, 2, is_remembered, interleave)
     measured = asked[2 * 2 :]
     salts = {name: [salt for who, _, _, salt in measured if who == name] for name in "ab"}
     assert not set(salts["a"]) & set(salts["b"]) and not {salt for *_, salt in asked[:4]} & {*salts["a"]}
@@ -95,18 +95,20 @@ def test_a_second_pass_follows_all_of_its_first_and_is_measured_next_to_the_next
     asked: list[tuple[str, int, int, str]] = []
     steps: list[None] = []
     helped, alone = Remembering("helped", asked), Remembering("alone", asked)
-    runs = measure_passes(helped, alone, PROMPTS, 1, 2, "s", lambda: steps.append(None))
+    runs = measure_passes(helped, alone, PROMPTS, 1, 2, lambda: steps.append(None))
     assert len(steps) == num_pass_prompts(3, 2) == 9
     pairs = [(r.prompt, r.repetition) for r in runs[FIRST]]
     assert pairs == [(prompt, turn) for turn in (0, 1) for prompt in range(3)]
     assert [(r.prompt, r.repetition) for r in runs[SECOND]] == pairs
     assert [(r.prompt, r.repetition) for r in runs[FIRST_ALONE]] == [(0, 0), (0, 1)]
     assert len(runs[SECOND_ALONE]) == 2
-    for salt in ("s/0", "s/1"):
-        of_salt = [number for who, number, _, own in asked if who == "helped" and own == salt]
+    for salt in "01":
+        of_salt = [number for who, number, _, own in asked if who == "helped" and own.endswith(f"/{salt}")]
         assert of_salt == [0, 1, 2, 0, 1, 2], "every second pass has a memory that was empty before the first"
-    next_to = [own for who, number, repetition, own in asked if (who, number, repetition) == ("helped", 1, 0)]
-    assert set(next_to) == {"s/1", "s/0"}
+    next_to = [
+        own[-2:] for who, number, repetition, own in asked if (who, number, repetition) == ("helped", 1, 0)
+    ]
+    assert set(next_to) == {"/1", "/0"}
 
 
 def test_ratios_are_of_the_same_prompts_and_intervals_over_them() -> None:

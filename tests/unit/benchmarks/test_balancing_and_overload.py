@@ -51,7 +51,11 @@ def test_an_overload_is_compared_with_the_peak(tmp_path: Path) -> None:
         recovery_s=2.0,
         machine_load=(0.5, 0.6),
     )
-    text = overload.make_report(overload.Plan(), figures).write(tmp_path, tmp_path).read_text("utf-8")
+    text = (
+        overload.make_report(overload.Plan(), {"enough": figures})
+        .write(tmp_path, tmp_path)
+        .read_text("utf-8")
+    )
     assert "| finished in time, requests/s | 9.0 (90% of the peak) |" in text
     assert "| requests | 9 done, 30 rejected |" in text
     assert "| rejected within, ms | 1.5 (median), 4.0 (99%) |" in text

@@ -4,7 +4,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from jinja2 import DictLoader
 
+from benchmarks.harness import report as report_module
 from benchmarks.harness.command import SCENARIOS, Parts, load_scenario, make_plan
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.plot import bar_chart, line_chart
@@ -35,8 +37,7 @@ def test_a_goal_may_be_an_upper_limit() -> None:
         Goal("forwards", 0.5, Interval(0.6, 0.4, 0.7), is_least=False).verdict == "missed, within the noise"
     )
     report = Report("any")
-    report.goals([half])
-    assert "| forwards | <= 0.50x | 0.40x | 0.30 to 0.49 | met |" in report.page
+    assert "| forwards | <= 0.50x | 0.40x | 0.30 to 0.49 | met |" in report.goals([half])
 
 
 def test_a_resumed_run_measures_only_what_is_missing(tmp_path: Path) -> None:
@@ -106,12 +107,14 @@ def test_the_command_line_sets_keys_of_the_plan() -> None:
         load_scenario("nothing")
 
 
-def test_a_report_writes_pages_and_results_to_their_folders(tmp_path: Path) -> None:
-    report = Report("any", this_machine(), {"repeat": 2}, figures=[Spread(1.0, 0.5, 2.0)])
-    report.introduction("Title", "One\nparagraph.\n\nAnother.")
-    report.chart("lines", "<svg/>", "a chart")
+def test_a_report_writes_pages_and_results_to_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = "# Title\n\nOne\nof {{ plan.repeat }}.\n\nMore.\n\n{{ chart('lines', svg, 'a chart') }}"
+    monkeypatch.setattr(report_module._PAGES, "loader", DictLoader({"any.md": template}))
+    report = Report("any", this_machine(), {"repeat": 2}, figures=[Spread(1.0, 0.5, 2.0)]).fill(svg="<svg/>")
     page = report.write(tmp_path / "pages", tmp_path / "results").read_text(encoding="utf-8")
-    assert page.startswith("# Title\n\nOne paragraph.\n\nAnother.\n\nMachine: ")
-    assert page.endswith("![a chart](any-lines.svg)\n") and (tmp_path / "pages/any-lines.svg").is_file()
+    assert page == "# Title\n\nOne of 2.\n\nMore.\n\n![a chart](any-lines.svg)\n"
+    assert (tmp_path / "pages/any-lines.svg").is_file()
     data = json.loads((tmp_path / "results/any.json").read_text())
     assert data["figures"][0]["least"] == 0.5 and data["plan"] == {"repeat": 2}

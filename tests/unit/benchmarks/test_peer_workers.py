@@ -10,10 +10,10 @@ import torch
 from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
 from benchmarks.aligned_pair.models import PairRecipe, Shape
 from benchmarks.harness.deployed import one_of_each
+from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.in_process import InProcess
 from benchmarks.scenarios.peers.measure import WAYS, Answer
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
-from benchmarks.scenarios.peers.workers import Worker, worker
 from fly.errors import NotReady
 
 RECIPE = PairRecipe(
@@ -30,15 +30,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> PairFolders:
 
 def plain_tokens(folders: PairFolders, count: int) -> tuple[int, ...]:
     peer = TransformersPeer(folders.target, folders.drafter, "float32", "generate")
-    return peer.decode("generate", PROMPT, count).tokens
+    return peer.decode(PROMPT, count).tokens
 
 
 @pytest.mark.parametrize("method", ["assisted", "lookup"])
 def test_transformers_methods_decode_alike(folders: PairFolders, method: str) -> None:
     peer = TransformersPeer(folders.target, folders.drafter, "float32", method)
-    assert peer.decode(method, PROMPT, 40).tokens == plain_tokens(folders, 40)
-    with pytest.raises(ValueError, match="was loaded for"):
-        peer.decode("generate", PROMPT, 1)
+    assert peer.decode(PROMPT, 40).tokens == plain_tokens(folders, 40)
 
 
 def test_in_process_exact_is_plain_is_transformers_and_fly_drafts_longer(folders: PairFolders) -> None:
@@ -55,22 +53,22 @@ def test_in_process_exact_is_plain_is_transformers_and_fly_drafts_longer(folders
 
 
 def test_the_engine_alone_verifies_in_every_way(folders: PairFolders) -> None:
-    rig = VerificationRig(folders.target, folders.drafter, "float32")
+    rig = VerificationRig(folders.target, "float32")
     for _ in range(2):
         assert all(rig.seconds(way, 8) > 0 for way in WAYS)
 
 
 @pytest.fixture
 def in_process_worker(folders: PairFolders) -> Iterator[Worker]:
-    with worker("in process", folders.target, folders.drafter, "float32") as started:
+    with worker(InProcess, folders.target, folders.drafter, "float32") as started:
         yield started
 
 
 @pytest.mark.slow
 def test_a_worker_answers_what_its_peer_does(folders: PairFolders, in_process_worker: Worker) -> None:
-    answer = in_process_worker.decoder("exact")(PROMPT, 20)
+    answer = in_process_worker.ask("decode", "exact", PROMPT, 20)
     assert isinstance(answer, Answer) and answer.tokens == plain_tokens(folders, 20)
-    assert "fused" in in_process_worker.description["target"]
+    assert "fused" in in_process_worker.ask("describe")["target"]
 
 
 @pytest.mark.slow
@@ -78,7 +76,7 @@ def test_a_worker_that_fails_reports_the_cause(folders: PairFolders, in_process_
     with pytest.raises(NotReady, match="AttributeError"):
         in_process_worker.ask("sing")
     with ExitStack() as stack, pytest.raises(NotReady, match="nowhere"):
-        stack.enter_context(worker("in process", Path("nowhere"), folders.drafter, "float32"))
+        stack.enter_context(worker(InProcess, Path("nowhere"), folders.drafter, "float32"))
 
 
 def test_the_stack_is_one_replica_of_each_tier_in_one_type(folders: PairFolders) -> None:

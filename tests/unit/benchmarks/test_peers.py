@@ -135,7 +135,6 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     streams = [StreamsRun(m, n, 10.0 * n) for n in (1, 4) for m in ("plain", "fly")]
     pair = PairRuns(
         name="demo",
-        note="a pair",
         computes={"target": "fused", "drafter": "fused"},
         weight_bytes=10_000_000,
         limit_bytes_per_s=16e9,

@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.client import PLAIN
-from benchmarks.scenarios.quality import Plan, draw_tasks
+from benchmarks.scenarios.quality import Plan, plan_work
 from benchmarks.scenarios.quality.figures import family_of, summarize, tau_ratio
-from benchmarks.scenarios.quality.records import (
+from benchmarks.scenarios.quality.measure import (
     Record,
-    RecordFile,
     Rescue,
-    Work,
+    draw_tasks,
     find_rescues,
     measure,
-    plan_work,
-    run_work,
+    measure_all,
 )
 from benchmarks.scenarios.quality.report import charts_of, collect, make_report, marked
 from benchmarks.scenarios.quality.settings import CARRY, HARD, MAIN, Group, Setting, make_groups
@@ -109,23 +107,22 @@ def test_rescues_are_found_where_they_stand() -> None:
     assert marked(run) == "a 1 [then | next] [12 | 13]"
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    tasks = draw_tasks(Split.HELD_OUT, 9)
-    setting, client = Setting("carry", CARRY), AnsweringClient(tasks)
-    (first,) = plan_work([(setting, tasks[:5])], tmp_path)
-    advanced: list[None] = []
-    run_work(client, first, 3, lambda: advanced.append(None))  # type: ignore[arg-type]
-    assert len(advanced) == 5 and 1 < client.most_at_once <= 3
-    path = tmp_path / f"{setting.key}.jsonl"
-    path.write_text(path.read_text()[:-20])
-    (rest,) = plan_work([(setting, tasks[:5]), (setting, tasks)], tmp_path)
-    assert len(rest.tasks) == 5, "four were never sent, and one answer was cut short"
-    run_work(client, rest, 3, lambda: None)  # type: ignore[arg-type]
-    assert set(RecordFile(path).records) == {task.id for task in tasks}
-    assert plan_work([(setting, tasks)], tmp_path)[0].tasks == ()
+def test_problems_are_sent_several_at_a_time_and_recorded_in_their_order() -> None:
+    tasks, advanced = draw_tasks(Split.HELD_OUT, 9), list[None]()
+    client, setting = AnsweringClient(tasks), Setting("carry", CARRY)
+    records = measure_all(client, setting, tasks, 3, lambda: advanced.append(None))  # type: ignore[arg-type]
+    assert [each.problem for each in records] == [task.id for task in tasks]
+    assert len(advanced) == 9 and 1 < client.most_at_once <= 3
 
 
-def test_a_rejection_ends_the_run_and_keeps_what_was_answered(tmp_path: Path) -> None:
+def test_a_setting_of_several_groups_is_measured_once_with_the_most_problems() -> None:
+    setting, (few, many) = Setting("carry", CARRY), (draw_tasks(Split.HELD_OUT, count) for count in (2, 5))
+    groups = [Group(name, name, (setting,)) for name in "abc"]
+    ((found, tasks),) = plan_work(list(zip(groups, (few, many, few), strict=True))).values()
+    assert (found, tasks) == (setting, many)
+
+
+def test_a_rejection_ends_the_run() -> None:
     tasks = draw_tasks(Split.HELD_OUT, 6)
     client = AnsweringClient(tasks[:3])
     known = client._answers
@@ -135,10 +132,8 @@ def test_a_rejection_ends_the_run_and_keeps_what_was_answered(tmp_path: Path) ->
             raise InvalidRequest.of("prompt", "is bad")
 
     client._answers = Rejecting(known)
-    (work,) = plan_work([(Setting("carry", CARRY), tasks)], tmp_path)
     with pytest.raises(InvalidRequest):
-        run_work(client, work, 1, lambda: None)  # type: ignore[arg-type]
-    assert len(work.file.records) == 3
+        measure_all(client, Setting("carry", CARRY), tasks, 1, lambda: None)  # type: ignore[arg-type]
 
 
 def test_figures_are_against_the_same_problems() -> None:
@@ -177,11 +172,11 @@ def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
     tasks = draw_tasks(Split.HELD_OUT, 12)
     groups = [(group, tasks) for group in make_groups([MAIN, "draft_length"])]
     client = AnsweringClient(tasks)
-    planned = plan_work([(s, group_tasks) for group, group_tasks in groups for s in group.settings], tmp_path)
-    for work in planned:
-        run_work(client, work, 4, lambda: None)  # type: ignore[arg-type]
+    records = {
+        key: {r.problem: r for r in measure_all(client, setting, tasks, 4, lambda: None)}  # type: ignore[arg-type]
+        for key, (setting, tasks) in plan_work(groups).items()
+    }
     assert set(client.asked.values()) == {1}, "settings that groups share are measured once"
-    records = {work.setting.key: work.file.records for work in planned}
     report = make_report(Plan(), DEPLOYMENT, collect(groups, records))
     path = report.write(tmp_path / "docs", tmp_path / "docs")
     text = path.read_text(encoding="utf-8")
@@ -203,7 +198,6 @@ def test_the_report_says_what_is_lost_and_shows_rescues(tmp_path: Path) -> None:
 def test_a_measurement_keeps_the_seed_of_its_problem() -> None:
     (task, *_) = draw_tasks(Split.HELD_OUT, 1)
     client = AnsweringClient([task])
-    client.overloads = 0
     measured = measure(client, Setting("plain", PLAIN), task)  # type: ignore[arg-type]
     assert (measured.problem, measured.is_solved, measured.rescues) == (task.id, True, ())
 
@@ -216,8 +210,3 @@ def test_words_for_values_make_no_chart() -> None:
     }
     (result,) = collect([(group, tasks)], known)
     assert isinstance(result.group, Group) and charts_of(result) == {}
-
-
-def test_work_is_planned_per_deployment(tmp_path: Path) -> None:
-    (work,) = plan_work([(Setting("plain", PLAIN), draw_tasks(Split.HELD_OUT, 2))], tmp_path / "a-b")
-    assert isinstance(work, Work) and len(work.tasks) == 2 and not (tmp_path / "a-b").exists()

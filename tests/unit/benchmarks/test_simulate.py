@@ -20,7 +20,7 @@ from benchmarks.scenarios.simulate.figures import (
     summarize,
 )
 from benchmarks.scenarios.simulate.hardware import H200, LLAMA_8B, LLAMA_70B, Replica
-from benchmarks.scenarios.simulate.pace import Sample, between, read_samples
+from benchmarks.scenarios.simulate.hosts import Sample
 from benchmarks.scenarios.simulate.plan import FLY, GOODPUT, PLAIN, SETTINGS, Deployment, Dilations, Plan
 from benchmarks.scenarios.simulate.report import Found, make_report
 from benchmarks.scenarios.simulate.router import OUTSIDE, make_profile
@@ -114,25 +114,17 @@ def test_the_dilation_leaves_the_cores_some_room() -> None:
     assert needed_dilation(1, trial, cores=64) == 20.0, "the bursts of one replica need some as well"
 
 
-def test_samples_are_read_as_they_are_written(tmp_path: Path) -> None:
-    file, line = (
-        tmp_path / "samples.jsonl",
-        {"cpu_s": 0, "asked_s": 0, "late_s": 0, "draft_s": 0, "probes": 0},
-    )
-    lines = [json.dumps({**line, "at_s": t, "verify_s": 3 * t, "lag_s": 0.0}) for t in range(5)]
-    file.write_text("\n".join(lines) + '\n{"at_s": 5, "cp')
-    samples = read_samples(file)
-    did = between(samples, 0.5, 3.5)
-    assert len(samples) == 5 and (did.at_s, did.verify_s) == (2, 6)
-    with pytest.raises(ValueError, match="1 samples"):
-        between(samples, 0.5, 1.5)
+def test_activity_is_the_difference_of_samples_and_adds_up_over_processes() -> None:
+    before, after = Sample(1, 2, 0, 0, 3, 0, 0, 0), Sample(4, 3, 0, 0, 9, 1, 5, 0)
+    assert after - before == Sample(3, 1, 0, 0, 6, 1, 5, 0)
+    assert (after - before) + (after - before) == Sample(3, 2, 0, 0, 12, 2, 10, 0)
 
 
 def test_the_largest_deployment_is_measured_alone() -> None:
     smaller, largest = PLAN.stages(Dilations(30.0, 60.0))
     assert largest.deployments == (Deployment(64, 64, 8, 64 * 31),) and largest.dilation == 60.0
     assert GOODPUT not in largest.settings and smaller.settings == tuple(SETTINGS)
-    assert [each.targets for each in smaller.deployments] == [1, 4, 16, 4, 4, 4, 4]
+    assert [each.targets for each in smaller.deployments] == [1, 4, 16, 4, 4, 4, 4, 4, 4, 4]
     assert {each.streams for each in smaller.deployments} == {31, 124, 496, 4, 32}
     assert len(PLAN.quick().stages(Dilations(1.0, 1.0))[0].deployments) == 1
 

@@ -82,7 +82,7 @@ def test_the_report_says_what_failed_and_what_grew(tmp_path: Path) -> None:
     outcomes = {"reads": {"done": 9, "wrong": 1}, "leaves": {"left": 3, "failed": 2}}
     run = run_of(replace(IDLE, open=1), outcomes=outcomes, faults=["NotReady: gone"])
     assert [row[-1] for row in goals_table(summarize(run), outcomes).rows] == ["2", "1", "1"]
-    report = make_report(this_machine(), Plan(), summarize(run), outcomes, run.counted, run.faults)
+    report = make_report(this_machine(), Plan(), run)
     page = report.write(tmp_path, tmp_path).read_text()
     assert "- NotReady: gone" in page and "| router | 0 | 1 | 0 | 0 | 0 | grown |" in page
     data = json.loads((tmp_path / "soak.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 from fly.errors import InvalidRequest
 from fly.messages import Role, StaleReason
 from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequence
-from services.engine.base import ForwardInput
+from services.engine.base import ForwardInput, Replan
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
@@ -93,18 +93,33 @@ def test_unknown_prefixes_are_stale_until_a_replay(
     assert sequence.tokens.ids == [1, 9, 5] and sequence.decided == 1
 
 
-def test_eviction_is_stale_until_a_replay(sequence: EngineSequence, runner: SimulatedRunner) -> None:
+def test_a_preempted_sequence_keeps_its_tokens_and_is_computed_again(
+    sequence: EngineSequence, runner: SimulatedRunner
+) -> None:
     sequence.apply(update(0, [1, 2, 3], 3))
     all_work(sequence.score(), runner)
     runner.resize(sequence.slot, 0)
-    sequence.evict()
-    with pytest.raises(StaleState):
-        sequence.apply(update(3, [4], 3, [1, 2, 3]))
-    with pytest.raises(StaleState):
-        next(sequence.score())
-    sequence.apply(update(0, [1, 2, 3, 4], 3))
+    sequence.forget_kv()
+    assert sequence.num_computed == 0
+    sequence.apply(update(3, [4], 3, [1, 2, 3]))
     assert runner.resize(sequence.slot, 64)
-    assert [item.start for item in all_work(sequence.score(), runner)] == [0]
+    assert [(w.start, list(w.tokens)) for w in all_work(sequence.score(), runner)] == [(0, [1, 2, 3, 4])]
+
+
+@pytest.mark.parametrize("num_forwards", range(4))
+def test_a_job_that_is_preempted_begins_again(
+    sequence: EngineSequence, runner: SimulatedRunner, num_forwards: int
+) -> None:
+    sequence.apply(update(0, range(30), 30))
+    expected = all_work(sequence.score(2), runner)
+    sequence.forget_kv()
+    job = sequence.score(2)
+    item = next(job)
+    for _ in range(num_forwards):
+        item = job.send(runner.forward([item])[0])
+    sequence.forget_kv()
+    assert job.throw(Replan()) == expected[0]
+    assert all_work(sequence.score(2), runner) == expected
 
 
 def test_only_tokens_without_kv_are_computed(sequence: EngineSequence, runner: SimulatedRunner) -> None:

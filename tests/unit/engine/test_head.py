@@ -1,6 +1,7 @@
 """The head against plain formulas and transformers' own logits processors."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fly.request import SamplingParams
 from fly.types import EntropyEstimator
 from services.engine.base import ForwardInput
 from services.engine.head.head import Head, normalized_entropy, top_k_entropy
+from services.engine.head.logits_processors import LogitsProcessors
 
 VOCAB_SIZE = 50
 HISTORY = [3, 4, 3, 9, 9, 9, 12, 40, 3, 7]
@@ -27,13 +29,15 @@ def logits_of(num_rows: int, width: int = VOCAB_SIZE) -> torch.Tensor:
     return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(3)) * 4
 
 
+def top_three(logits: torch.Tensor) -> torch.Tensor:
+    return top_k_entropy(logits.topk(3).values, logits.logsumexp(-1, keepdim=True))
+
+
 def test_entropies_follow_their_formulas() -> None:
     logits = logits_of(6)
     p = logits.double().softmax(-1)
     top = p.sort(descending=True).values[:, :3]
-    torch.testing.assert_close(
-        top_k_entropy(logits).double(), -(top * top.log()).sum(-1), rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(top_three(logits).double(), -(top * top.log()).sum(-1), rtol=1e-5, atol=1e-6)
     full = -(p * p.log()).sum(-1) / math.log(VOCAB_SIZE)
     torch.testing.assert_close(normalized_entropy(logits).double(), full, rtol=1e-5, atol=1e-6)
 
@@ -73,7 +77,7 @@ def test_rows_go_to_their_sequences() -> None:
     assert none.choices == none.entropies == none.excluded == ()
     assert first.choices == tuple(logits[:2].argmax(-1).tolist())
     assert biased.choices == (11, 11)
-    assert biased.entropies == pytest.approx(top_k_entropy(logits[2:4]).tolist())
+    assert biased.entropies == pytest.approx(top_three(logits[2:4]).tolist())
     assert last.entropies == pytest.approx(normalized_entropy(logits[4:]).tolist())
     assert last.choices == (logits[4].argmax().item(),)
 
@@ -91,14 +95,14 @@ def test_repetition_penalty_equals_transformers_on_each_rows_own_prefix() -> Non
 
 @pytest.mark.parametrize("prompt_length", [0, 4, 8, 10, 12])
 def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length: int) -> None:
-    from services.engine.head.logits_processors import process
-
     logits = logits_of(4)
     item = make_work(
         SamplingParams(presence_penalty=0.5, frequency_penalty=0.25), 4, prompt_length=prompt_length
     )
     processed = logits.clone()
-    process(processed, item)
+    processors = LogitsProcessors(VOCAB_SIZE)
+    processors.count([item], logits.device)
+    processors.process(processed, item, 0, torch.empty_like(logits))
     for row in range(4):
         response = HISTORY[prompt_length : len(HISTORY) - 3 + row]
         expected = logits[row].clone()
@@ -128,4 +132,47 @@ def test_entropy_is_of_the_raw_logits() -> None:
     logits = logits_of(2)
     sampling = SamplingParams(repetition_penalty=5.0, logit_bias={3: 50.0})
     (scores,) = Head(VOCAB_SIZE)(logits, [make_work(sampling, 2)])
-    assert scores.entropies == pytest.approx(top_k_entropy(logits).tolist())
+    assert scores.entropies == pytest.approx(top_three(logits).tolist())
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.9, seed=3)])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_end_their_own_request_with_an_error(
+    value: float, sampling: SamplingParams
+) -> None:
+    logits = logits_of(6)
+    batch = [make_work(sampling, 2), make_work(sampling, 2), make_work(sampling, 2)]
+    expected = Head(VOCAB_SIZE)(logits, batch)
+    broken = logits.clone()
+    broken[3, 7] = value
+    first, second, third = Head(VOCAB_SIZE)(broken, batch)
+    assert (first, third) == (expected[0], expected[2])
+    assert second.choices == () and second.error.startswith(
+        "no token can be chosen at position 10: the model"
+    )
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, seed=3)])
+def test_a_row_without_any_possible_token_is_an_error(sampling: SamplingParams) -> None:
+    logits = logits_of(2)
+    logits[1] = -math.inf
+    (scores,) = Head(VOCAB_SIZE)(logits, [make_work(sampling, 2)])
+    assert scores.error.startswith("no token can be chosen at position 10: the model")
+    every = replace(sampling, logit_bias=dict.fromkeys(range(VOCAB_SIZE), -math.inf))
+    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(every, 2)])
+    assert scores.error.startswith("no token can be chosen at position 9: logit_bias")
+    all_but_one = replace(sampling, logit_bias=dict.fromkeys(range(1, VOCAB_SIZE), -math.inf))
+    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(all_but_one, 2)])
+    assert (scores.choices, scores.error) == ((0, 0), "")
+
+
+def test_token_counts_are_freed_with_their_sequence() -> None:
+    processors = LogitsProcessors(VOCAB_SIZE)
+    item = make_work(SamplingParams(presence_penalty=0.5), 2)
+    processors.count([item], torch.device("cpu"))
+    assert len(processors) == 1
+    processors.count([make_work(SamplingParams(), 2)], torch.device("cpu"))
+    assert len(processors) == 0
+    processors.count([item], torch.device("cpu"))
+    processors.forget(item.slot)
+    assert len(processors) == 0

@@ -68,7 +68,8 @@ def drawn(
     rows = logits[[text.last(index) for text in texts]].astype(np.float32)
     ids = np.tile(np.arange(WORDS), (len(texts), 1))
     places = [text.place(coupling, index, proposes) for text in texts]
-    return Sampler(FewCandidates(ids, rows), places).draw()
+    candidates = FewCandidates(ids, rows, [place.sampling for place in places])
+    return Sampler(candidates, places).draw()
 
 
 def judged(texts: list[Text], num_drafts: int, coupling: Coupling) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Random sequences of operations on little memory, checked against a model of the expected state."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -9,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import NotReady, Overloaded
+from fly.errors import InternalError, NotReady, Overloaded
 from fly.messages import Open
 from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate, StaleState, TokenSequence
+from fly.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import ForwardInput
 from services.engine.core import EngineCore
 from services.engine.future import EngineFuture
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
+from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig
 from tests.support.clock import VirtualClock
@@ -69,11 +71,24 @@ class Session:
             self.settle()
             self.check_copies()
             self.check()
-        for peer in list(self.peers):
-            self.core.cancel_open(peer.future)
+        self.finish()
         self.core.abort()
         assert self.runner.kv_used == 0 and self.runner.kv_cached == 0
         assert len(self.core._kv) == 0 and len(self.core._kv._index) == 0
+
+    def finish(self) -> None:
+        """Close sequences one by one; all jobs and opens must end."""
+        for _ in range(10_000):
+            if not self.peers:
+                return
+            self.turn()
+            self.settle()
+            self.check()
+            done = [peer for peer in self.peers if peer.sequence is not None and peer.job is None]
+            if done and not self.core.has_work:
+                self.core.cancel_open(done[0].future)
+                self.peers.remove(done[0])
+        raise AssertionError("some sequence waits for ever")
 
     def open(self) -> None:
         root = self.draw.choice(self.roots)
@@ -81,7 +96,12 @@ class Session:
         plan = root[:shared] + [self.draw.randrange(64) for _ in range(CONTEXT - shared)]
         prompt_length = self.draw.randint(1, min(CONTEXT, self.core.context_length))
         opening = Open(
-            "r", prompt_length, SamplingParams(ignore_eos=True), cache_salt=self.draw.choice("aab")
+            request_id="r",
+            prompt_length=prompt_length,
+            sampling=SamplingParams(ignore_eos=True),
+            priority=self.draw.choice([0, 0, 1]),
+            cache_salt=self.draw.choice("aab"),
+            max_new_tokens=self.draw.choice([0, 1, CONTEXT - prompt_length]),
         )
         peer = Peer(opening, EngineFuture(), plan)
         self.num_opened += 1
@@ -104,10 +124,7 @@ class Session:
         update = SequenceUpdate(1, keep, tuple(tokens), decided, TokenSequence(peer.known).prefix_hash(keep))
         peer.known = [*peer.known[:keep], *tokens]
         peer.decided = decided
-        try:
-            sequence.apply(update)
-        except StaleState:
-            sequence.apply(SequenceUpdate(1, 0, tuple(peer.known), decided, 0))
+        sequence.apply(update)
         assert sequence.tokens.ids == peer.known
         self.most_decided[sequence.slot] = max(decided, self.most_decided[sequence.slot])
         peer.num_outputs = self.draw.randint(1, min(5, length))
@@ -127,13 +144,15 @@ class Session:
             return
         self.settle()
         self.check_waiting()
-        scores = self.runner.forward(
-            [scheduled.next_input for scheduled in batch if scheduled.next_input is not None]
-        )
-        if self.draw.random() < 0.03:
-            self.core.fail(batch, ForwardFailed())
-        else:
-            self.core.complete(batch, scores, 0, 1)
+        culprit = self.draw.choice(batch) if self.draw.random() < 0.05 else None
+        parts: list[Sequence[ScheduledJob]] = [batch]
+        while parts:
+            part = parts.pop()
+            scores = self.runner.forward(forward_inputs(part))
+            if culprit in part:
+                parts += self.core.fail(part, ForwardFailed())
+            else:
+                self.core.complete(part, scores, 0, 1)
 
     def close(self) -> None:
         if self.peers:
@@ -152,7 +171,7 @@ class Session:
 
     def settle(self) -> None:
         """Process the results of the engine."""
-        answered = set(self.core.take_resolved())
+        answered = set(self.core.take_deliveries())
         for peer in list(self.peers):
             if peer.future in answered:
                 self._opened(peer)
@@ -171,7 +190,7 @@ class Session:
         job, peer.job = peer.job, None
         assert job is not None
         if job.error is not None:
-            assert isinstance(job.error, StaleState | ForwardFailed | NotReady), job.error
+            assert isinstance(job.error, InternalError | NotReady), job.error
             return
         scores, _ = job.result
         ids, outputs = peer.known, peer.num_outputs
@@ -190,8 +209,14 @@ class Session:
     def check(self) -> None:
         opened = [peer.sequence for peer in self.peers if peer.sequence is not None]
         waiting = [peer for peer in self.peers if peer.sequence is None]
+        preempted = [
+            peer
+            for peer in self.peers
+            if peer.sequence is not None and peer.job is not None and not self.has_memory(peer.sequence)
+        ]
         load = self.core.load()
-        assert (load.sequences, load.queued) == (len(opened), len(waiting))
+        assert load.sequences == len(opened) - len(preempted)
+        assert load.queued == len(waiting) + len(preempted)
         assert len(opened) <= self.runner.max_sequences and len(waiting) <= MAX_QUEUED
         ours = {sequence.slot for sequence in opened}
         assert len(ours) == len(opened)
@@ -203,14 +228,16 @@ class Session:
         for sequence in opened:
             assert sequence.num_computed <= self.runner.held([sequence.slot])
 
+    def has_memory(self, sequence: EngineSequence) -> bool:
+        return self.runner.held([sequence.slot]) > 0
+
     def check_waiting(self) -> None:
-        """Check that the first queued sequence waits only for open sequences, never for cached ones."""
+        """Check that sequences wait only for others that have memory, or for a place."""
         load = self.core.load()
-        waiting = [peer for peer in self.peers if peer.sequence is None]
-        if waiting:
-            needs = max(1, waiting[0].opening.prompt_length)
-            is_full = needs > load.kv_capacity - load.kv_used
-            assert load.sequences == self.runner.max_sequences or is_full
+        opened = [peer.sequence for peer in self.peers if peer.sequence is not None]
+        has_place = len(opened) < self.runner.max_sequences
+        if load.queued and (has_place or self.core._admission.num_preempted):
+            assert any(map(self.has_memory, opened))
 
 
 def live(seed: int, kv_cache: KvCache, max_batch_tokens: int) -> None:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fly.clock import SystemClock
-from fly.messages import Open, StaleReason, StepTimes
-from fly.sequence import SequenceUpdate, StaleState, TokenSequence
+from fly.messages import Open, StepTimes
+from fly.sequence import SequenceUpdate, TokenSequence
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelSection
 from services.engine.engine import Engine
@@ -111,22 +111,17 @@ async def test_a_full_hit_still_computes_the_output_positions() -> None:
             assert times.prefill_tokens == 320 - reused - num_outputs
 
 
-async def test_a_replay_after_an_eviction_reuses_the_prefix_of_others() -> None:
+async def test_a_preempted_sequence_reuses_the_prefix_of_others() -> None:
     async with running(kv_tokens=1024) as engine:
-        first = await opened(engine, PROMPT)
+        first, second, third = [await opened(engine, PROMPT) for _ in range(3)]
+        for sequence in (first, second, third):
+            await scored(engine, sequence)
+        first.extend([5] * 100)
         await scored(engine, first)
-        second = await opened(engine, PROMPT)
-        await scored(engine, second)
-        third = await opened(engine, [5] * 300)
-        third.extend([5] * 300)
-        await scored(engine, third)
-        with pytest.raises(StaleState) as caught:
-            await scored(engine, first)
-        assert caught.value.reason is StaleReason.EVICTED
-        engine.close(third)
-        first.apply(SequenceUpdate(2, 0, tuple(PROMPT), 320, 0))
-        _, times = await scored(engine, first)
-        assert times.reused_tokens == 304
+        assert (second.num_computed, third.num_computed) == (320, 0)
+        engine.close(first)
+        _, times = await scored(engine, third)
+        assert times.reused_tokens == 304 and times.prefill_tokens == 15
 
 
 async def test_tokens_that_were_rolled_back_are_no_longer_shared() -> None:
@@ -202,14 +197,14 @@ async def test_closed_sequences_of_one_prefix_are_kept_once() -> None:
         assert engine.load().kv_cached == 320
 
 
-def test_an_eviction_during_an_update_is_not_lost() -> None:
-    """The engine's thread may evict while the owner applies an update."""
+def test_a_preemption_during_an_update_is_not_lost() -> None:
+    """The engine's thread may preempt while the owner applies an update."""
     runner = SimulatedRunner(CONFIG, RememberingRunner(CONFIG, ContiguousKvCache(64, 1)).info.role, 1, 64)
     sequence = EngineSequence(Open("r", 3), runner.allocate(64) or 0, 1024, 64, 64)
 
-    class Evicting(tuple[int, ...]):
+    class Preempting(tuple[int, ...]):
         def __len__(self) -> int:
-            sequence.evict()
+            sequence.forget_kv()
             return super().__len__()
 
     sequence.apply(SequenceUpdate(1, 0, (20, 21, 22), 3, 0))
@@ -218,7 +213,6 @@ def test_an_eviction_during_an_update_is_not_lost() -> None:
         job.send(runner.forward([next(job)])[0])
     assert sequence.num_computed == 3
     kept = TokenSequence([20, 21, 22]).prefix_hash(3)
-    sequence.apply(SequenceUpdate(2, 3, Evicting((23,)), 4, kept))
+    sequence.apply(SequenceUpdate(2, 3, Preempting((23,)), 4, kept))
     assert sequence.num_computed == 0
-    with pytest.raises(StaleState):
-        next(sequence.score())
+    assert next(sequence.score()).start == 0

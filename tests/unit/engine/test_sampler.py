@@ -43,7 +43,7 @@ def proposals_for(drafts: list[int]) -> tuple[SparseDistribution, ...]:
 
 
 def scored(logits: torch.Tensor, *batch: ForwardInput) -> list[Scores]:
-    return Head(logits.shape[1])(logits, batch)
+    return Head(logits.shape[1])(logits, [replace(item, slot=slot) for slot, item in enumerate(batch)])
 
 
 def shared_choice(logits: torch.Tensor, position: int, sampling: SamplingParams) -> int:

@@ -1,12 +1,15 @@
 """The pure scheduler: order, budget, fairness, cancellation, errors."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Generator
+from dataclasses import replace
 
 import pytest
 
+from fly.errors import InternalError
 from fly.request import SamplingParams
-from services.engine.base import ForwardInput, Job, Scores
+from services.engine.base import ForwardInput, Job, Replan, Scores
 from services.engine.scheduling.scheduler import (
     IDLE_PRIORITY,
     PATIENCE_TURNS,
@@ -190,14 +193,67 @@ def test_an_exception_ends_only_its_own_job() -> None:
     assert results(scheduler.take_finished()) == [14]
 
 
-def test_a_failed_forward_ends_the_jobs_of_its_batch() -> None:
+def test_a_failed_forward_ends_the_job_that_failed() -> None:
     scheduler = Scheduler(1)
     scheduler.submit(job(0))
     scheduler.submit(job(1))
-    scheduler.fail(scheduler.next_batch(), RuntimeError("forward"))
+    (scheduled,) = scheduler.next_batch()
+    scheduler.fail(scheduled, RuntimeError("forward"))
     (failed,) = scheduler.take_finished()
     assert isinstance(failed.error, RuntimeError)
     assert turn(scheduler) == [1]
+
+
+def test_scores_with_an_error_end_their_job_only() -> None:
+    scheduler = Scheduler(16)
+    jobs = [scheduler.submit(job(slot)) for slot in range(2)]
+    batch = scheduler.next_batch()
+    scheduler.complete(batch, [replace(ANSWER, error="the logits are not finite"), ANSWER])
+    assert isinstance(jobs[0].error, InternalError) and str(jobs[0].error) == "the logits are not finite"
+    assert jobs[1].result == 7
+
+
+def test_a_parked_job_runs_only_after_it_is_resumed_with_a_new_input() -> None:
+    def replanning(slot: int) -> Job[int]:
+        try:
+            yield forward_input(slot)
+        except Replan:
+            yield forward_input(slot, 3)
+        return 5
+
+    scheduler = Scheduler(16)
+    scheduled = scheduler.submit(replanning(0))
+    assert scheduler.park(1) is None and scheduler.park(0) is scheduled
+    assert turn(scheduler) == [] and len(scheduler) == 0
+    assert scheduler.resume(1) is None and scheduler.resume(0) is scheduled
+    assert scheduled.next_input is not None and len(scheduled.next_input.tokens) == 3
+    assert turn(scheduler) == [0] and scheduled.result == 5
+
+
+@pytest.mark.parametrize("ends", ["cancel", "throw"])
+def test_a_parked_job_can_be_ended(ends: str) -> None:
+    scheduler = Scheduler(16)
+    scheduled = scheduler.submit(job(0))
+    scheduler.park(0)
+    if ends == "cancel":
+        scheduler.cancel(scheduled)
+    else:
+        scheduler.throw(0, ValueError("gone"))
+    assert scheduler.resume(0) is None and len(scheduler) == 0
+    assert isinstance(scheduled.error, ValueError) == (ends == "throw")
+
+
+def test_a_new_input_keeps_the_order_of_waiting() -> None:
+    def replanning(slot: int) -> Job[None]:
+        while True:
+            with contextlib.suppress(Replan):
+                yield forward_input(slot)
+                return
+
+    scheduler = Scheduler(1)
+    first, _ = scheduler.submit(replanning(0)), scheduler.submit(replanning(1))
+    scheduler.replan(first)
+    assert [turn(scheduler) for _ in range(2)] == [[0], [1]]
 
 
 def test_times_add_up() -> None:

@@ -13,7 +13,7 @@ from fly.errors import ModelError, NotReady
 from fly.messages import Open
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
-from services.engine.base import ForwardInput, Job, Scores
+from services.engine.base import ForwardInput, Job, RunnerLost, Scores
 from services.engine.config import Sharding
 from services.engine.forward.torch_runner import load_runner
 from services.engine.sequence import EngineSequence
@@ -149,6 +149,41 @@ async def test_a_follower_lost_between_two_forwards_ends_the_engine(model_folder
     async with asyncio.timeout(SHARDING.group_timeout_s):
         await engine.failure()
     await engine.stop()
+
+
+def one_input(slot: int = 0) -> list[ForwardInput]:
+    tokens = [5, 6, 7]
+    return [ForwardInput(slot, 0, tokens, 1, SamplingParams(), 0, tokens)]
+
+
+def test_a_forward_that_fails_on_all_ranks_alike_ends_no_group(model_folder: FolderMaker) -> None:
+    leader = leader_of(model_folder("llama"))
+    assert leader.allocate(60) == 0
+    (expected,) = leader.forward(one_input())
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            leader.forward(one_input(slot=3))  # no rank has this slot
+        assert leader.forward(one_input()) == [expected]
+    leader.close()
+    follower().join(20)
+
+
+@pytest.mark.parametrize("part", ["head", "logits"])
+def test_a_failure_of_the_leader_alone(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The head is the leader's own; in the model, the follower waits for a leader that has left."""
+    leader = leader_of(model_folder("llama"))
+    assert leader.allocate(60) == 0
+    name = {"head": "score", "logits": "logits"}[part]
+    with monkeypatch.context() as patch:
+        patch.setattr(leader._runner, name, lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError if part == "head" else RunnerLost):
+            leader.forward(one_input())
+    if part == "head":
+        assert leader.forward(one_input())[0].choices
+    leader.close()
+    follower().join(20)
 
 
 @pytest.mark.parametrize(

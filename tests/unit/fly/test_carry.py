@@ -60,8 +60,11 @@ def test_a_failed_window_falls_back_to_the_choice_at_the_mismatch() -> None:
 def test_the_bonus_counts_neither_for_nor_against_a_window() -> None:
     state, _ = decide(CARRY, RuleState(), Evidence((MISMATCH, *matches(5)), 99, 0.0), LIMITS)
     assert len(state.provisional) == 7, "five matches and the bonus do not fill a window of six"
-    _, decision = decide(CARRY, state, Evidence(matches(1), 98, 0.0), LIMITS)
-    assert decision.decided[0].verdict is Verdict.RESCUED
+    _, not_against = decide(CARRY, state, Evidence(matches(1), 98, 0.0), LIMITS)
+    assert not_against.decided[0].verdict is Verdict.RESCUED
+    _, not_for = decide(CARRY, state, Evidence((MISMATCH,), 98, 0.0), LIMITS)
+    assert [(token.id, token.verdict) for token in not_for.decided] == [(71, Verdict.CORRECTED)]
+    assert not_for.rejection is RejectionReason.WINDOW
 
 
 def test_too_few_matches_are_not_carried() -> None:

@@ -153,7 +153,7 @@ def test_exploration_waits_until_its_cost_is_earned() -> None:
     budget = ExplorationBudget()
     assert not budget.try_explore(is_plain=True)
     for _ in range(32):
-        budget.record_round(0.01)
+        budget.record_rounds(1, 0.01)
     assert (
         not budget.try_explore(is_plain=False)
         and budget.try_explore(is_plain=True)
@@ -162,7 +162,7 @@ def test_exploration_waits_until_its_cost_is_earned() -> None:
     budget.record_exploration(spent_s=0.02, usual_s=0.01)
     rounds = 0
     while not budget.try_explore(is_plain=True):
-        budget.record_round(0.01)
+        budget.record_rounds(1, 0.01)
         rounds += 1
     assert rounds >= 60, "0.01 s lost are 1.5% of more than 60 rounds"
     budget.record_exploration(spent_s=0.01, usual_s=0.02)

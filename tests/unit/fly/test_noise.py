@@ -1,11 +1,9 @@
-"""Hashed noise: independent Gumbel variables, and a race that finds the same winner as a full search."""
+"""Hashed noise: independent Gumbel variables."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fly.noise import BLOCK, Domain, Floats, Ints, Words, noise_keys, race, race_among, token_noise, uniform
+from fly.noise import BLOCK, Domain, Floats, Ints, Words, noise_keys, race_among, token_noise, uniform
 
 
 def keys_of(seed: int, positions: Ints, domain: Domain = Domain.SHARED) -> Words:
@@ -13,77 +11,15 @@ def keys_of(seed: int, positions: Ints, domain: Domain = Domain.SHARED) -> Words
     return noise_keys(np.full_like(words, seed), words, np.full_like(words, domain))
 
 
-def one_key(seed: int, position: int) -> Words:
-    return keys_of(seed, np.array([position]))
-
-
 def all_noise(keys: Words, vocabulary: int) -> Floats:
     return token_noise(np.tile(np.arange(vocabulary), (len(keys), 1)), keys)
-
-
-def dense_race(log_probs: Floats, keys: Words) -> Ints:
-    rows, vocabulary = log_probs.shape
-    padded = np.full((rows, -(-vocabulary // BLOCK) * BLOCK), -np.inf)
-    padded[:, :vocabulary] = log_probs
-    blocks = padded.reshape(rows, -1, BLOCK)
-    return race(blocks.max(axis=2), lambda row, block: blocks[row, block], keys)
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(0, 10**6), st.integers(1, 3 * BLOCK), st.floats(0.1, 20))
-def test_the_race_finds_the_largest_sum(seed: int, position: int, vocabulary: int, scale: float) -> None:
-    log_probs = scale * np.sin(np.arange(1, vocabulary + 1) * 12.9898)[None]
-    keys = one_key(seed, position)
-    expected = (log_probs + all_noise(keys, vocabulary)).argmax()
-    assert dense_race(log_probs, keys) == race_among(np.arange(vocabulary)[None], log_probs, keys) == expected
-
-
-def test_bounds_may_be_loose() -> None:
-    log_probs = np.random.default_rng(2).normal(size=(50, 6, BLOCK)) * 3
-    keys = keys_of(3, np.arange(50))
-    tight = race(log_probs.max(axis=2), lambda row, block: log_probs[row, block], keys)
-    loose = race(log_probs.max(axis=2) + 5.0, lambda row, block: log_probs[row, block], keys)
-    assert loose.tolist() == tight.tolist()
-
-
-def test_rows_do_not_depend_on_each_other() -> None:
-    rng = np.random.default_rng(0)
-    log_probs = rng.normal(size=(32, 1000)) * 3
-    keys = keys_of(11, np.arange(32))
-    together = dense_race(log_probs, keys)
-    alone = [dense_race(log_probs[i : i + 1], keys[i : i + 1])[0] for i in range(32)]
-    assert together.tolist() == alone
-
-
-def test_excluded_tokens_are_never_drawn() -> None:
-    log_probs = np.full((200, 300), -np.inf)
-    log_probs[:, [7, 130, 299]] = 0.0
-    assert set(dense_race(log_probs, keys_of(0, np.arange(200))).tolist()) == {7, 130, 299}
-
-
-def test_a_row_without_possible_tokens_has_no_winner() -> None:
-    log_probs = np.full((2, 100), -np.inf)
-    log_probs[1, 5] = 0.0
-    assert dense_race(log_probs, keys_of(0, np.arange(2))).tolist() == [-1, 5]
-
-
-def test_only_blocks_that_may_win_are_read() -> None:
-    log_probs = np.random.default_rng(1).normal(size=(1, 2000, BLOCK)) * 3
-    reads = []
-
-    def read(rows: Ints, blocks: Ints) -> Floats:
-        reads.extend(blocks.tolist())
-        return np.asarray(log_probs[rows, blocks])
-
-    race(log_probs.max(axis=2), read, one_key(1, 1))
-    assert len(reads) < 400
 
 
 def test_tokens_are_drawn_by_their_probability() -> None:
     probabilities = np.array([0.5, 0.25, 0.125, 0.0625, 0.0625])
     draws = 40_000
-    log_probs = np.full((draws, 200), -np.inf)
-    log_probs[:, [0, 1, 70, 71, 199]] = np.log(probabilities)
-    winners = dense_race(log_probs, keys_of(5, np.arange(draws)))
+    ids = np.tile([0, 1, 70, 71, 199], (draws, 1))
+    winners = race_among(ids, np.tile(np.log(probabilities), (draws, 1)), keys_of(5, np.arange(draws)))
     observed = np.array([(winners == token).sum() for token in (0, 1, 70, 71, 199)])
     chi_square = ((observed - draws * probabilities) ** 2 / (draws * probabilities)).sum()
     assert chi_square < 18.47, "p > 0.001 at 4 degrees of freedom"

@@ -68,6 +68,20 @@ def test_vllm_shrinks_its_window_for_short_drafts(num_drafts: int, rescued: bool
     assert (Verdict.RESCUED in verdicts(PRESETS["vllm"], num_drafts, {0})) is rescued
 
 
+@pytest.mark.parametrize(
+    ("entropy", "verdict"),
+    [
+        (0.3, Verdict.RESCUED),
+        (math.nextafter(0.3, 1), Verdict.RESCUED),
+        (math.nextafter(0.3, 0), Verdict.CORRECTED),
+    ],
+)
+def test_the_entropy_gate_opens_at_exactly_its_threshold(entropy: float, verdict: Verdict) -> None:
+    assert PRESETS["official"].threshold == 0.3
+    _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)
+    assert decision.decided[3].verdict is verdict
+
+
 @pytest.mark.parametrize("entropy", [0.0, 0.29, math.nan])
 def test_a_sure_target_is_never_overruled(entropy: float) -> None:
     _, decision = decide(PRESETS["official"], RuleState(), evidence(15, {3}, entropy), LIMITS)

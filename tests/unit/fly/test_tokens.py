@@ -1,12 +1,22 @@
 """The client's mirror and the server's sequence stay equal through drafts, roll-backs and lost state."""
 
+import hashlib
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.errors import InvalidRequest
 from fly.messages import StaleReason
-from fly.sequence import ReplicatedSequence, SequenceMirror, SequenceUpdate, StaleState, TokenSequence
+from fly.sequence import (
+    ReplicatedSequence,
+    SequenceMirror,
+    SequenceUpdate,
+    StaleState,
+    TokenSequence,
+    common_length,
+)
 
 tokens_st = st.lists(st.integers(0, 99), max_size=6)
 
@@ -17,6 +27,68 @@ def test_prefix_hashes_depend_on_the_tokens_only(first: list[int], second: list[
     grown.truncate(min(length, len(first)))
     grown.extend(second)
     assert grown.prefix_hash(len(grown)) == TokenSequence(grown.ids).prefix_hash(len(grown))
+
+
+def reference_hash(ids: list[int]) -> int:
+    """Hash as `protos/flyserve/v1/common.proto` defines it."""
+    key, blocks = hashlib.blake2b(digest_size=16).digest(), len(ids) // 64
+    for block in range(blocks):
+        tokens = struct.pack("<64I", *ids[block * 64 : (block + 1) * 64])
+        key = hashlib.blake2b(key + tokens, digest_size=16).digest()
+    rest = ids[blocks * 64 :]
+    last = hashlib.blake2b(key + struct.pack(f"<{len(rest)}I", *rest), digest_size=8).digest()
+    return int.from_bytes(last, "little") if ids else 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 700), st.integers(0, 300), st.integers(0, 2**32 - 1), st.integers(0, 700)),
+        max_size=8,
+    )
+)
+def test_prefix_hashes_are_the_documented_ones_after_any_roll_back(
+    steps: list[tuple[int, int, int, int]],
+) -> None:
+    sequence, ids = TokenSequence(), list[int]()
+    for kept, added, token, hashed in steps:
+        sequence.truncate(kept)
+        del ids[kept:]
+        sequence.extend([token] * added)
+        ids += [token] * added
+        sequence = sequence.copy() if hashed % 2 else sequence
+        length = min(hashed, len(ids))
+        assert sequence.prefix_hash(length) == reference_hash(ids[:length])
+    assert sequence.ids == ids
+
+
+@given(st.integers(1, 600), st.data())
+def test_another_token_or_length_has_another_hash(length: int, data: st.DataObject) -> None:
+    ids = [7] * length
+    changed = list(ids)
+    changed[data.draw(st.integers(0, length - 1))] = 8
+    other = data.draw(st.integers(0, length - 1))
+    sequence = TokenSequence(ids)
+    assert sequence.prefix_hash(length) not in (
+        TokenSequence(changed).prefix_hash(length),
+        sequence.prefix_hash(other),
+    )
+
+
+def test_a_copy_is_independent() -> None:
+    first = TokenSequence(range(1000))
+    known = first.prefix_hash(1000)
+    second = first.copy()
+    second.truncate(300)
+    second.extend([5] * 700)
+    assert first.ids == list(range(1000)) and first.prefix_hash(1000) == known
+    assert second.prefix_hash(1000) == reference_hash(second.ids) != known
+
+
+@given(tokens_st, tokens_st)
+def test_the_common_length_is_that_of_a_search_token_by_token(left: list[int], right: list[int]) -> None:
+    length = common_length(left, tuple(right))
+    assert left[:length] == right[:length]
+    assert length == min(len(left), len(right)) or left[length] != right[length]
 
 
 def test_hashes_distinguish_order_length_and_zeros() -> None:
@@ -34,9 +106,13 @@ def test_server_and_client_hold_the_same_sequence(
         if forgets:
             server = ReplicatedSequence(vocab_size=100)
             view.forget()
-        update = view.update(sequence, drafts, decided)
-        server.apply(update)
-        assert server.tokens.ids == [*sequence.ids, *drafts]
+        update, before = view.update(sequence, drafts, decided), list(server.tokens.ids)
+        unchanged = server.apply(update)
+        assert server.tokens.ids == [*sequence.ids, *drafts] and server.decided == decided
+        assert unchanged >= update.keep and server.tokens.ids[:unchanged] == before[:unchanged]
+        if not forgets and update.keep:
+            assert update.keep == common_length(before, sequence.ids), "an update sends only what is new"
+        sequence.truncate(max(decided, len(sequence) - truncation))
         sequence.extend(kept)
         decided = max(decided, len(sequence) - truncation)
 

@@ -8,9 +8,9 @@ from typing import Any
 from fly.clock import SystemClock
 from fly.messages import Load, ModelInfo, Role
 from orchestration.control.deployment_manager import DeploymentManager
+from orchestration.control.fleet import InstanceHandle, InstanceLost
 from orchestration.control.instances import Instance, InstanceKey, Node
 from orchestration.control.status import ReplicaState, ReplicaStatus
-from orchestration.control.supervisor import InstanceHandle, InstanceLost
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from protos.flyserve.v1 import common_pb2
@@ -75,7 +75,7 @@ class FakeFleet:
         self.faults: dict[str, Exception] = {}
 
     async def nodes(self) -> tuple[Node, ...]:
-        return (Node("a", "node a", 8.0), Node("b", "node b", 8.0))
+        return (Node("a", "node a", {"CPU": 8.0}), Node("b", "node b", {"CPU": 8.0}))
 
     async def start(self, instance: Instance, registry: str) -> InstanceHandle:
         replica = self.replicas[str(instance.key)] = FakeInstance(instance.node)

@@ -9,8 +9,8 @@ import pytest
 
 from fly.errors import ConfigError, NotReady
 from fly.messages import Role
+from orchestration.control.fleet import InstanceRejected, InstanceUnavailable
 from orchestration.control.status import ReplicaState
-from orchestration.control.supervisor import InstanceRejected, InstanceUnavailable
 from orchestration.deployment.file import Deployment
 from tests.unit.orchestration.manager_rig import FILE, FakeInstance, Scene, deployment
 

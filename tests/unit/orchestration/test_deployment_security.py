@@ -9,9 +9,10 @@ from fly.errors import ConfigError
 from orchestration.deployment.diff import changes, require_possible
 from orchestration.deployment.file import Deployment, load_deployment
 from orchestration.deployment.plan import plan, router_config
-from orchestration.deployment.security import controller_security
+from orchestration.deployment.security import security_of
 from router.config import RouterConfig
 from services.common.config import parse
+from services.common.security.identity import CONTROLLER
 from services.drafter.config import DrafterConfig
 from services.sub_drafter.config import SubDrafterConfig
 from services.target.config import TargetConfig
@@ -56,7 +57,7 @@ def test_only_the_router_gets_keys_clients_and_probes(deployment: Deployment, tm
     assert config.auth_tokens_file == tmp_path / "keys.yaml"
     assert config.tls is not None and config.tls.client_certificates and config.health_port == 0
     assert config.tls.certificate == tmp_path / "certs/router.pem"
-    assert controller_security(deployment.security)["tls"]["certificate"].endswith("certs/controller.pem")
+    assert security_of(deployment.security, CONTROLLER)["tls"]["certificate"].endswith("certs/controller.pem")
 
 
 def test_without_a_section_no_process_gets_one() -> None:

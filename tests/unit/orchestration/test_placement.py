@@ -3,7 +3,7 @@ from orchestration.control.instances import Instance, Node
 from orchestration.control.placement import choose_node, shortage
 from orchestration.deployment.plan import ReplicaSpec
 
-A, B, C = Node("a", "node a", 4.0), Node("b", "node b", 8.0), Node("c", "node c", 2.0)
+A, B, C = (Node(id, f"node {id}", {"CPU": cpus}) for id, cpus in (("a", 4.0), ("b", 8.0), ("c", 2.0)))
 
 
 def spec(role: Role = Role.TARGET, num_cpus: float = 1.0, shards: int = 1) -> ReplicaSpec:
@@ -51,9 +51,9 @@ def requiring(replica: str = "target-0", **fields: object) -> ReplicaSpec:
     return ReplicaSpec(**fields_of)  # type: ignore[arg-type]
 
 
-PLAIN = Node("plain", "plain", 16.0)
-MARKED = Node("marked", "marked", 4.0, {"pool": 1000.0})
-GPUS = Node("gpus", "gpus", 8.0, {"pool": 1000.0, "GPU": 2.0})
+PLAIN = Node("plain", "plain", {"CPU": 16.0})
+MARKED = Node("marked", "marked", {"CPU": 4.0, "pool": 1000.0})
+GPUS = Node("gpus", "gpus", {"CPU": 8.0, "pool": 1000.0, "GPU": 2.0})
 
 
 def chosen(spec: ReplicaSpec, *placed: Instance) -> str | None:

@@ -1,4 +1,5 @@
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
@@ -7,8 +8,10 @@ from fly.messages import Endpoint, Role
 from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2, registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
+from router.admission.load_reporter import LoadReporter
 from services.common.channel import open_channel
 from services.common.host import Host
+from tests.support.clock import VirtualClock
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ async def test_list_returns_the_current_snapshot(registry: Registry, channel: gr
     assert response.snapshot.endpoints[0].role == common_pb2.ROLE_TARGET
 
 
-async def test_watch_streams_the_current_and_every_later_snapshot(
+async def test_watch_streams_the_current_snapshot_and_the_latest_after_each_change(
     registry: Registry, channel: grpc.aio.Channel
 ) -> None:
     watch = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
@@ -62,15 +65,56 @@ async def test_watch_streams_the_current_and_every_later_snapshot(
 async def test_closing_ends_every_watch(registry: Registry, channel: grpc.aio.Channel) -> None:
     watch = RegistryStub(channel).Watch(registry_pb2.WatchRequest())
     await anext(aiter(watch))
-    registry.close()
+    await registry.close()
     assert [response async for response in watch] == []
 
 
-async def test_a_cancelled_watch_is_removed(registry: Registry) -> None:
-    with registry.watch() as queue:
-        assert queue.qsize() == 1
-    registry.publish((target("h:1"),))
-    assert queue.qsize() == 1
+async def test_a_slow_watcher_gets_the_latest_snapshot_only(registry: Registry) -> None:
+    watch = registry.watch()
+    await anext(watch)
+    for port in range(1000):
+        registry.publish((target(f"h:{port}"),))
+    assert (await anext(watch)).endpoints == (target("h:999"),)
+    registry.publish(())
+    assert (await anext(watch)).generation == 1001
+
+
+async def test_reports_of_routers_are_added_up_until_they_are_out_of_date() -> None:
+    clock = VirtualClock()
+    registry = Registry(clock=clock)
+    registry.report("one", 5)
+    clock.advance(3.0)
+    registry.report("two", 7)
+    registry.report("two", 8)
+    assert registry.waiting() == 13
+    clock.advance(3.0)
+    assert registry.waiting() == 8
+    clock.advance(3.0)
+    assert registry.waiting() == 0
+
+
+async def test_a_report_arrives_over_grpc(registry: Registry, channel: grpc.aio.Channel) -> None:
+    await RegistryStub(channel).Report(registry_pb2.ReportRequest(router="one", waiting=9))
+    assert registry.waiting() == 9
+
+
+async def test_a_router_reports_its_queue_until_it_is_empty(registry: Registry) -> None:
+    host = Host(registry_service(registry))
+    await host.start()
+    clock, queue = VirtualClock(), [4]
+    async with LoadReporter(host.address, clock, None, lambda: queue[0]).running():
+        await advance_until(clock, lambda: registry.waiting() == 4)
+        queue[0] = 0
+        await advance_until(clock, lambda: registry.waiting() == 0)
+    await host.drain(0.0)
+
+
+async def advance_until(clock: VirtualClock, is_true: Callable[[], bool]) -> None:
+    """Move the clock each time that somebody sleeps on it, until the condition is true."""
+    async with asyncio.timeout(30):
+        while not is_true():
+            clock.advance(1.0)
+            await asyncio.sleep(0.01)
 
 
 async def test_the_same_endpoints_again_change_nothing(registry: Registry) -> None:

@@ -96,3 +96,10 @@ def test_a_file_that_is_applied_again_keeps_what_the_load_asked_for_within_its_l
 )
 def test_the_demand_is_what_serving_replicas_carry(instances: list[Instance], demand: Demand | None) -> None:
     assert tier_demand(instances, max_sequences=4) == demand
+
+
+def test_sequences_that_wait_in_routers_add_to_the_demand() -> None:
+    full = [instance(0, sequences=4, kv_used=40), instance(1, Phase.DRAINING, sequences=4)]
+    assert tier_demand(full, max_sequences=4, waiting=12) == Demand(4.0, 1.0)
+    long = [instance(0, sequences=2, kv_used=80)]
+    assert tier_demand(long, max_sequences=64, waiting=2) == Demand(1.6)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.errors import DeadlineExceeded, Overloaded
-from router.admission.admission import Admission
+from router.admission.admission import Admission, Slots
 from router.admission.fair_queue import FairQueue
 from router.requests.request import Deadline
 from tests.support.clock import VirtualClock
@@ -28,7 +28,7 @@ def test_the_queue_ahead_is_as_long_as_estimated(in_use: list[str], waiting: lis
     said = queue.ahead_of(tenant)
     queue.push(tenant, "the new one")
     ahead = 0
-    while queue.pop() != "the new one":
+    while queue.pop(1) != "the new one":
         ahead += 1
     assert said - 3 <= ahead <= said, "each of three other tenants may have its turn just before or after"
 
@@ -39,7 +39,7 @@ def test_slots_are_shared_as_equally_as_the_queues_allow(waiting: list[str]) -> 
     for each in waiting:
         queue.push(each, each)
     got, left = Counter[str](), Counter(waiting)
-    while (each := queue.pop()) is not None:
+    while (each := queue.pop(1)) is not None:
         got[each] += 1
         left[each] -= 1
         assert all(got[each] <= got[other] + 1 for other in left if left[other])
@@ -51,15 +51,18 @@ class Office:
 
     def __init__(self, max_concurrent: int, max_queued: int) -> None:
         self.clock = VirtualClock()
-        self.admission = Admission(max_concurrent, max_queued, self.clock)
+        self.places: int | None = None
+        self.admission = Admission(max_concurrent, max_queued, self.clock, lambda: self.places)
         self.served: list[str] = []
         self._leaves: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def enter(self, name: str, tenant: str = "", timeout_s: float | None = None) -> asyncio.Task[None]:
+    async def enter(
+        self, name: str, tenant: str = "", timeout_s: float | None = None, n: int = 1, priority: int = 0
+    ) -> asyncio.Task[None]:
         """Start a request; it has a slot, is queued, or was rejected when this returns."""
         self._leaves[name] = asyncio.Event()
-        task = self._tasks[name] = asyncio.create_task(self._visit(name, tenant, timeout_s))
+        task = self._tasks[name] = asyncio.create_task(self._visit(name, tenant, timeout_s, n, priority))
         await self.settle()
         return task
 
@@ -77,11 +80,13 @@ class Office:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         assert (self.admission.admitted, self.admission.queued) == (0, 0)
 
-    def slot(self, tenant: str, timeout_s: float | None) -> AbstractAsyncContextManager[None]:
-        return self.admission.slot(tenant, Deadline(self.clock, timeout_s))
+    def slots(
+        self, tenant: str, timeout_s: float | None, n: int = 1, priority: int = 0
+    ) -> AbstractAsyncContextManager[Slots]:
+        return self.admission.slots(tenant, Deadline(self.clock, timeout_s), n, priority)
 
-    async def _visit(self, name: str, tenant: str, timeout_s: float | None) -> None:
-        async with self.slot(tenant, timeout_s):
+    async def _visit(self, name: str, tenant: str, timeout_s: float | None, n: int, priority: int) -> None:
+        async with self.slots(tenant, timeout_s, n, priority):
             self.served.append(name)
             await self._leaves[name].wait()
 
@@ -193,3 +198,70 @@ async def test_a_cancelled_request_frees_its_slot(moment: str) -> None:
         await made.settle()
         await made.leave("running")
         assert made.served == ["running", "after"] and not after.done()
+
+
+async def test_priority_orders_the_requests_of_a_tenant_and_not_the_tenants() -> None:
+    async with office(max_queued=10) as made:
+        await made.enter("first", "a")
+        for name, priority in (("low", -1), ("usual", 0), ("high", 5)):
+            await made.enter(name, "a", priority=priority)
+        await made.enter("other", "b", priority=-9)
+        for name in ("first", "other", "high", "usual", "low"):
+            await made.leave(name)
+        assert made.served == ["first", "other", "high", "usual", "low"]
+
+
+async def test_the_choices_of_a_request_get_their_slots_together() -> None:
+    async with office(max_concurrent=4) as made:
+        await made.enter("one", n=2)
+        await made.enter("two", n=3)
+        await made.enter("three")
+        assert made.served == ["one"] and made.admission.queued_choices == 4, "no later request overtakes"
+        await made.leave("one")
+        assert made.served == ["one", "two", "three"] and made.admission.admitted == 4
+
+
+async def test_a_request_with_more_choices_than_slots_gets_all_and_then_one_by_one() -> None:
+    async with office(max_concurrent=2) as made, made.slots("", None, n=3) as slots:
+        assert made.admission.admitted == 2
+        third_slot = slots.slot()
+        async with slots.slot():
+            async with slots.slot():
+                third = asyncio.create_task(third_slot.__aenter__())
+                await made.enter("later")
+                assert not third.done()
+            await made.settle()
+            assert third.done() and made.served == []
+            third.result().release()
+            await made.settle()
+            assert made.served == ["later"]
+
+
+async def test_the_limit_follows_the_places() -> None:
+    async with office(max_concurrent=8) as made:
+        made.places = 1
+        for name in "abc":
+            await made.enter(name)
+        assert made.served == ["a"]
+        made.places = 2
+        await asyncio.sleep(0.3)
+        assert made.served == ["a", "b"]
+        made.places = None
+        await made.leave("a")
+        assert made.served == ["a", "b", "c"]
+
+
+async def test_a_refused_choice_waits_before_all_later_requests() -> None:
+    async with office(max_concurrent=1) as made:
+        made.places = 1
+        async with made.slots("", None) as slots, slots.slot() as slot:
+            await made.enter("later")
+            made.places = 0
+            exchange = asyncio.create_task(slot.exchange())
+            await made.settle()
+            assert made.served == [] and not exchange.done() and made.admission.admitted == 0
+            made.places = 1
+            await asyncio.sleep(0.3)
+            assert exchange.done() and made.served == []
+        await made.settle()
+        assert made.served == ["later"]

@@ -1,6 +1,7 @@
 """The pool from which the replica of a stream is picked: loads, and half-open replicas."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ INFO = ModelInfo(Role.TARGET, "m", "w", "a", "t", 10, 0, "", 1, 0, "")
 NO_CHANNEL: Any = None
 
 
-def replica(name: str, breaker: Breaker | None = None, load: Load | None = None) -> Replica:
+def replica(name: str, breaker: Breaker | None = None, load: Load | None = None, places: int = 0) -> Replica:
     endpoint = Endpoint(Role.TARGET, f"{name}:1", name)
-    return Replica(endpoint, NO_CHANNEL, INFO, load or Load(), breaker or Breaker(VirtualClock()))
+    clock = VirtualClock()
+    info = replace(INFO, max_sequences=places)
+    return Replica(endpoint, NO_CHANNEL, info, load or Load(), breaker or Breaker(clock), clock)
 
 
 def failed() -> Breaker:
@@ -82,3 +85,24 @@ def test_cancelling_ends_every_stream() -> None:
     with one.lease(lambda: ended.append(1)), one.lease(lambda: ended.append(2)):
         one.cancel_streams()
     assert sorted(ended) == [1, 2]
+
+
+def test_other_routers_sequences_take_places_but_not_all() -> None:
+    assert replica("a", places=64).places == 64 and replica("a").places is None
+    assert replica("a", load=Load(sequences=20), places=64).places == 44
+    assert replica("a", load=Load(sequences=64, queued=9), places=64).places == 8
+
+
+def test_a_replica_that_refused_is_full_until_a_sequence_ends() -> None:
+    one, other = replica("a"), replica("b", load=Load(sequences=9))
+    both = pool(one, other, is_required=False)
+    with one.lease(nothing):
+        one.record_refusal(1.0)
+        assert one.is_full and one.places == 1 and both.pick(any_replica) is other
+    assert not one.is_full and both.pick(any_replica) is one
+
+
+def test_only_a_required_tier_falls_back_to_a_full_replica() -> None:
+    full = replica("a", load=Load(sequences=2), places=2)
+    assert pool(full).pick(any_replica) is full
+    assert pool(full, is_required=False).pick(any_replica) is None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from router.text.output import Detokenizer, ResponseText
+from router.text.output import Detokenizer, ResponseText, StopStrings
 
 PIECES = ["Ġthe", "ing", "ðŁ", "ĺĢ", "Ġð", "\u0142\u013a", "ä½"]
 """Besides the single bytes: words, and tokens that cut characters in halves, or join two halves."""
@@ -136,3 +136,42 @@ def test_a_stop_string_across_tokens_is_found_at_the_token_that_completes_it(sto
     kept = response.find_stop(encode(text))
     assert kept == text.index(stop) + len(stop)
     assert response.take() + response.flush() == text[: text.index(stop)]
+
+
+@pytest.mark.parametrize("length", [1, 255, 256, 257, 1000])
+def test_a_resumed_response_continues_as_if_it_had_not_been_interrupted(length: int) -> None:
+    ids = encode("ab " * 400)
+    whole, resumed = (ResponseText(TOKENIZER, (), ["b a!", "end"]) for _ in range(2))
+    assert whole.find_stop(ids[:length]) is None and resumed.resume(ids[:length])
+    whole.take()
+    whole.take_token_texts()
+    rest = [*ids[length:], *encode("the end")]
+    assert whole.find_stop(rest) == resumed.find_stop(rest) == len(rest)
+    assert whole.flush() == resumed.flush()
+    assert whole.take_token_texts() == resumed.take_token_texts()
+
+
+@pytest.mark.parametrize("position", [0, 250, 256, 600])
+def test_a_stop_string_in_a_resumed_response_is_found(position: int) -> None:
+    response = ResponseText(TOKENIZER, (), ["stop!"])
+    assert not response.resume(encode("x" * position + "stop!" + "x" * 300))
+
+
+class MeasuredStops(StopStrings):
+    """A search that records the length of the text before each token."""
+
+    def __init__(self) -> None:
+        super().__init__(["never"])
+        self.lengths: list[int] = []
+
+    def push(self, text: str) -> bool:
+        self.lengths.append(len(self._held))
+        return super().push(text)
+
+
+def test_the_text_of_a_resumed_response_does_not_accumulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding to all text before it, token by token, would take quadratic time."""
+    response, stops = ResponseText(TOKENIZER, (), []), MeasuredStops()
+    monkeypatch.setattr(response, "_stops", stops)
+    assert response.resume(encode("x" * 5000))
+    assert len(stops.lengths) == 5000 and max(stops.lengths) <= 256

@@ -11,7 +11,8 @@ from fly.errors import ConfigError, InvalidRequest
 from fly.messages import ModelInfo, Role
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
-from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, TailPolicy
+from fly.speculation import Speculation
+from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, ResponseLimits, TailPolicy
 from router.config import RouterConfig, SpeculationConfig
 from router.requests.planning import fly_rule, plan_speculation
 from router.requests.request import PreparedRequest
@@ -247,3 +248,18 @@ def test_a_length_that_is_asked_for_is_fixed_unless_said_otherwise(
 def test_a_bad_configuration_says_what_is_wrong(data: dict[str, Any], part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         parse(RouterConfig, {"model": "m", **data}, "test")
+
+
+def test_the_choices_share_one_prompt_and_each_response_has_a_copy() -> None:
+    request = prepared(replace(TARGET, context_length=0), prompt=tuple(range(99)) * 5, n=3)
+    assert all(choice.prompt is request.prompt for choice in request.choices())
+    responses = [Speculation(each.prompt, EXACT, ResponseLimits(10)) for each in request.choices()]
+    responses[0].sequence.extend([1])
+    assert responses[1].sequence.ids == list(request.prompt_ids) and len(request.prompt) == 495
+
+
+def test_one_id_outside_the_vocabulary_is_named_with_its_position() -> None:
+    prompt = tuple([1] * 50_000 + [TARGET.vocab_size] + [TARGET.vocab_size + 1])
+    with pytest.raises(InvalidRequest) as error:
+        prepared(replace(TARGET, context_length=0), prompt=prompt)
+    assert [violation.field for violation in error.value.violations] == ["prompt_token_ids.ids[50000]"]

@@ -54,6 +54,19 @@ async def test_a_cancellation_of_the_task_does_not_become_a_timeout() -> None:
     step_timeout.close()
 
 
+async def test_a_paused_step_has_the_whole_time_after_its_restart() -> None:
+    step_timeout = StepTimeout(0.1)
+    with step_timeout:
+        step_timeout.pause()
+        await asyncio.sleep(0.3)
+        step_timeout.restart()
+    with pytest.raises(TimeoutError), step_timeout:
+        step_timeout.pause()
+        await asyncio.sleep(0.15)
+        step_timeout.restart()
+        await asyncio.sleep(10)
+
+
 async def test_an_error_of_a_step_is_raised_unchanged() -> None:
     with pytest.raises(KeyError), StepTimeout(5.0):
         raise KeyError

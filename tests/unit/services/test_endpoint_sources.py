@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-from fly.messages import Role, Snapshot
+from fly.messages import Endpoint, Role, Snapshot
 from services.common.endpoint_sources import (
     RESOLVE_INTERVAL_S,
-    DnsEndpointSource,
-    StaticEndpointSource,
-    configured_endpoints,
+    ListedEndpointSource,
     resolve_addresses,
 )
 from tests.support.clock import VirtualClock
@@ -37,7 +35,7 @@ class Watched:
         self.clock = VirtualClock()
         self.snapshots: list[Snapshot] = []
         entries = {Role.TARGET: ["dns:targets.example:50100", "10.0.0.9:1"]}
-        self.source = DnsEndpointSource(entries, self.clock, names.resolve)
+        self.source = ListedEndpointSource(entries, self.clock, names.resolve)
 
     async def follow(self) -> None:
         async with aclosing(self.source.watch()) as snapshots:
@@ -92,6 +90,9 @@ async def test_resolved_addresses_can_be_followed_by_a_port() -> None:
     assert await resolve_addresses("::1") == {"[::1]"}
 
 
-def test_a_list_without_names_is_static() -> None:
-    assert isinstance(configured_endpoints({Role.TARGET: ["h:1"]}, VirtualClock()), StaticEndpointSource)
-    assert not configured_endpoints({Role.TARGET: ["dns:h:1"]}, VirtualClock()).is_static
+async def test_a_list_without_names_is_static() -> None:
+    source = ListedEndpointSource({Role.TARGET: ["h:1"]}, VirtualClock())
+    endpoint = Endpoint(Role.TARGET, "h:1", "h:1")
+    assert [snapshot async for snapshot in source.watch()] == [Snapshot(1, (endpoint,))]
+    assert source.is_static
+    assert not ListedEndpointSource({Role.TARGET: ["dns:h:1"]}, VirtualClock()).is_static

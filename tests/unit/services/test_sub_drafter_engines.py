@@ -2,6 +2,7 @@
 
 import pytest
 
+from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, Open
 from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from services.sub_drafter.config import SubDrafterConfig
@@ -31,7 +32,7 @@ class Client:
 
 
 def suffix_engine() -> ProposalEngine:
-    return build_engine(SubDrafterConfig(engine="suffix", response_cache_tokens=1024))
+    return build_engine(SubDrafterConfig(engine="suffix", response_cache_tokens=1024), IndexBudget())
 
 
 async def respond(engine: ProposalEngine, decided: int, salt: str = "") -> None:
@@ -77,7 +78,7 @@ async def test_the_cache_is_shared_within_a_salt_only() -> None:
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
 async def test_a_step_for_no_tokens_only_updates(name: str) -> None:
-    client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024)))
+    client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024), IndexBudget()))
     ids = [7, 8, 9, 7, 8]
     assert (await client.ask(ids, 0, max_tokens=0)).tokens == ()
     assert (await client.ask(ids, 0, max_tokens=1)).tokens == (9,)
@@ -85,13 +86,13 @@ async def test_a_step_for_no_tokens_only_updates(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ngram", "suffix"])
 async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
-    client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024)))
+    client = Client(build_engine(SubDrafterConfig(engine=name, response_cache_tokens=1024), IndexBudget()))
     assert (await client.ask([7, 8, 9, 7, 8], 0, max_tokens=1)).tokens == (9,)
     draft = await client.ask([7, 8, 9, 7, 8, 5, 7, 8, 5, 7, 8], 0, max_tokens=1)
     assert draft.tokens == (5,)
 
 
 async def test_the_ngram_engine_caches_nothing() -> None:
-    engine = build_engine(SubDrafterConfig(engine="ngram"))
+    engine = build_engine(SubDrafterConfig(engine="ngram"), IndexBudget())
     await respond(engine, decided=6)
     assert engine.response_cache_tokens == 0 and await proposed(engine, [1, 2]) == ()

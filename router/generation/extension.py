@@ -1,0 +1,38 @@
+"""The length of an extension: the number of tokens that the target decodes in one step without drafts."""
+
+from fly.ewma import Ewma
+
+_NEWEST_SHARE = 0.2
+_LARGEST_GROWTH = 2
+_LEAST_TOKENS = 4
+"""Fewer tokens are decoded one by one: their steps cost little beside forwards this long, and sequences whose
+steps end at different times share fewer forwards."""
+
+
+class ExtensionLength:
+    """Chooses how many tokens the target decodes in one step; pure.
+
+    The client gets these tokens together. So the forwards of a step take at most `interval_s`, by those of
+    the steps before; the first one has one token, and no step has more than twice as many as the last one.
+    The wait for the first forward does not count: the more a step waits, the less one token at a time pays.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        """Let the forwards of a step take at most `interval_s` seconds; 0 decodes one token per step."""
+        self._interval_s = interval_s
+        self._token_s = Ewma(_NEWEST_SHARE)
+        self._last = 0
+
+    def choose(self, most: int) -> int:
+        """Return the number of tokens of the next step, from 1 to `most`."""
+        if self._token_s.value is None:
+            return 1
+        fitting = int(self._interval_s / max(self._token_s.value, 1e-9))
+        if fitting < _LEAST_TOKENS:
+            return 1
+        return max(1, min(fitting, _LARGEST_GROWTH * self._last, most))
+
+    def record(self, num_tokens: int, forward_s: float) -> None:
+        """Record a step without drafts whose forwards decoded `num_tokens` in `forward_s` seconds."""
+        self._token_s.add(forward_s / num_tokens)
+        self._last = num_tokens

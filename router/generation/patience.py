@@ -1,0 +1,45 @@
+"""The patience of a draft: the time that a round waits for it before the target decodes without it."""
+
+from fly.ewma import RecentMean
+
+_ASSUMED_TOKENS = 4.0
+_MEMORY_DRAFTS = 16.0
+
+
+class Patience:
+    """The time for which rounds of one response wait for their drafts; pure, times are arguments.
+
+    While a round waits, the target could decode one token per verification. So a wait pays off if it is
+    shorter than the verifications that the draft's accepted tokens save. Tokens that were decided before a
+    late draft arrived, and that equal its first tokens, count as accepted: they show its quality.
+    """
+
+    def __init__(self, factor: float) -> None:
+        """Wait `factor` times the time that a draft is expected to save."""
+        self._factor = factor
+        self._accepted = RecentMean(_ASSUMED_TOKENS, _MEMORY_DRAFTS)
+        self._num_confirmed = 0
+
+    def limit_s(self, verification_s: float, draft_s: float, num_drafts: int) -> float:
+        """Return the seconds after its request for which a round waits for a draft.
+
+        Args:
+            verification_s: Usual seconds of a verification.
+            draft_s: Usual seconds from the request of a draft to its arrival. If a draft usually arrives too
+                late, no round waits for one: all drafts arrive during verifications without drafts.
+            num_drafts: Requested length of the draft.
+        """
+        saved_s = self._factor * verification_s * max(1.0, min(num_drafts, self._accepted.value))
+        return saved_s if draft_s <= saved_s else 0.0
+
+    def record_dropped(self, num_confirmed: int) -> None:
+        """Record a late draft of which only the first tokens equal those decided meanwhile."""
+        self._accepted.add(num_confirmed)
+
+    def record_used(self, num_confirmed: int) -> None:
+        """Record a draft whose tokens after the first `num_confirmed` are verified next."""
+        self._num_confirmed = num_confirmed
+
+    def record_round(self, num_accepted: int) -> None:
+        """Record the result of the verification of the draft that was used."""
+        self._accepted.add(self._num_confirmed + num_accepted)

@@ -1,0 +1,213 @@
+"""Full targets, failing requests and deadlines: what they cost, and that no replica is taken out of use."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overloaded, Unauthenticated
+from fly.messages import Open, Verification, VerifyStep
+from fly.sequence import ReplicatedSequence
+from protos.flyserve.v1 import generation_pb2 as pb
+from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import PLAIN, Rig, ids, make_request, running
+
+LIMIT_S = 60
+POISON = 77
+STATUS = grpc.StatusCode
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tokenizer(tmp_path)
+
+
+class CountingTarget(FakeTarget):
+    """A target that counts its sequences; it refuses those beyond `most`, if there is such a number."""
+
+    def __init__(self, most: int | None = None, **info: Any) -> None:
+        super().__init__(HashModel(), **info)
+        self.peak = self.num_refused = 0
+        self.most = most
+
+    @asynccontextmanager
+    async def session(self, opening: Open) -> AsyncIterator[Any]:
+        if self.most is not None and self.num_open >= self.most:
+            self.num_refused += 1
+            raise Overloaded(f"{self.num_open} sequences are open", 0.05)
+        async with super().session(opening) as session:
+            self.peak = max(self.peak, self.num_open)
+            yield session
+
+
+class FailingTarget(FakeTarget):
+    """A target that raises an error for one prompt."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(HashModel())
+        self.num_raised = 0
+        self._error = error
+
+    def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep) -> Verification:
+        if POISON in known.tokens.ids[:4]:
+            self.num_raised += 1
+            raise self._error
+        return super().answer(known, opening, step)
+
+
+def assert_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Check that no replica was taken out of use."""
+    assert not [r for r in caplog.records if r.name.endswith("directory") and "failed" in r.getMessage()]
+
+
+async def outcomes(rig: Rig, *requests: pb.GenerateRequest, timeout_s: float = LIMIT_S) -> Counter[STATUS]:
+    """Send all requests at once; return the number of each status."""
+
+    async def outcome(request: pb.GenerateRequest) -> STATUS:
+        try:
+            await rig.stub.Generate(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        return STATUS.OK
+
+    return Counter(await asyncio.gather(*map(outcome, requests)))
+
+
+def prompt(*tokens: int) -> pb.TokenIds:
+    return pb.TokenIds(ids=tokens)
+
+
+async def test_a_wait_for_a_place_is_not_a_fault(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target = FakeTarget(HashModel())
+    target.places = asyncio.Semaphore(2)
+    async with running(model, [target], verify_timeout_s=0.3) as rig, asyncio.timeout(LIMIT_S):
+        for _ in range(2):
+            await target.places.acquire()
+        calls = []
+        for number in range(8):
+            calls.append(asyncio.create_task(rig.generate(PLAIN, request_id=str(number))))
+            while target.num_queued <= number:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.7)  # longer than a step may take
+        for _ in range(2):
+            target.places.release()
+        responses = await asyncio.gather(*calls)
+    assert len({tuple(ids(response)) for response in responses}) == 1
+    assert [opening.request_id for opening in target.openings] == [str(number) for number in range(8)]
+    assert not any(response.statistics.replays for response in responses)
+    assert_kept(caplog)
+
+
+async def test_a_refused_sequence_waits_in_the_router(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target = CountingTarget(most=2)
+    async with running(model, [target]) as rig:
+        assert await outcomes(rig, *(make_request(PLAIN, 20) for _ in range(8))) == {STATUS.OK: 8}
+    assert target.num_refused > 0 and target.peak == 2
+    assert_kept(caplog)
+
+
+async def test_admission_follows_the_places_of_the_targets(model: Path) -> None:
+    target, is_full = CountingTarget(most=64, max_sequences=64), asyncio.Event()
+
+    async def script(number: int) -> None:
+        if target.num_open == 64:
+            is_full.set()
+        await is_full.wait()
+
+    target.script = script
+    async with running(model, [target]) as rig:
+        assert await outcomes(rig, *(make_request(PLAIN, 6) for _ in range(250))) == {STATUS.OK: 250}
+    assert (target.num_refused, target.peak) == (0, 64)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+async def test_every_choice_takes_a_place(model: Path, n: int) -> None:
+    target = CountingTarget(most=4, max_sequences=4)
+    async with running(model, [target]) as rig:
+        requests = [make_request(PLAIN, 10, n=n) for _ in range(5)]
+        assert await outcomes(rig, *requests) == {STATUS.OK: 5}
+    assert target.num_refused == 0 and n <= target.peak <= 4
+
+
+async def test_more_choices_than_places_are_all_generated(model: Path) -> None:
+    target = CountingTarget(most=4, max_sequences=4)
+    async with running(model, [target]) as rig, asyncio.timeout(LIMIT_S):
+        others = outcomes(rig, *(make_request(PLAIN, 10) for _ in range(6)))
+        (choices, _), found = await asyncio.gather(rig.choices(PLAIN, 10, n=9), others)
+    assert [len(choice.tokens) for choice in choices] == [10] * 9 and found == {STATUS.OK: 6}
+    assert (target.num_refused, target.peak) == (0, 4)
+
+
+async def test_a_poisoned_request_tries_one_other_target(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    targets = [FailingTarget(RuntimeError("CUDA out of memory")) for _ in range(4)]
+    async with running(model, targets) as rig:
+        innocent = [make_request(PLAIN, 40, prompt_token_ids=prompt(40, 41, n)) for n in range(2, 34)]
+        poisoned = make_request(PLAIN, 40, prompt_token_ids=prompt(40, POISON, 42))
+        assert await outcomes(rig, *innocent, poisoned) == {STATUS.OK: 32, STATUS.INTERNAL: 1}
+    assert sum(target.num_raised for target in targets) == 2
+    assert sum(target.num_opened for target in targets) == 32 + 2, "no other stream was disturbed"
+    assert_kept(caplog)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (DeadlineExceeded("the request's deadline has passed"), STATUS.DEADLINE_EXCEEDED),
+        (InvalidRequest.of("update.tokens", "are too many"), STATUS.INVALID_ARGUMENT),
+        (Unauthenticated("no certificate"), STATUS.UNAUTHENTICATED),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, FlyServeError) else "",
+)
+async def test_an_error_of_the_request_is_reported_by_the_first_target(
+    model: Path, caplog: pytest.LogCaptureFixture, error: FlyServeError, status: STATUS
+) -> None:
+    targets = [FailingTarget(error) for _ in range(2)]
+    async with running(model, targets) as rig:
+        request = make_request(PLAIN, prompt_token_ids=prompt(40, POISON, 42))
+        assert await outcomes(rig, *[request] * 5) == {status: 5}
+        assert (await rig.generate(PLAIN)).tokens
+    assert sum(target.num_raised for target in targets) == 5
+    assert_kept(caplog)
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFixture, count: int) -> None:
+    async def hangs(number: int) -> None:
+        await asyncio.Event().wait()
+
+    targets = [FakeTarget(HashModel()) for _ in range(2)]
+    for target in targets:
+        target.script = hangs
+    async with running(model, targets) as rig:
+        for _ in range(count // 100):
+            found = await outcomes(rig, *(make_request(PLAIN) for _ in range(100)), timeout_s=0.25)
+            assert found == {STATUS.DEADLINE_EXCEEDED: 100}
+    assert_kept(caplog)
+
+
+async def test_a_slow_step_continues_at_another_target_and_both_are_kept(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow, other = FakeTarget(HashModel()), FakeTarget(HashModel())
+
+    async def hangs_once(number: int) -> None:
+        if number == 3:
+            await asyncio.Event().wait()
+
+    slow.script = hangs_once
+    async with running(model, [slow, other], verify_timeout_s=0.5, balancing="round_robin") as rig:
+        responses = [await rig.generate(PLAIN) for _ in range(2)]
+        assert ids(responses[0]) == ids(responses[1])
+        assert sum(response.statistics.replays for response in responses) == 1
+        num_opened = slow.num_opened
+        for _ in range(2):
+            await rig.generate(PLAIN)
+        assert slow.num_opened > num_opened
+    assert_kept(caplog)

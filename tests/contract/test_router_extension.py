@@ -1,0 +1,91 @@
+"""Rounds without drafts in which the target decodes several tokens by itself."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fly.messages import Extend
+from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
+from tests.contract.scripted import LoggingTarget
+
+LONG_S = 10.0
+"""An interval in which a target without costs decodes any number of tokens."""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_tokenizer(tmp_path)
+
+
+async def both(model: Path, hashes: HashModel, max_new_tokens: int, **fields: Any) -> tuple[Answer, Answer]:
+    """Return the responses with one token per step, and with several."""
+    found = []
+    for interval_s in (0.0, LONG_S):
+        async with running(model, [LoggingTarget(hashes)], stream_interval_s=interval_s) as rig:
+            found.append(await rig.generate(PLAIN, max_new_tokens, **fields))
+    single, several = found
+    assert several.statistics.rounds < single.statistics.rounds
+    assert [str(token) for token in several.tokens] == [str(token) for token in single.tokens]
+    assert (several.text, several.finish_reason) == (single.text, single.finish_reason)
+    assert several.statistics.emitted == single.statistics.emitted == len(several.tokens)
+    return single, several
+
+
+async def test_the_number_of_tokens_doubles_within_the_interval(model: Path) -> None:
+    target = LoggingTarget(HashModel())
+    async with running(model, [target], stream_interval_s=LONG_S) as rig:
+        response = await rig.generate(PLAIN, 100)
+    assert [step.max_tokens for step in target.asked if isinstance(step, Extend)] == [2, 4, 8, 16, 32, 37]
+    assert response.statistics.rounds == len(target.asked) == 7
+    assert target.updates.is_true_to([40, 41, 42, 43, *ids(response)])
+
+
+async def test_several_tokens_per_step_are_the_same_tokens(model: Path) -> None:
+    await both(model, HashModel(), 60)
+    await both(model, HashModel(), 60, logprobs=2)
+
+
+async def test_a_response_ends_within_a_step(model: Path) -> None:
+    single, _ = await both(model, HashModel(ends_at=37), 60)
+    assert ids(single)[-1] == EOS
+    text = (await both(model, HashModel(), 60))[0].text
+    await both(model, HashModel(), 60, stop=[text[len(text) // 2 :][:6]])
+
+
+async def test_a_draft_comes_after_tokens_that_were_decoded_without_one(model: Path) -> None:
+    expected = (await both(model, HashModel(), 60))[0]
+    drafter = FakeDrafter(HashModel(agreement=0.9), context_length=30)
+    target = LoggingTarget(HashModel())
+    async with running(model, [target], [drafter], stream_interval_s=LONG_S) as rig:
+        response = await rig.generate(EXACT, 60)
+    assert ids(response) == ids(expected)
+    assert response.statistics.drafted
+    assert any(isinstance(step, Extend) for step in target.asked), "beyond the drafter's context"
+
+
+async def test_a_target_that_is_lost_within_a_step_is_replaced(model: Path) -> None:
+    expected = (await both(model, HashModel(), 60))[0]
+    targets = [FakeTarget(HashModel()) for _ in range(2)]
+    steps = itertools.count(1)
+
+    def dies_at(target: FakeTarget, step: int) -> None:
+        async def script(number: int) -> None:
+            if next(steps) == step:
+                await target.die()
+
+        target.script = script
+
+    for target in targets:
+        dies_at(target, 3)
+    async with running(model, targets, stream_interval_s=LONG_S) as rig:
+        response = await rig.generate(PLAIN, 60)
+    assert ids(response) == ids(expected) and response.statistics.replays == 1
+
+
+async def test_a_step_of_several_tokens_is_one_chunk(model: Path) -> None:
+    async with running(model, [FakeTarget(HashModel())], stream_interval_s=LONG_S) as rig:
+        chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 31))]
+    assert [len(chunk.tokens) for chunk in chunks if chunk.tokens] == [1, 2, 4, 8, 16]

@@ -1,0 +1,35 @@
+"""The number of tokens that the target decodes in one step without drafts."""
+
+from router.generation.extension import ExtensionLength
+
+
+def lengths(interval_s: float, token_s: float, steps: int, most: int = 1000) -> list[int]:
+    extension, found = ExtensionLength(interval_s), []
+    for _ in range(steps):
+        found.append(extension.choose(most))
+        extension.record(found[-1], found[-1] * token_s)
+    return found
+
+
+def test_it_grows_up_to_the_interval() -> None:
+    *growing, last = lengths(0.05, 0.0021, 6)
+    assert growing == [1, 2, 4, 8, 16] and last == 23
+
+
+def test_a_slow_target_decodes_one_token_per_step() -> None:
+    assert lengths(0.05, 0.02, 5) == [1] * 5
+    assert lengths(0.0, 0.001, 5) == [1] * 5
+
+
+def test_it_keeps_the_budget() -> None:
+    assert max(lengths(10.0, 0.001, 12, most=37)) == 37
+    assert lengths(10.0, 0.001, 3, most=1) == [1, 1, 1]
+
+
+def test_a_target_that_becomes_slow_is_followed() -> None:
+    extension = ExtensionLength(0.05)
+    for _ in range(10):
+        extension.record(extension.choose(1000), 0.001)
+    for _ in range(40):
+        extension.record(number := extension.choose(1000), number * 0.03)
+    assert extension.choose(1000) == 1
