@@ -1,7 +1,7 @@
 """Tiny random models and drivers for jobs."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch
 from fly.messages import Open
 from fly.request import SamplingParams
 from services.engine.base import Runner
+from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 from tests.support.tiny_models import CONTEXT, make_tiny
+from tests.support.touchy_engine import TouchyRunner, make_engine
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +66,12 @@ def drive() -> Callable[[Runner, Any], Any]:
 @pytest.fixture
 def make_sequence() -> Callable[..., EngineSequence]:
     return new_sequence
+
+
+@pytest.fixture(params=["thread", "clock"])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    """A running engine of each kind, over a `TouchyRunner` with 8 places and memory for 1024 tokens."""
+    engine = make_engine(request.param, TouchyRunner(8, 1024))
+    await engine.start()
+    yield engine
+    await engine.stop()

@@ -2,78 +2,17 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from fly.clock import SystemClock
 from fly.errors import InternalError, InvalidRequest, NotReady, Overloaded
-from fly.messages import Open, Role
+from fly.messages import Open
 from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate
-from services.engine.base import ForwardInput, Job, RunnerLost, Scores
-from services.engine.config import ModelSection
+from services.engine.base import Job
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
-from services.engine.simulation.clock_engine import ClockEngine
-from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.engine.thread_engine import ThreadEngine
-
-CONFIG = SimulatedConfig(context_length=512, base_s=0.0, per_token_s=0.0, per_token_above_s=0.0)
-
-
-class TouchyRunner(SimulatedRunner):
-    """A runner that raises if a batch contains token 13, and that can be blocked."""
-
-    def __init__(self, max_sequences: int, kv_tokens: int) -> None:
-        super().__init__(CONFIG, Role.TARGET, max_sequences, kv_tokens)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
-        self.largest_batch = 0
-        self.num_failed = 0
-
-    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
-        self.entered.set()
-        assert self.gate.wait(20)
-        self.largest_batch = max(self.largest_batch, len(batch))
-        if any(13 in item.tokens for item in batch):
-            self.num_failed += 1
-            raise ArithmeticError("thirteen")
-        return super().forward(batch)
-
-
-def lost(runner: SimulatedRunner, batch: Sequence[ForwardInput]) -> list[Scores]:
-    raise RunnerLost("the group is gone")
-
-
-def make_engine(kind: str, runner: TouchyRunner, max_queued: int = 2) -> Engine:
-    limits = ModelSection(max_batch_tokens=256, max_queued=max_queued)
-    if kind == "thread":
-        return ThreadEngine(runner, limits)
-    return ClockEngine(runner, SystemClock(), limits)
-
-
-@pytest.fixture(params=["thread", "clock"])
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    engine = make_engine(request.param, TouchyRunner(8, 1024))
-    await engine.start()
-    yield engine
-    await engine.stop()
-
-
-async def opened(engine: Engine, tokens: Sequence[int]) -> EngineSequence:
-    sequence = await engine.open(Open("r", len(tokens)))
-    sequence.apply(SequenceUpdate(1, 0, tuple(tokens), len(tokens), 0))
-    return sequence
-
-
-def decode(sequence: EngineSequence, num_tokens: int) -> Job[list[int]]:
-    start = len(sequence)
-    for _ in range(num_tokens):
-        scores = yield from sequence.score()
-        sequence.extend(scores.choices)
-    return sequence.tokens.ids[start:]
+from services.engine.simulation.runner import SimulatedRunner
+from tests.support.touchy_engine import TouchyRunner, decode, lost, make_engine, opened
 
 
 async def test_many_jobs_return_the_same_as_each_alone(engine: Engine) -> None:
@@ -163,117 +102,6 @@ async def test_one_request_that_fails_costs_the_others_few_forwards(kind: str, c
     # Jobs that arrive in different turns need a few more.
     assert runner.num_failed <= len(culprits) * 4 + 3
     await engine.stop()
-
-
-async def test_a_growing_sequence_preempts_the_one_admitted_last(engine: Engine) -> None:
-    first, second, third = [await opened(engine, [number] * 300) for number in (1, 2, 3)]
-    expected = {}
-    for sequence in (first, second, third):
-        expected[sequence] = await engine.run(sequence.score())
-    first.extend([4] * 100)
-    await engine.run(first.score())
-    assert (third.num_computed, second.num_computed) == (0, 300)
-    load = engine.load()
-    assert (load.preemptions, load.sequences, load.queued) == (1, 3, 0)
-    waiting = asyncio.create_task(engine.run(third.score()))
-    while engine.load().queued < 1:
-        await asyncio.sleep(0)
-    assert engine.load().sequences == 2 and not waiting.done()
-    assert (await engine.run(second.score())).choices == expected[second].choices
-    engine.close(first)
-    assert (await waiting).choices == expected[third].choices
-    load = engine.load()
-    assert (load.preemptions, load.sequences, load.queued) == (1, 2, 0)
-
-
-async def three_opened(engine: Engine, priorities: Sequence[int] = (0, 0, 0)) -> list[EngineSequence]:
-    """Open three sequences of 300 tokens, which fill memory, and compute them."""
-    sequences = []
-    for index, priority in enumerate(priorities):
-        sequences.append(await engine.open(Open("r", 300, priority=priority)))
-        sequences[-1].apply(SequenceUpdate(1, 0, (20 + index,) * 300, 0, 0))
-        await engine.run(sequences[-1].score())
-    return sequences
-
-
-async def queued(engine: Engine, job: Job[Scores]) -> "asyncio.Task[Scores]":
-    """Start a job and return once it waits for memory."""
-    task = asyncio.create_task(engine.run(job))
-    while engine.load().queued < 1:
-        await asyncio.sleep(0)
-    return task
-
-
-async def test_the_last_sequence_preempts_itself_and_none_that_is_older(engine: Engine) -> None:
-    first, second, third = await three_opened(engine)
-    third.extend([4] * 100)
-    task = await queued(engine, third.score())
-    assert (first.num_computed, second.num_computed, third.num_computed) == (300, 300, 0)
-    await engine.run(first.score())
-    engine.close(second)
-    await task
-    assert third.num_computed == 400 and engine.load().preemptions == 1
-
-
-async def test_the_lowest_priority_is_preempted_although_it_was_admitted_first(engine: Engine) -> None:
-    first, second, third = await three_opened(engine, (-1, 0, 0))
-    third.extend([4] * 100)
-    await engine.run(third.score())
-    assert (first.num_computed, second.num_computed, third.num_computed) == (0, 300, 400)
-
-
-async def test_a_job_that_waits_for_memory_can_be_cancelled_and_repeated(engine: Engine) -> None:
-    first, _, third = await three_opened(engine)
-    third.extend([4] * 100)
-    task = await queued(engine, third.score())
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await engine.run(first.score())
-    assert engine.load().queued == 0
-    task = await queued(engine, third.score())
-    engine.close(first)
-    await task
-    assert third.num_computed == 400
-
-
-async def test_closing_a_sequence_that_waits_for_memory_ends_its_job(engine: Engine) -> None:
-    first, _, third = await three_opened(engine)
-    third.extend([4] * 100)
-    task = await queued(engine, third.score())
-    engine.close(third)
-    with pytest.raises(NotReady):
-        await task
-    await engine.run(first.score())
-    assert (engine.load().queued, engine.load().sequences) == (0, 2)
-
-
-async def test_an_idle_job_preempts_no_sequence(engine: Engine) -> None:
-    first, second, third = await three_opened(engine)
-    job = engine.run_when_idle(decode(first, 200))
-    while not job._future.is_done:
-        await asyncio.sleep(0)
-    await job.cancel()
-    assert engine.load().preemptions == 0 and len(first) > 300
-    assert (second.num_computed, third.num_computed) == (300, 300)
-
-
-@pytest.mark.parametrize("max_new_tokens", [0, 200])
-async def test_busy_sequences_beyond_memory_all_finish_without_a_replay(
-    engine: Engine, max_new_tokens: int
-) -> None:
-    async def respond(index: int) -> list[int]:
-        sequence = await engine.open(Open("r", 300, max_new_tokens=max_new_tokens))
-        sequence.apply(SequenceUpdate(1, 0, (20 + index,) * 300, 300, 0))
-        try:
-            return await engine.run(decode(sequence, 200))
-        finally:
-            engine.close(sequence)
-
-    async with asyncio.timeout(20):
-        together = await asyncio.gather(*(respond(index) for index in range(4)))
-        assert (engine.load().preemptions > 0) == (max_new_tokens == 0)
-        assert together == [await respond(index) for index in range(4)]
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ async def test_a_refused_choice_waits_before_all_later_requests() -> None:
         async with made.slots("", None) as slots, slots.slot() as slot:
             await made.enter("later")
             made.places = 0
-            exchange = asyncio.create_task(slot.exchange())
+            exchange = asyncio.create_task(slot.acquire())
             await made.settle()
             assert made.served == [] and not exchange.done() and made.admission.admitted == 0
             made.places = 1
