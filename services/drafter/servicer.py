@@ -1,7 +1,6 @@
 """The gRPC service of a drafter replica: its streams and their metrics."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from fly.clock import SystemClock
 from fly.lookup.budget import IndexBudget
-from fly.messages import Draft, DraftStep, Load, Open, Role
+from fly.messages import Draft, DraftStep, Load, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
@@ -18,13 +17,15 @@ from services.common.security.access_policy import AccessPolicy, service_access_
 from services.common.security.identity import ROUTER, Identity, certificate_name
 from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.index_metrics import register_index_metrics
-from services.common.telemetry.instrumented_stream import DraftSteps, StreamTelemetry
+from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
+from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
-from services.drafter.session import DraftingLimits, DraftSession
+from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
+from services.engine.interface import DrafterEngine
 from services.engine.metrics import EngineMetrics
 
 
@@ -74,18 +75,10 @@ SERVICE_NAME = "flyserve.v1.Drafter"
 
 
 class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
-    """Drafting streams over one engine, with proposals of sub-drafters."""
+    """Serves drafting streams from one engine."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        sub_drafters: SubDrafters,
-        limits: DraftingLimits,
-        telemetry: StreamTelemetry[DraftStep, Draft],
-    ) -> None:
+    def __init__(self, engine: DrafterEngine, telemetry: StreamTelemetry[DraftStep, Draft]) -> None:
         self._engine = engine
-        self._sub_drafters = sub_drafters
-        self._limits = limits
         self._telemetry = telemetry
 
     async def Info(self, request: common_pb2.InfoRequest, context: Any) -> common_pb2.InfoResponse:
@@ -93,29 +86,12 @@ class DrafterServicer(drafter_pb2_grpc.DrafterServicer):
 
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         await self._telemetry.serve(
-            request_iterator, context, draft_request_from_wire, self._open, draft_response_to_wire
+            request_iterator, context, draft_request_from_wire, self._engine.open, draft_response_to_wire
         )
 
     async def close(self) -> None:
-        """Close the sub-drafters' channels and stop the engine."""
-        await self._sub_drafters.stop()
+        """Stop the engine."""
         await self._engine.stop()
-
-    @asynccontextmanager
-    async def _open(self, opening: Open) -> AsyncIterator[DraftSteps]:
-        # A full drafter refuses at once: its router decodes without drafts meanwhile.
-        sequence = await self._engine.open(opening, queue=False)
-        try:
-            async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
-                session = DraftSession(
-                    engine=self._engine, sequence=sequence, sub_drafter=sub_drafter, limits=self._limits
-                )
-                try:
-                    yield session
-                finally:
-                    await session.close()
-        finally:
-            self._engine.close(sequence)
 
 
 async def create_host(config: DrafterConfig) -> Host:
@@ -134,13 +110,8 @@ async def create_host(config: DrafterConfig) -> Host:
     sub_drafters = SubDrafters(_source(config, identity), identity, budget)
     await sub_drafters.start()
     telemetry = Telemetry(config.telemetry, config.role)
-    return host_engine(
-        engine=engine,
-        sub_drafters=sub_drafters,
-        limits=config.limits,
-        address=config.address,
-        access_policy=access_policy,
-        telemetry=telemetry,
+    return host_drafter(
+        BuiltinDrafter(engine, sub_drafters, config.limits), config.address, access_policy, telemetry
     )
 
 
@@ -148,17 +119,23 @@ def host_engine(
     engine: Engine,
     sub_drafters: SubDrafters,
     limits: DraftingLimits | None = None,
+    telemetry: Telemetry | None = None,
+) -> Host:
+    """Return a host for a running builtin or simulated engine, as `host_drafter` does."""
+    return host_drafter(BuiltinDrafter(engine, sub_drafters, limits or DraftingLimits()), telemetry=telemetry)
+
+
+def host_drafter(
+    engine: DrafterEngine,
     address: str = "127.0.0.1:0",
     access_policy: AccessPolicy | None = None,
     telemetry: Telemetry | None = None,
 ) -> Host:
-    """Return a host that serves a running engine, not yet started; draining it stops both."""
+    """Return a host that serves a running engine, not yet started; draining it stops the engine."""
     telemetry, role = telemetry or Telemetry(), engine.info.role
-    metrics = DrafterMetrics(telemetry.registry, role, engine.load, sub_drafters.index_budget)
+    metrics = DrafterMetrics(telemetry.registry, role, engine.load, engine.index_budget)
     streams = StreamTelemetry[DraftStep, Draft](f"{role.value}.draft", telemetry.tracer, metrics)
-    servicer = DrafterServicer(
-        engine=engine, sub_drafters=sub_drafters, limits=limits or DraftingLimits(), telemetry=streams
-    )
+    servicer = DrafterServicer(engine, streams)
 
     register = partial(drafter_pb2_grpc.add_DrafterServicer_to_server, servicer)
     service = Service(SERVICE_NAME, register, servicer.close, engine.failure)

@@ -1,32 +1,26 @@
 """The gRPC service of a target replica: its streams and their metrics."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 
-from fly.errors import InvalidRequest
-from fly.limits import check_distributions
-from fly.messages import Extend, Load, Open, Opened, Queued, Role, Verification, VerifyStep
-from fly.sequence import SequenceUpdate
-from fly.types import Coupling, SparseDistribution
+from fly.messages import Extend, Load, Opened, Queued, Role, Verification, VerifyStep
 from protos.flyserve.v1 import common_pb2, target_pb2_grpc
 from protos.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
-from services.common.telemetry.instrumented_stream import StreamTelemetry, VerifySteps
+from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.engine.base import Job, Scores
 from services.engine.config import StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
-from services.engine.future import WaitReport
+from services.engine.interface import TargetEngine
 from services.engine.metrics import EngineMetrics
-from services.engine.sequence import EngineSequence
 from services.engine.sharding.follower import spawn_followers
+from services.target.builtin import BuiltinTarget
 from services.target.config import TargetConfig
 
 
@@ -45,68 +39,15 @@ class TargetMetrics(EngineMetrics[Verification]):
         self._verified.inc(len(answer.choices))
 
 
-class VerifySession:
-    """Applies steps to an engine sequence and scores its last positions."""
-
-    def __init__(self, engine: Engine, sequence: EngineSequence, report: WaitReport) -> None:
-        """Serve an open sequence; call `report` when a step has to wait for memory."""
-        self._engine = engine
-        self._sequence = sequence
-        self._report = report
-
-    async def step(self, step: VerifyStep | Extend) -> Verification:
-        """Apply the update of a step; score its drafts, or decode after it."""
-        scores, times = await self._engine.run_timed(
-            self._job(step), self._sequence.opening.priority, self._report
-        )
-        return Verification(
-            step_id=step.update.step_id,
-            choices=scores.choices,
-            entropies=scores.entropies,
-            excluded_drafts=frozenset(
-                index for index, is_excluded in enumerate(scores.excluded) if is_excluded
-            ),
-            logprobs=scores.logprobs,
-            times=times,
-            load=self._engine.load(),
-        )
-
-    async def finish(self, last: SequenceUpdate) -> None:
-        """Do nothing: a target stores nothing of finished sequences."""
-
-    def _job(self, step: VerifyStep | Extend) -> Job[Scores]:
-        """Apply the update of a step and return its work."""
-        length = step.update.keep + len(step.update.tokens)
-        if isinstance(step, Extend):
-            if step.max_tokens < 1 or length < 1:
-                raise InvalidRequest.of(
-                    "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
-                )
-            self._sequence.apply(step.update)
-            return self._sequence.decode(step.max_tokens)
-        if step.num_drafts >= length:
-            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
-        self._sequence.apply(step.update)
-        return self._sequence.score(step.num_drafts + 1, self._proposals(step))
-
-    def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
-        """Return the distributions of the drafts, if the sequence's coupling needs them."""
-        sampling = self._sequence.opening.sampling
-        if sampling.coupling is not Coupling.REJECTION or sampling.temperature == 0:
-            return ()
-        drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
-        if faults := [*check_distributions(step.distributions, drafts, self._engine.info.vocab_size)]:
-            raise InvalidRequest(*faults)
-        return step.distributions
-
-
 SERVICE_NAME = "flyserve.v1.Target"
 
 
 class TargetServicer(target_pb2_grpc.TargetServicer):
     """Serves verification streams from one engine."""
 
-    def __init__(self, engine: Engine, telemetry: StreamTelemetry[VerifyStep | Extend, Verification]) -> None:
+    def __init__(
+        self, engine: TargetEngine, telemetry: StreamTelemetry[VerifyStep | Extend, Verification]
+    ) -> None:
         self._engine = engine
         self._telemetry = telemetry
 
@@ -117,7 +58,7 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
         async def report(notice: Queued | Opened) -> None:
             await context.write(verify_response_to_wire(notice))
 
-        open_session = partial(self._open, report)
+        open_session = partial(self._engine.open, report=report)
         await self._telemetry.serve(
             request_iterator, context, verify_request_from_wire, open_session, verify_response_to_wire
         )
@@ -125,14 +66,6 @@ class TargetServicer(target_pb2_grpc.TargetServicer):
     async def close(self) -> None:
         """Stop the engine."""
         await self._engine.stop()
-
-    @asynccontextmanager
-    async def _open(self, report: WaitReport, opening: Open) -> AsyncIterator[VerifySteps]:
-        sequence = await self._engine.open(opening, report=report)
-        try:
-            yield VerifySession(self._engine, sequence, report)
-        finally:
-            self._engine.close(sequence)
 
 
 async def create_host(config: TargetConfig, start_followers: StartFollowers | None = None) -> Host:
@@ -148,11 +81,16 @@ async def create_host(config: TargetConfig, start_followers: StartFollowers | No
     engine = build_engine(config, None, start_followers or spawn_followers(config))
     await engine.start()
     telemetry = Telemetry(config.telemetry, Role.TARGET.value)
-    return host_engine(engine, config.address, access_policy, telemetry)
+    return host_target(BuiltinTarget(engine), config.address, access_policy, telemetry)
 
 
-def host_engine(
-    engine: Engine,
+def host_engine(engine: Engine, telemetry: Telemetry | None = None) -> Host:
+    """Return a host for a running builtin or simulated engine, as `host_target` does."""
+    return host_target(BuiltinTarget(engine), telemetry=telemetry)
+
+
+def host_target(
+    engine: TargetEngine,
     address: str = "127.0.0.1:0",
     access_policy: AccessPolicy | None = None,
     telemetry: Telemetry | None = None,

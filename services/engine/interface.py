@@ -1,0 +1,54 @@
+"""The interface between a service and its engine, whatever computes the model."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
+
+from fly.lookup.budget import IndexBudget
+from fly.messages import Load, ModelInfo, Open
+from services.common.telemetry.instrumented_stream import DraftSteps, VerifySteps
+from services.engine.future import WaitReport
+
+Steps = TypeVar("Steps", VerifySteps, DraftSteps, covariant=True)
+
+
+class ServedEngine(Protocol[Steps]):
+    """A running engine: opens sequences, whose sessions apply updates and answer steps.
+
+    A target's session answers a `VerifyStep` with the choices after the last tokens, and an `Extend` with
+    tokens that the model decodes by itself. A drafter's session answers a `DraftStep` with a draft.
+    """
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model; its context length is what model and memory allow."""
+
+    def load(self) -> Load:
+        """Return the current load; may be called at any time."""
+
+    def open(self, opening: Open, report: WaitReport | None = None) -> AbstractAsyncContextManager[Steps]:
+        """Open a sequence; it is closed, and its memory freed, when the context is left.
+
+        A target waits for a place and for memory, and calls `report` if it has to wait; a drafter refuses.
+
+        Raises:
+            InvalidRequest: A field of `opening` breaks a limit, or asks for what the engine cannot do.
+            Overloaded: The queue is full, or a drafter has no place.
+            NotReady: The engine is not running.
+        """
+
+    async def failure(self) -> None:
+        """Return when the engine has failed for good."""
+
+    async def stop(self) -> None:
+        """End all sessions with `NotReady`, and everything that the engine started."""
+
+
+TargetEngine = ServedEngine[VerifySteps]
+
+
+class DrafterEngine(ServedEngine[DraftSteps], Protocol):
+    """A running engine that drafts."""
+
+    @property
+    def index_budget(self) -> IndexBudget:
+        """The tokens in its look-up indexes."""
