@@ -90,6 +90,8 @@ class DrafterTier(DrafterSection, ModelTier):
 class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
     """The sub-drafters, which help the drafters."""
 
+    reserved: ClassVar[Mapping[str, str]] = reserved.SUB_DRAFTER
+
     engine: Annotated[str, OneOf((*ENGINES, "model", "none"))] = "ngram"
     """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
     `model` runs a tiny language model; `none` leaves the tier out."""

@@ -21,6 +21,12 @@ REPLICA: Mapping[str, str] = {
 }
 """Keys of every replica."""
 
+SUB_DRAFTER: Mapping[str, str] = {
+    **REPLICA,
+    "engine_args": "a sub-drafter's model runs on the builtin engine",
+}
+"""Keys of a sub-drafter."""
+
 ROUTER: Mapping[str, str] = {
     **PROCESS,
     "model": "it is the model of the target",

@@ -79,7 +79,9 @@ def _add_flag(parser: argparse.ArgumentParser, key: str, field: FieldInfo) -> No
     types = {
         getattr(t, "__origin__", t) for t in (field.annotation, *getattr(field.annotation, "__args__", ()))
     }
-    is_mapping = any(isinstance(t, type) and (issubclass(t, BaseModel) or is_dataclass(t)) for t in types)
+    is_mapping = any(
+        isinstance(t, type) and (issubclass(t, BaseModel | dict) or is_dataclass(t)) for t in types
+    )
     flag = f"--{(key.removesuffix('s') if tuple in types else key).replace('_', '-')}"
     help_text = _help(field).replace("%", "%%")
     if tuple in types:

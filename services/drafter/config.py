@@ -11,7 +11,7 @@ from fly.messages import Role
 from services.common.config import AutoSwitch
 from services.common.service_config import ServeSection
 from services.drafter.session import DraftingLimits
-from services.engine.config import ModelConfig, ModelSection
+from services.engine.config import EngineSection, ModelConfig, ModelSection
 
 
 class DraftingSection(ModelSection):
@@ -21,7 +21,7 @@ class DraftingSection(ModelSection):
     """Longest draft that one step may ask for, in tokens."""
 
 
-class DrafterSection(DraftingSection):
+class DrafterSection(EngineSection, DraftingSection):
     """Size and speed of a drafter replica."""
 
     draft_ahead: AutoSwitch = "auto"

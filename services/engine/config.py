@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,30 @@ class Dtype(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+
+
+class EngineName(StrEnum):
+    """Engine that runs a model."""
+
+    BUILTIN = "builtin"
+    VLLM = "vllm"
+
+
+class EngineSection(Config):
+    """Engine of a replica."""
+
+    engine: EngineName = EngineName.BUILTIN
+    """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
+
+    engine_args: dict[str, Any] = Field({})
+    """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
+    override what follows from the other keys; only with `engine: vllm`."""
+
+    @model_validator(mode="after")
+    def _has_arguments_of_its_engine(self) -> Self:
+        if self.engine_args and self.engine is EngineName.BUILTIN:
+            raise ValueError("engine_args: are those of vLLM, must be empty with engine builtin")
+        return self
 
 
 class ModelSection(Config):

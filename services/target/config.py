@@ -6,10 +6,10 @@ from pydantic import model_validator
 
 from fly.messages import Role
 from services.common.service_config import ServeSection
-from services.engine.config import ModelConfig, ModelSection, Sharding
+from services.engine.config import EngineSection, ModelConfig, ModelSection, Sharding
 
 
-class TargetSection(ModelSection, Sharding):
+class TargetSection(EngineSection, ModelSection, Sharding):
     """Size and speed of a target replica, which several processes may share."""
 
 

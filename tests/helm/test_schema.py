@@ -32,8 +32,17 @@ def test_every_key_is_described() -> None:
 
 
 def test_every_object_rejects_unknown_keys() -> None:
-    """But for those that are Kubernetes' own."""
-    theirs = {"requests", "limits", "nodeSelector", "affinity", "annotations", "labels", "global"}
+    """But for those that are Kubernetes' own, and the arguments of another engine."""
+    theirs = {
+        "requests",
+        "limits",
+        "nodeSelector",
+        "affinity",
+        "annotations",
+        "labels",
+        "global",
+        "engine_args",
+    }
     for path, key in keys(SCHEMA):
         if key.get("type") in ("object", ["object", "null"]) and path.rpartition(".")[2] not in theirs:
             assert key["additionalProperties"] is False, path

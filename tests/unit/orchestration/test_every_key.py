@@ -57,6 +57,8 @@ def companions(key: str) -> dict[str, Any]:
         return TLS
     if section == "sub_drafter" and (name in DraftingSection.model_fields or name == "model"):
         return MODEL_SUB_DRAFTER
+    if name == "engine_args":
+        return {f"{section}.engine": "vllm"}
     if name.startswith("autoscaling."):
         return {f"{section}.autoscaling.max": 4}
     return {}

@@ -28,6 +28,8 @@ KEYS = [(config, key, value) for config in CLASSES for key, value in other_value
 def flags_of(config: type[Config], key: str, value: Any) -> list[str]:
     """The flag of a key, with those that it needs and without those that it excludes."""
     needed = [*NEEDED[config], *(TLS if key.startswith("security.") else ())]
+    if key == "engine_args":
+        needed += ["--engine", "vllm"]
     excluded = {"simulated": "--model", "registry": "--target", "targets": "--target"}.get(key)
     if excluded in needed:
         place = needed.index(excluded)
