@@ -11,7 +11,7 @@ from enum import StrEnum
 import httpx2
 
 from benchmarks.scenarios.soak.requests import BAD, Plan, Request, Requests, long_request
-from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest
+from fly.errors import DeadlineExceeded, FlyServeError, InvalidRequest, Overloaded
 from flyserve import AsyncClient, Response
 from flyserve.async_client import AsyncStream
 
@@ -119,7 +119,10 @@ class Clients:
             outcome = await _ACTS[behaviour](self, client, request)
         except InvalidRequest as rejection:
             outcome = Outcome.REJECTED if request.kind == BAD else self._fault(Outcome.FAILED, rejection)
-        except DeadlineExceeded as late:
+        except (
+            DeadlineExceeded,
+            Overloaded,
+        ) as late:  # a router that is busy refuses what cannot end in time
             outcome = Outcome.LATE if behaviour == "hurries" else self._fault(Outcome.FAILED, late)
         except (FlyServeError, OSError) as error:
             outcome = self._fault(Outcome.FAILED, error)
