@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 from typing import Any, Generic, Self, TypeVar
 
+from fly.errors import Overloaded
 from router.replicas.pools import Replica
 from services.common.streams import SequenceStream
 
@@ -44,6 +45,7 @@ class Connections(Generic[S]):
     def __init__(self) -> None:
         self.current: Connection[S] | None = None
         self._all: list[Connection[S]] = []
+        self._num_refused = 0
 
     @property
     def num_bytes(self) -> int:
@@ -52,8 +54,12 @@ class Connections(Generic[S]):
 
     @property
     def replays(self) -> int:
-        """Full-sequence replays, on one connection or on the next."""
-        return sum(connection.stream.replays for connection in self._all) + max(0, len(self._all) - 1)
+        """Full-sequence replays, on one connection or on the next.
+
+        A replica that refused a sequence never had it, so the next one replays nothing.
+        """
+        num_used = len(self._all) - self._num_refused
+        return sum(connection.stream.replays for connection in self._all) + max(0, num_used - 1)
 
     async def open(self, replica: Replica, stream: S) -> Connection[S]:
         """Open the next connection."""
@@ -65,6 +71,7 @@ class Connections(Generic[S]):
         """Cancel the connection in use."""
         connection, self.current = self.current, None
         if connection is not None:
+            self._num_refused += isinstance(error, Overloaded)
             await connection.cancel(error)
 
     async def end(self, error: BaseException | None) -> None:
