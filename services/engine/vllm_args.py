@@ -61,9 +61,9 @@ def environment(config: ModelConfig) -> dict[str, str]:
     On CPUs, `nobind` keeps vLLM from pinning the threads of every replica of a machine to the same cores.
     NOTE: `VLLM_CPU_KVCACHE_SPACE` is not set: it would override `engine_args.kv_cache_memory_bytes`.
     """
-    # NOTE: Ray sets it to the CPUs of the whole actor, which each of vLLM's processes would inherit.
-    threads = {"OMP_NUM_THREADS": str(config.threads)}
-    return threads if config.device == "cuda" else {**threads, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    # NOTE: Ray sets the threads to the CPUs of the whole actor, which each of vLLM's processes would inherit.
+    common = {"OMP_NUM_THREADS": str(config.threads), "VLLM_NO_USAGE_STATS": "1"}
+    return common if config.device == "cuda" else {**common, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def num_workers(config: EngineSection) -> int:
