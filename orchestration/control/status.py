@@ -157,7 +157,7 @@ def _remedy(state: ReplicaState, spec: ReplicaSpec) -> str:
     tier = spec.role.value
     match state:
         case ReplicaState.PENDING:
-            keys = f"{tier}.threads or {tier}.shards" if spec.shards > 1 else f"{tier}.threads"
+            keys = f"{tier}.threads or {tier}.shards" if "shards" in spec.config else f"{tier}.threads"
             return (
                 f"add a node with {spec.total_cpus:g} free CPUs, lower {keys},"
                 f" or scale: flyserve scale {tier}=N; to replace without room for both: rollout.surge: 0"

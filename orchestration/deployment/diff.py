@@ -71,8 +71,9 @@ def require_possible(found: tuple[Change, ...]) -> None:
 
 
 def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    for name in after:
-        key, old, new = f"{prefix}{name}", before.get(name), after[name]
+    # NOTE: both, because a mapping such as engine_args may have lost a key.
+    for name in {**before, **after}:
+        key, old, new = f"{prefix}{name}", before.get(name), after.get(name)
         if old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):

@@ -1,6 +1,6 @@
 """The deployment file: the services' own sections, and the replicas, GPUs and nodes of each tier."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -17,7 +17,8 @@ from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
-from services.engine.config import ModelSection
+from services.engine.config import EngineName, EngineSection, ModelSection, Sharding
+from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
 from services.sub_drafter.config import SubDrafterSection
 from services.sub_drafter.engines import ENGINES
 from services.target.config import TargetSection
@@ -79,11 +80,45 @@ class ModelTier(ModelSection, Tier):
         return value
 
 
-class TargetTier(TargetSection, ModelTier):
+class EngineTier(EngineSection, ModelTier):
+    """Tier with a choice of engines."""
+
+    @model_validator(mode="after")
+    def _suits_its_engine(self) -> Self:
+        if faults := [*config_faults(self), *self._gpu_faults()]:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def _gpu_faults(self) -> Iterator[str]:
+        """Yield the reason why vLLM cannot share its GPUs as the file says."""
+        if self.engine is not EngineName.VLLM or self.gpus in (0, 1):
+            return
+        if self.num_processes > 1:
+            yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
+        elif not self.engine_args.keys() & set(MEMORY_ARGUMENTS):
+            yield (
+                f"gpus: is {self.gpus:g}: vLLM takes almost all memory of a GPU unless"
+                f" engine_args.{MEMORY_ARGUMENTS[0]} limits it"
+            )
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that compute one replica, each with `threads` and `gpus` of its own."""
+        if self.engine is EngineName.VLLM:
+            return num_workers(self)
+        return self.shards if isinstance(self, Sharding) else 1
+
+    @property
+    def num_actors(self) -> int:
+        """Ray actors of one replica: one for each process, or one in which vLLM starts its processes."""
+        return 1 if self.engine is EngineName.VLLM else self.num_processes
+
+
+class TargetTier(TargetSection, EngineTier):
     """The targets, which verify."""
 
 
-class DrafterTier(DrafterSection, ModelTier):
+class DrafterTier(DrafterSection, EngineTier):
     """The drafters."""
 
 

@@ -11,6 +11,7 @@ from orchestration.deployment.file import (
     METRICS_OFFSETS,
     METRICS_PORTS_PER_TIER,
     Deployment,
+    EngineTier,
     ModelTier,
     SubDrafterTier,
 )
@@ -43,6 +44,15 @@ _MARK = 0.001
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """Actors of a replica, and the resources that each of them requests."""
+
+    num_cpus: float
+    num_gpus: float
+    num_actors: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """A replica that should run.
 
@@ -52,7 +62,8 @@ class ReplicaSpec:
         actor: Class of its actor as `module:name`.
         num_cpus: Logical CPUs that each of its actors requests; never 0, or its node could be scaled away.
         config: Configuration that its actor is constructed with.
-        shards: Actors that share it, all on one node: a leader, which serves, and its followers.
+        shards: Actors that share it, all on one node: a leader, which serves, and its followers. One for
+            vLLM, which starts the other processes itself.
         hints: Further keys of the configuration; a running replica is not replaced when they change.
         num_gpus: GPUs that each of its actors requests; a fraction shares one.
         node_resource: Ray resource of the nodes that it may run on; None allows any.
@@ -95,7 +106,7 @@ def plan(
     replicas = partial(_replicas, deployment, members or first_members(deployment))
     target, drafter = deployment.target, deployment.drafter
     config = _model_config(target, TargetSection)
-    targets = replicas(Role.TARGET, actors[Role.TARGET], target.threads, config, target.shards)
+    targets = replicas(Role.TARGET, actors[Role.TARGET], _requests(target), config)
     if drafter is None:
         return targets
     sub_drafters: tuple[ReplicaSpec, ...] = ()
@@ -103,7 +114,7 @@ def plan(
     if (tier := deployment.sub_drafter) is not None and tier.engine != "none":
         sub_drafters = replicas(Role.SUB_DRAFTER, *_sub_drafter(tier, actors[Role.SUB_DRAFTER]))
         config["registry"] = registry
-    drafters = replicas(Role.DRAFTER, actors[Role.DRAFTER], drafter.threads, config)
+    drafters = replicas(Role.DRAFTER, actors[Role.DRAFTER], _requests(drafter), config)
     cpus = {"declared_cpus": total_cpus((*sub_drafters, *drafters, *targets)) + _ROUTER_CPUS}
     drafters = tuple(replace(spec, hints={**spec.hints, **cpus}) for spec in drafters)
     return (*sub_drafters, *drafters, *targets)
@@ -159,13 +170,20 @@ def total_cpus(specs: Iterable[ReplicaSpec]) -> float:
     return sum(spec.total_cpus for spec in specs)
 
 
-def _sub_drafter(tier: SubDrafterTier, actor: str) -> tuple[str, float, dict[str, Any]]:
-    """Return the actor, the CPUs and the configuration of a sub-drafter; `actor` is that without a model."""
+def _requests(tier: EngineTier) -> Requests:
+    """Return the requests of a tier with a model: an actor requests what all of its processes need."""
+    processes = tier.num_processes // tier.num_actors
+    return Requests(float(tier.threads * processes), tier.gpus * processes, tier.num_actors)
+
+
+def _sub_drafter(tier: SubDrafterTier, actor: str) -> tuple[str, Requests, dict[str, Any]]:
+    """Return the actor, the requests and the configuration of a sub-drafter; `actor` needs no model."""
     if tier.engine != "model":
-        return actor, _LIGHT_CPUS, changed_values(tier, SubDrafterSection)
+        return actor, Requests(_LIGHT_CPUS, tier.gpus), changed_values(tier, SubDrafterSection)
     # NOTE: the drafter's own servicer in another role, without a sub-drafter of its own.
     role = {"role": Role.SUB_DRAFTER.value, "draft_ahead": "off"}
-    return MODEL_SUB_DRAFTER, tier.threads, {**_model_config(tier, DraftingSection), **role}
+    requests = Requests(float(tier.threads), tier.gpus)
+    return MODEL_SUB_DRAFTER, requests, {**_model_config(tier, DraftingSection), **role}
 
 
 def _model_config(tier: ModelTier | SubDrafterTier, section: type[Config]) -> dict[str, Any]:
@@ -179,9 +197,8 @@ def _replicas(
     members: Members,
     role: Role,
     actor: str,
-    cpus: float,
+    requests: Requests,
     config: Mapping[str, Any],
-    shards: int = 1,
 ) -> tuple[ReplicaSpec, ...]:
     """Return the replicas of a tier, each with its own telemetry and the deployment's security and ports."""
     tier = deployment.tiers[role]
@@ -193,11 +210,11 @@ def _replicas(
             role=role,
             replica=name,
             actor=actor,
-            num_cpus=float(cpus),
+            num_cpus=requests.num_cpus,
             config={**config, **security, **_telemetry(deployment, role, name)},
-            shards=shards,
+            shards=requests.num_actors,
             hints=ports,
-            num_gpus=tier.gpus,
+            num_gpus=requests.num_gpus,
             node_resource=tier.node_resource,
         )
         for name in members[role]

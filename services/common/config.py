@@ -144,6 +144,9 @@ def _describe(model: type[BaseModel], fault: Any) -> str:
         return f"{key}: {_explain_unknown(model, fault['loc'])}"
     if fault["type"] == "missing":
         return f"{key}: is required"
+    if fault["type"] == "value_error" and section_at(model, (*fault["loc"], "")) is not None:
+        # NOTE: of the section as a whole; its message begins with the key.
+        return f"{key}.{message}"
     if _keeps_secrets(model):
         return f"{key}: {message}"
     return f"{key}: is {fault['input']!r}: {message}"

@@ -215,3 +215,45 @@ def test_values_that_a_page_shows_can_be_installed(page: str, tmp_path: Path) ->
     assert shown or "README" in page
     for values in shown:
         assert rendered(tmp_path, yaml.safe_load(values))
+
+
+def test_workers_of_a_tier_on_vllm_have_an_image_of_their_own(tmp_path: Path) -> None:
+    def images(image: dict[str, str]) -> dict[str, str]:
+        values = {"image": image, "target": {"engine": "vllm", "kv_tokens": None}}
+        pods = pod_templates(rendered(tmp_path, values))
+        roles = (pod["metadata"]["labels"]["flyserve.io/role"] for pod in pods)
+        return dict(zip(roles, (pod["spec"]["containers"][0]["image"] for pod in pods), strict=True))
+
+    found = images({"repository": "here/flyserve", "tag": "7"})
+    assert found.pop("target") == "here/flyserve:7-vllm"
+    assert {"router", "head", "drafter", "sub_drafter", "apply"} <= found.keys()
+    assert set(found.values()) == {"here/flyserve:7"}
+    assert images({"vllmTag": "mine"})["target"] == "flyserve:mine"
+
+
+def test_a_second_cluster_has_its_own_image_of_vllm(tmp_path: Path) -> None:
+    values = {
+        "target": {"engine": "vllm", "kv_tokens": None},
+        "image": {"tag": "1"},
+        "ray": {"standby": {"name": "green", "image": {"tag": "2"}}},
+    }
+    clusters = [m for m in rendered(tmp_path, values) if m["kind"] == "RayCluster"]
+    groups = [cluster["spec"]["workerGroupSpecs"][0] for cluster in clusters]
+    images = [group["template"]["spec"]["containers"][0]["image"] for group in groups]
+    assert images == ["flyserve:1-vllm", "flyserve:2-vllm"]
+
+
+def test_a_pipeline_of_vllm_multiplies_what_a_pod_offers(tmp_path: Path) -> None:
+    values = {
+        "target": {
+            **{"engine": "vllm", "shards": 4, "gpus": 1, "threads": 2, "kv_tokens": None},
+            "engine_args": {"pipeline_parallel_size": 2},
+        },
+        "pods": {"target": {"gpus": 8}},
+    }
+    manifests = rendered(tmp_path, values)
+    (target, *_) = one(manifests, "RayCluster")["spec"]["workerGroupSpecs"]
+    assert (target["rayStartParams"]["num-gpus"], target["rayStartParams"]["num-cpus"]) == ("8", "16")
+    (deployment,) = deployments(manifests, tmp_path)
+    specs = [spec for spec in plan(deployment, "here:1") if spec.role.value == "target"]
+    assert {(spec.shards, spec.resources["GPU"], spec.resources["CPU"]) for spec in specs} == {(1, 8.0, 16.0)}

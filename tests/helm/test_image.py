@@ -101,14 +101,30 @@ print(load_deployment(Path("demo/deployment.yaml")).target.model)"""
     assert run(app, "-c", code).stdout.strip() == str(app / "demo" / "models" / "target")
 
 
+def installed() -> dict[str, str]:
+    """The extras that each constraints file of the image is for, by default."""
+    (default,) = (line for line in instructions("ARG") if line.startswith("VLLM="))
+    found = {}
+    for line in instructions("RUN"):
+        if line.startswith("pip install"):
+            words = shlex.split(re.sub(r"\$\{[^}]*\}", "", line).replace("$VLLM", default.partition("=")[2]))
+            extras = re.fullmatch(r"\.\[(.*)\]", words[words.index("--editable") + 1])
+            assert extras is not None
+            found[words[words.index("--constraint") + 1]] = extras[1]
+    return found
+
+
 def test_the_packages_that_it_installs_are_named_and_pinned() -> None:
-    (line,) = (line for line in instructions("RUN") if line.startswith("pip install"))
-    words = shlex.split(re.sub(r"\$\{[^}]*\}", "", line))
-    assert words[words.index("--constraint") + 1] == "constraints.txt"
-    extras = re.fullmatch(r"\.\[(.*)\]", words[words.index("--editable") + 1])
-    assert extras is not None
-    everything = {f"flyserve[{extra}]" for extra in EXTRAS if extra != "dev"}
-    assert needed([f"flyserve[{extras[1]}]"]) == needed(everything)
+    extras = installed()
+    assert extras.keys() == {"constraints.txt", "constraints-vllm.txt"}
+    everything = {f"flyserve[{extra}]" for extra in EXTRAS.keys() - {"dev", "vllm", "vllm-cpu"}}
+    assert needed([f"flyserve[{extras['constraints.txt']}]"]) == needed(everything)
+
+
+def test_workers_with_vllm_have_neither_router_nor_builtin_engine() -> None:
+    """Their transformers is another one."""
+    assert installed()["constraints-vllm.txt"] == "vllm,ray,cluster"
+    assert "transformers" not in needed(["flyserve[ray,cluster,service]"])
 
 
 def test_what_it_installs_needs_only_what_was_copied_before(tmp_path: Path) -> None:
@@ -143,4 +159,4 @@ def test_the_chart_s_pods_are_this_image_s_user_and_folder(tmp_path: Path) -> No
 def test_each_device_has_a_stage() -> None:
     stages = instructions("FROM")
     assert stages[-1] == "${DEVICE}"
-    assert {"base AS cpu", "base AS cuda"} <= set(stages)
+    assert {"base AS cpu", "cpu AS cuda", "base AS vllm"} <= set(stages)

@@ -11,6 +11,7 @@ CERTIFICATES = {
     role: f"certificate-{n}"
     for n, role in enumerate(("router", "controller", "target", "drafter", "sub_drafter"))
 }
+VLLM = {"engine": "vllm", "kv_tokens": None}
 GPUS = {"target": {"shards": 4, "gpus": 1}}
 
 REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -95,6 +96,23 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"pods": {"drafter": {"runsWith": "target", "gpus": 1}}},
         ("pods.drafter.gpus: is 1", "pods.target.gpus"),
     ),
+    "guest on vLLM in pods without it": (
+        {"drafter": {**VLLM, "gpus": 0}, "pods": {"drafter": {"runsWith": "target"}}},
+        ("pods.drafter.runsWith: is target", "no vLLM", "set target.engine to vllm"),
+    ),
+    "guest on the builtin engine in pods of vLLM": (
+        {"target": VLLM, "pods": {"drafter": {"runsWith": "target"}}},
+        ("pods.drafter.runsWith: is target", "without the builtin engine", "leave it empty"),
+    ),
+    "GPUs of a pipeline": (
+        {
+            "target": {**VLLM, "shards": 4, "gpus": 1, "engine_args": {"pipeline_parallel_size": 2}},
+            "pods": {"target": {"gpus": 4}},
+        },
+        ("pods.target.gpus: is 4", "take 8", "set pods.target.gpus to 8"),
+    ),
+    "unknown engine": ({"target": {"engine": "sglang"}}, ("target.engine", "vllm")),
+    "arguments that are no mapping": ({"target": {"engine_args": "fp8"}}, ("target.engine_args", "object")),
     "hub model without the hub": ({"target": HUB}, ("target.model", "models.hub.online")),
     "model on a volume that is not there": (
         {"drafter": {"model": "/models/drafter"}},

@@ -162,6 +162,19 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The pods of vLLM have an image of their own. Arguments: root, role, host. */}}
+{{- define "flyserve.checkGuestEngine" -}}
+{{- $isGuestOnVllm := include "flyserve.isOnVllm" . -}}
+{{- $isHostOnVllm := include "flyserve.isOnVllm" (dict "root" .root "role" .host) -}}
+{{- $runsModel := or (ne .role "sub_drafter") (get .root.Values .role).model -}}
+{{- if and $isGuestOnVllm (not $isHostOnVllm) -}}
+{{- fail (printf "pods.%s.runsWith: is %s, whose pods have no vLLM: leave it empty, or set %s.engine to vllm, too" .role .host .host) -}}
+{{- end -}}
+{{- if and $isHostOnVllm $runsModel (not $isGuestOnVllm) -}}
+{{- fail (printf "pods.%s.runsWith: is %s, whose pods have vLLM alone, without the builtin engine: leave it empty" .role .host) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Arguments: root, role. */}}
 {{- define "flyserve.checkPods" -}}
 {{- $values := .root.Values -}}
@@ -173,6 +186,7 @@
 {{- if not (has . (include "flyserve.hosts" $.root | fromJsonArray)) -}}
 {{- fail (printf "pods.%s.runsWith: is %s, which has no pods of its own: name a role that has" $.role .) -}}
 {{- end -}}
+{{- include "flyserve.checkGuestEngine" (dict "root" $.root "role" $.role "host" .) -}}
 {{- if $pod.gpus -}}
 {{- fail (printf "pods.%s.gpus: is %d, but its replicas run in the pods of %s: count them in pods.%s.gpus" $.role (int $pod.gpus) . .) -}}
 {{- end -}}

@@ -40,6 +40,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
 {{- end -}}
 
+{{/* Image of the pods of a Ray cluster. Arguments: root, cluster, role. */}}
+{{- define "flyserve.rayImage" -}}
+{{- $image := .cluster.image -}}
+{{- if include "flyserve.isOnVllm" . -}}
+{{- $tag := $image.tag | default .root.Chart.AppVersion -}}
+{{- $image = dict "repository" $image.repository "tag" ($image.vllmTag | default (printf "%s-vllm" $tag)) -}}
+{{- end -}}
+{{- include "flyserve.image" (dict "root" .root "image" $image) -}}
+{{- end -}}
+
 {{/* The Ray clusters as a JSON list: the one that routers use, then the standby. */}}
 {{- define "flyserve.clusters" -}}
 {{- $fullname := include "flyserve.fullname" . -}}

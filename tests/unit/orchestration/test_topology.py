@@ -63,6 +63,25 @@ def test_replicas_on_gpus_request_them_and_others_stay_on_the_cpu() -> None:
     assert "device" not in drafter.config and drafter.resources == {"CPU": 1.0}
 
 
+def test_vllm_starts_its_processes_in_one_actor_that_holds_all_their_resources() -> None:
+    target = {"model": "/m/big", "engine": "vllm", "shards": 4, "gpus": 1, "threads": 2, "replicas": 2}
+    drafter = {"model": "/m/small", "engine": "vllm", "gpus": 1}
+    helper, *targets = plan(deployment(target=target, drafter=drafter), "here:1")
+    assert (helper.shards, helper.resources) == (1, {"CPU": 1.0, "GPU": 1.0})
+    for spec in targets:
+        assert (spec.shards, spec.resources) == (1, {"CPU": 8.0, "GPU": 4.0})
+        assert (spec.config["engine"], spec.config["shards"]) == ("vllm", 4)
+    assert total_cpus([helper, *targets]) == 1 + 2 * 8
+
+
+def test_a_pipeline_of_vllm_multiplies_what_its_actor_requests() -> None:
+    arguments = {"pipeline_parallel_size": 2, "quantization": "fp8"}
+    tier = {"model": "/m/big", "engine": "vllm", "shards": 4, "gpus": 1, "engine_args": arguments}
+    (spec,) = plan(deployment(target=tier), "here:1")
+    assert (spec.shards, spec.resources) == (1, {"CPU": 8.0, "GPU": 8.0})
+    assert spec.config["engine_args"] == arguments
+
+
 def test_every_tier_asks_for_the_mark_of_its_nodes() -> None:
     marked = {
         "target": {"model": "/m/big", "node_resource": "large"},
