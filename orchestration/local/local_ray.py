@@ -130,18 +130,20 @@ def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
     (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 
 
-def find_local_deployment(name: str) -> LocalDeploymentInfo | None:
+def find_local_deployment(name: str | None) -> LocalDeploymentInfo | None:
     """Return the deployment of this name that this user runs on this machine; None if there is none.
+
+    Without a name, return the only one.
 
     Raises:
         ConfigError: There are several.
     """
-    found = [info for info in _running_deployments() if info.name == name]
+    found = [info for info in _running_deployments() if name in (None, info.name)]
     if len(found) > 1:
-        pids = ", ".join(str(info.pid) for info in found)
+        listed = ", ".join(f"{info.name} (process {info.pid})" for info in found)
         raise ConfigError(
-            f"--name: {len(found)} local deployments have the name {name} (processes {pids}):"
-            " give each its own name (key name), or end all but one"
+            f"--name: {len(found)} local deployments run, {listed}: choose one by its name;"
+            " two of the same name need other names (key name), or end one"
         )
     return found[0] if found else None
 
