@@ -6,6 +6,7 @@ from typing import Any
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.http_rig import MODEL, HttpRig, serving_http
@@ -240,3 +241,19 @@ async def test_the_figures_of_drafts_come_in_the_shape_of_vllm(tmp_path: Path) -
     assert found["mean_acceptance_length"] > 1
     assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
     assert not last["choices"] and last["metrics"] == whole["metrics"]
+
+
+async def test_metrics_are_served_beside_the_api(rig: HttpRig) -> None:
+    await rig.complete(max_tokens=20)
+    response = await rig.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    values = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+        if family.name.startswith("vllm:")
+    }
+    num_drafts, num_tokens, num_accepted = (
+        values[f"vllm:spec_decode_num_{name}_total"] for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    assert 0 < num_drafts < num_accepted < num_tokens
