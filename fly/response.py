@@ -61,6 +61,7 @@ class Statistics:
             and `low_confidence` ones among them were not used.
         drafted_ahead: Draft tokens that were ready before they were requested.
         dropped_ahead: Tokens drafted ahead that could not be used.
+        cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence.
     """
 
     rounds: int = 0
@@ -93,6 +94,7 @@ class Statistics:
     proposals_low_confidence: int = 0
     drafted_ahead: int = 0
     dropped_ahead: int = 0
+    cached_tokens: int = 0
 
     def count_round(self, num_drafts: int, decision: Decision) -> None:
         """Add one verification and its decision."""

@@ -67,6 +67,10 @@ class HttpConfig(Config):
     cors_origins: tuple[str, ...] = ()
     """Origins of the pages that may call from a browser; `*` is any origin."""
 
+    speculation_metrics: bool = False
+    """Adds `metrics.speculative_decoding` to every response, in the shape of vLLM's
+    `--per-request-spec-decode-metrics summary`."""
+
 
 class DraftLengthConfig(Config):
     """Length of the drafts."""

@@ -211,3 +211,27 @@ class PositionCollector(Collector):
             for outcome, position, number in lengths.by_position():
                 metric.add_metric((mode.value, str(position), outcome), number)
         yield metric
+        yield from self._vllm_metrics()
+
+    def _vllm_metrics(self) -> Iterator[CounterMetricFamily]:
+        """Yield the same counts, over all modes, under the names of vLLM, for tools that read those."""
+        totals = {outcome: [0] * _NUM_POSITIONS for outcome in ("drafted", "accepted")}
+        for lengths in self.lengths.values():
+            for outcome, position, number in lengths.by_position():
+                totals[outcome][position] += number
+        drafted, accepted = totals["drafted"], totals["accepted"]
+        longest = sum(number > 0 for number in drafted)
+        for name, text, value in (
+            ("drafts", "Rounds with a draft; as flyserve_draft_positions_total.", drafted[0]),
+            ("draft_tokens", "Draft tokens; as flyserve_draft_positions_total.", sum(drafted)),
+            ("accepted_tokens", "Accepted draft tokens, rescued ones included.", sum(accepted)),
+        ):
+            yield CounterMetricFamily(f"vllm:spec_decode_num_{name}", text, value=value)
+        by_position = CounterMetricFamily(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafts whose token at a position was accepted.",
+            labels=("position",),
+        )
+        for position, number in enumerate(accepted[:longest]):
+            by_position.add_metric((str(position),), number)
+        yield by_position

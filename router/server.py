@@ -75,7 +75,11 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     service = Service(SERVICE_NAME, register, tasks.aclose)
     age_ms = int(config.max_connection_age_s * 1000)
     options = (("grpc.max_connection_age_ms", age_ms),)
-    app = None if config.http_port is None else create_app(generation, config, defaults, keys)
+    app = (
+        None
+        if config.http_port is None
+        else create_app(generation, config, defaults, telemetry.registry, keys)
+    )
     sidecars = () if app is None else (_http_server(app, config, identity),)
     access_policy = public_access_policy(config.security, identity, keys)
     return Host(

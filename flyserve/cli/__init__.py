@@ -1,14 +1,17 @@
 """The command line: one module a command; those that talk to a controller are in `cluster`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from flyserve.cli import bench, chat, generate, info, token, up
+from fly.version import VERSION
+from flyserve.cli import bench, chat, generate, info, serve, token, up
 from flyserve.cli.cluster import apply, router, scaling, status
+from flyserve.cli.terminal import output
 
-_EPILOG = """Start with [bold]flyserve up[/bold], then [bold]flyserve generate "your prompt"[/bold] elsewhere.
+_EPILOG = """Start with [bold]flyserve serve MODEL[/bold], or the demo with [bold]flyserve up[/bold];
+then [bold]flyserve generate "your prompt"[/bold] elsewhere.
 
 Exit status: 0 done, 1 failed, 2 wrong input, 3 nothing can serve just now, 130 interrupted."""
 
@@ -24,6 +27,12 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        output().print(f"flyserve {VERSION}", markup=False)
+        raise typer.Exit
+
+
 def _add(name: str, command: Callable[..., Any], examples: str) -> None:
     """Add a command whose help is its docstring, with paragraphs as wide as the terminal."""
     paragraphs = (command.__doc__ or "").split("\n\n")
@@ -31,6 +40,16 @@ def _add(name: str, command: Callable[..., Any], examples: str) -> None:
     app.command(name, help=text, epilog=examples)(command)
 
 
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serve language models several times faster: FLy speculative decoding as a distributed system."""
+
+
+_add("serve", serve.serve, serve.EXAMPLES)
 _add("up", up.up, up.EXAMPLES)
 _add("generate", generate.generate, generate.EXAMPLES)
 _add("chat", chat.chat, chat.EXAMPLES)

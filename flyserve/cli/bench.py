@@ -51,5 +51,5 @@ def served_at(address: str | None, verbose: bool) -> Iterator[str]:
     if address is not None:
         yield address
         return
-    with running(DEMO, {"grpc_port": 0, "http_port": None}, verbose=verbose) as deployed:
+    with running(DEMO, grpc_port=0, http_port=0, verbose=verbose) as deployed:
         yield deployed.address

@@ -1,4 +1,4 @@
-"""What every command shares: where it prints, how it fails."""
+"""The terminal of every command: its outputs, its errors, its exit status."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

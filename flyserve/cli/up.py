@@ -1,8 +1,8 @@
 """`flyserve up`: run a whole deployment on this machine until Ctrl-C."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Task
 
     from orchestration.control.status import ReplicaStatus
+    from orchestration.deployment.file import Deployment
     from orchestration.local.runner import LocalDeployment
 
 DEMO = Path(__file__).resolve().parent.parent.parent / "demo" / "deployment.yaml"
@@ -53,38 +54,53 @@ def up(
     verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
 ) -> None:
     """Start a deployment on this machine: Ray, controller, services, router. Ctrl-C stops it."""
-    console = output()
     with reported_errors():
         try:
-            given = {"grpc_port": port, "http_port": http_port}
-            ports = {name: value for name, value in given.items() if value is not None}
-            with running(deployment or DEMO, ports, startup_timeout_s, verbose) as deployed:
-                _print_addresses(deployed)
-                console.print(f"ready {deployed.address}", markup=False)
-                console.file.flush()
-                deployed.wait()
+            serve_until_interrupted(running(deployment or DEMO, port, http_port, startup_timeout_s, verbose))
         except KeyboardInterrupt:
             messages().print("stopped")
 
 
+def serve_until_interrupted(deployment: "AbstractContextManager[LocalDeployment]") -> None:
+    """Start a deployment, print its addresses, and wait; the last line of stdout is `ready ADDRESS`."""
+    console = output()
+    with deployment as deployed:
+        _print_addresses(deployed)
+        console.print(f"ready {deployed.address}", markup=False)
+        console.file.flush()
+        deployed.wait()
+
+
 @contextmanager
 def running(
-    path: Path, ports: Mapping[str, int | None], startup_timeout_s: float = 120.0, verbose: bool = False
+    path: Path,
+    grpc_port: int | None = None,
+    http_port: int | None = None,
+    startup_timeout_s: float = 120.0,
+    verbose: bool = False,
 ) -> Iterator["LocalDeployment"]:
-    """Run a deployment file while the block runs; print the progress on stderr.
+    """Run a deployment file while the block runs, as `running_deployment` does; None keeps a port."""
+    from orchestration.deployment.file import load_deployment, with_router_ports
 
-    `ports` replace the file's ports of the router, by their keys; `verbose` prints what the services log.
+    deployment = with_router_ports(load_deployment(path), grpc_port, http_port)
+    with running_deployment(deployment, startup_timeout_s, verbose, str(path.resolve())) as deployed:
+        yield deployed
+
+
+@contextmanager
+def running_deployment(
+    deployment: "Deployment", startup_timeout_s: float, verbose: bool, source: str
+) -> Iterator["LocalDeployment"]:
+    """Run a deployment while the block runs; print the progress on stderr.
+
+    `verbose` prints what the services log; `source` names the origin of the deployment in its status.
     """
-    from orchestration.deployment.file import load_deployment
     from orchestration.local.runner import LocalOptions, local_deployment
 
-    deployment = load_deployment(path)
-    router = deployment.router.model_copy(update=dict(ports))
-    deployment = deployment.model_copy(update={"router": router})
     options = LocalOptions(startup_timeout_s=startup_timeout_s, verbose=verbose)
     with (
         start_progress(messages(), startup_timeout_s) as (show, end),
-        local_deployment(deployment, show, options, str(path.resolve())) as deployed,
+        local_deployment(deployment, show, options, source) as deployed,
     ):
         end()
         yield deployed

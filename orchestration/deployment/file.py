@@ -245,7 +245,15 @@ def load_deployment(path: Path) -> Deployment:
     Raises:
         ConfigError: The file is missing, breaks a limit, or names a folder or file that does not exist.
     """
-    deployment = load_yaml(Deployment, path)
+    return located_deployment(load_yaml(Deployment, path), path)
+
+
+def located_deployment(deployment: Deployment, path: Path) -> Deployment:
+    """Return the deployment with absolute paths; relative ones are searched next to the file `path`.
+
+    Raises:
+        ConfigError: A folder or file does not exist.
+    """
     located: dict[str, Config] = {
         role.value: tier.model_copy(update={"model": _located(tier.model, role.value, path)})
         for role, tier in deployment.tiers.items()
@@ -256,6 +264,13 @@ def load_deployment(path: Path) -> Deployment:
         located["router"] = deployment.router.model_copy(update=found)
     located["security"] = located_security(deployment.security, path.resolve().parent)
     return deployment.model_copy(update=located)
+
+
+def with_router_ports(deployment: Deployment, grpc_port: int | None, http_port: int | None) -> Deployment:
+    """Return the deployment with other ports of its routers; None keeps a port."""
+    given = {"grpc_port": grpc_port, "http_port": http_port}
+    ports = {name: port for name, port in given.items() if port is not None}
+    return deployment.model_copy(update={"router": deployment.router.model_copy(update=ports)})
 
 
 def _located(model: Path, name: str, path: Path) -> Path:

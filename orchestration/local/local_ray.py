@@ -1,21 +1,24 @@
 """A local Ray cluster of this process, removed without a trace at its end; other processes discover it."""
 
+import errno
 import logging
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from fly.errors import ConfigError
+from fly.errors import ConfigError, NotReady, describe
 from orchestration.deployment.file import APPLICATION_ROOT
 
 if TYPE_CHECKING:
     import psutil
+
+logger = logging.getLogger(__name__)
 
 FOLDER_PREFIX = "flyserve-"
 TOKEN = "RAY_AUTH_TOKEN"
@@ -58,33 +61,66 @@ def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) 
 
     The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
     `folder` holds sockets and logs, and `verbose` prints the services' logs.
+
+    Raises:
+        NotReady: Ray has not started, twice.
     """
     import psutil
     import ray
 
     this = psutil.Process()
     before = set(this.children())
-    try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            resources=dict.fromkeys(marks, 1.0),
-            object_store_memory=_OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=verbose,
-            logging_level=logging.ERROR,
-            _temp_dir=str(folder),
-        )
-    except SystemExit:
-        # NOTE: during its start, Ray installs its own handler of SIGTERM.
-        raise KeyboardInterrupt from None
-    else:
-        yield str(ray.get_runtime_context().gcs_address)
-    finally:
+
+    def end() -> None:
         # NOTE: listed before the shutdown: after it they are no longer children of this process.
         started = [process for child in set(this.children()) - before for process in _with_descendants(child)]
         ray.shutdown()
         _end_remaining(started)
+
+    options = {
+        "address": "local",
+        "num_cpus": num_cpus,
+        "resources": dict.fromkeys(marks, 1.0),
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+        "log_to_driver": verbose,
+        "logging_level": logging.ERROR,
+        "_temp_dir": str(folder),
+    }
+    try:
+        _start_ray(options, end)
+        yield str(ray.get_runtime_context().gcs_address)
+    finally:
+        end()
+
+
+def _start_ray(options: Mapping[str, Any], end: Callable[[], None]) -> None:
+    """Start Ray; once more if the first start fails, as on a machine that was busy for a moment."""
+    import ray
+
+    for is_last in (False, True):
+        try:
+            ray.init(**options)
+        except SystemExit:
+            # NOTE: during its start, Ray installs its own handler of SIGTERM.
+            raise KeyboardInterrupt from None
+        except Exception as error:
+            end()
+            if is_last:
+                raise NotReady(_start_fault(error)) from None
+            logger.warning("Ray did not start, and is started once more: %s", describe(error))
+        else:
+            return
+
+
+def _start_fault(error: Exception) -> str:
+    """Return one line that says why Ray did not start, and what to do about it."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"Ray did not start: no space is left in {tempfile.gettempdir()}; free some, or set TMPDIR"
+    return (
+        f"Ray did not start: {describe(error)}; wait until the machine is less busy and try again,"
+        f" and check that {tempfile.gettempdir()} has free space"
+    )
 
 
 def _with_descendants(process: "psutil.Process") -> "list[psutil.Process]":
@@ -130,18 +166,20 @@ def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
     (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 
 
-def find_local_deployment(name: str) -> LocalDeploymentInfo | None:
+def find_local_deployment(name: str | None) -> LocalDeploymentInfo | None:
     """Return the deployment of this name that this user runs on this machine; None if there is none.
+
+    Without a name, return the only one.
 
     Raises:
         ConfigError: There are several.
     """
-    found = [info for info in _running_deployments() if info.name == name]
+    found = [info for info in _running_deployments() if name in (None, info.name)]
     if len(found) > 1:
-        pids = ", ".join(str(info.pid) for info in found)
+        listed = ", ".join(f"{info.name} (process {info.pid})" for info in found)
         raise ConfigError(
-            f"--name: {len(found)} local deployments have the name {name} (processes {pids}):"
-            " give each its own name (key name), or end all but one"
+            f"--name: {len(found)} local deployments run, {listed}: choose one by its name;"
+            " two of the same name need other names (key name), or end one"
         )
     return found[0] if found else None
 

@@ -18,11 +18,11 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 @contextlib.contextmanager
-def ray_connection(name: str, ray_address: str | None) -> Iterator[None]:
+def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     """Connect to the Ray cluster of a deployment until the block ends.
 
     `ray_address` is host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
-    else the Ray node on this machine.
+    or the only one, else the Ray node on this machine.
 
     Raises:
         ConfigError: Ray is not installed, or its token is missing or wrong.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fly.errors import FlyServeError, NotReady
+from fly.errors import ConfigError, FlyServeError, NotReady
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.security import security_of
@@ -43,28 +43,42 @@ def create_controller(deployment: Deployment, host: str | None, actors: Mapping[
     )
 
 
-def find_controller(name: str) -> Any:
-    """Return the controller of a running deployment.
+def find_controller(name: str | None) -> Any:
+    """Return the controller of a running deployment; without a name, that of the only one.
 
     Raises:
-        NotReady: There is no deployment of this name; the message lists those that exist.
+        NotReady: There is no deployment, or none of this name; the message lists those that run.
+        ConfigError: Several run, and no name is given.
     """
     import ray
+
+    from orchestration.ray.api import NAMESPACE_PREFIX
+    from orchestration.ray.fleet import CONTROLLER_ACTOR
+
+    running = _running_names()
+    known = f"running: {', '.join(running)}" if running else "none is running: flyserve apply starts one"
+    if name is None and len(running) > 1:
+        raise ConfigError(f"--name: is not given, and several deployments run: {', '.join(running)}")
+    if name is None and not running:
+        raise NotReady(f"there is no deployment; {known}")
+    try:
+        return ray.get_actor(CONTROLLER_ACTOR, namespace=NAMESPACE_PREFIX + (name or running[0]))
+    except ValueError:
+        raise NotReady(f"no deployment has the name {name}; {known}") from None
+
+
+def _running_names() -> list[str]:
+    """Return the names of all deployments of the Ray cluster, sorted."""
     from ray.util import list_named_actors
 
     from orchestration.ray.api import NAMESPACE_PREFIX
     from orchestration.ray.fleet import CONTROLLER_ACTOR
 
-    try:
-        return ray.get_actor(CONTROLLER_ACTOR, namespace=NAMESPACE_PREFIX + name)
-    except ValueError:
-        others = sorted(
-            actor["namespace"].removeprefix(NAMESPACE_PREFIX)
-            for actor in list_named_actors(all_namespaces=True)
-            if actor["name"] == CONTROLLER_ACTOR and actor["namespace"].startswith(NAMESPACE_PREFIX)
-        )
-        known = f"running: {', '.join(others)}" if others else "none is running: flyserve apply starts one"
-        raise NotReady(f"no deployment has the name {name}; {known}") from None
+    return sorted(
+        actor["namespace"].removeprefix(NAMESPACE_PREFIX)
+        for actor in list_named_actors(all_namespaces=True)
+        if actor["name"] == CONTROLLER_ACTOR and actor["namespace"].startswith(NAMESPACE_PREFIX)
+    )
 
 
 def get_result(reference: Any, timeout_s: float) -> Any:

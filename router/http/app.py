@@ -1,5 +1,9 @@
 """Assemble the HTTP application."""
 
+import asyncio
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -22,11 +26,16 @@ from router.service import GenerationService
 
 
 def create_app(
-    service: GenerationService, config: RouterConfig, defaults: SamplingParams, keys: Keys | None = None
+    service: GenerationService,
+    config: RouterConfig,
+    defaults: SamplingParams,
+    registry: CollectorRegistry,
+    keys: Keys | None = None,
 ) -> Starlette:
     """Return the application; without `keys` it accepts every request.
 
-    `defaults` are the sampling parameters of a request that does not set its own.
+    `defaults` are the sampling parameters of a request that does not set its own; `registry` has the metrics
+    of the router.
     """
     completions = Generate(service, Completions(defaults, config.limits), config)
     chat = Generate(service, Chat(service, defaults), config)
@@ -35,11 +44,16 @@ def create_app(
     async def openapi(request: Request) -> Response:
         return Response(document, media_type="application/json")
 
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(await asyncio.to_thread(encode, registry), headers={"content-type": content_type})
+
     routes = [
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         *InfoEndpoints(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
         *playground_routes(config),
     ]
     handlers = {HTTPException: _reject}

@@ -46,6 +46,7 @@ class Generate:
             request_id,
             timeout_s=min(limits_s, default=None),
             traceparent=request.headers.get(TRACEPARENT, ""),
+            sends_metrics=self._config.http.speculation_metrics,
         )
         await respond(scope, receive, send)
 

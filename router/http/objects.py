@@ -19,12 +19,45 @@ class ResponseModel(BaseModel):
         return self.__pydantic_serializer__.to_json(self, exclude_unset=True)
 
 
+class PromptTokensDetails(ResponseModel):
+    """Prompt tokens by kind; `cached_tokens` are those that no choice had to compute."""
+
+    cached_tokens: int
+
+
 class Usage(ResponseModel):
-    """Tokens of the whole request."""
+    """Tokens of the whole request; the details are known when all its choices have ended."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class SpeculativeDecoding(ResponseModel):
+    """Acceptance of drafts, in the shape of vLLM; rescued tokens count as accepted.
+
+    Attributes:
+        mean_acceptance_length: Tokens per round with a draft, the target's own included.
+        draft_acceptance_rate: Accepted draft tokens by verified ones.
+        acceptance_histogram: Number of rounds by the number of draft tokens that they accepted, from 0.
+        num_spec_steps: Rounds with a draft.
+        num_spec_tokens: Length of the longest draft.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+
+
+class Metrics(ResponseModel):
+    """Figures of the whole request; present if `router.http.speculation_metrics` is on."""
+
+    speculative_decoding: SpeculativeDecoding
 
 
 class NamedToken(ResponseModel):
@@ -82,6 +115,7 @@ class Envelope(ResponseModel):
     created: int
     model: str
     usage: Usage | None = None
+    metrics: Metrics | None = None
 
 
 class Completion(Envelope):

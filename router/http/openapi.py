@@ -33,6 +33,10 @@ _RESPONSES: tuple[type[BaseModel], ...] = (
     Version,
     ErrorResponse,
 )
+_METRICS = {
+    "description": "Prometheus' text format",
+    "content": {"text/plain": {"schema": {"type": "string"}}},
+}
 _STREAM = "chunks as server-sent events, the last of them `[DONE]`; an error in mid-stream is an event, too."
 _ERRORS = {
     "400": "A field is unknown, unsupported, missing or out of range; `param` names it.",
@@ -83,6 +87,7 @@ def _paths(model: str) -> dict[str, Any]:
         },
         "/health": {"get": _get("Readiness", Health, "503")},
         "/version": {"get": _get("FlyServe's version", Version)},
+        "/metrics": {"get": {"summary": "Metrics for Prometheus", "responses": {"200": _METRICS}}},
     }
 
 

@@ -18,10 +18,11 @@ from fly.response import Chunk, Round, Statistics, join_chunks
 from fly.types import Token
 from router.generation.choices import end_tasks, run_all
 from router.generation.generation import Emit
+from router.http.accounting import Accounting
 from router.http.api_format import ApiFormat, HttpRequest
 from router.http.errors import renamed, reply_to
 from router.http.fields import StreamOptions
-from router.http.objects import Envelope, Extension, NamedToken, Usage, VerdictToken
+from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
 from router.service import GenerationService
 
 
@@ -67,8 +68,9 @@ class Responder:
         *,
         timeout_s: float | None,
         traceparent: str,
+        sends_metrics: bool = False,
     ) -> None:
-        """Prepare the response.
+        """Prepare the response; `sends_metrics` adds the acceptance of its drafts.
 
         The client needs it within `timeout_s`, None is no limit. `traceparent` is the context of the client's
         trace (W3C), "" without one.
@@ -79,8 +81,8 @@ class Responder:
         self._options = request.body.stream_options or StreamOptions()
         self._timeout_s = timeout_s
         self._traceparent = traceparent
-        self._prompt_tokens = 0
-        self._completion_tokens = 0
+        self._accounting = Accounting()
+        self._sends_metrics = sends_metrics
         self._head = {
             "id": f"{api_format.id_prefix}{request_id}",
             "created": int(time.time()),
@@ -108,11 +110,12 @@ class Responder:
         """
         turn = asyncio.Lock()
 
-        async def serve(request: GenerateRequest, first: int) -> None:
+        async def serve(request: GenerateRequest, index: int) -> None:
+            first = index * request.n
+
             async def emit_in_turn(chunk: Chunk) -> None:
                 async with turn:
-                    self._prompt_tokens += chunk.prompt_tokens
-                    self._completion_tokens += len(chunk.tokens)
+                    self._accounting.add(chunk, index)
                     await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
 
             await self._service.serve(request, self._timeout_s, emit_in_turn, self._traceparent)
@@ -120,7 +123,7 @@ class Responder:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 requests = enumerate(self._request.requests)
-                await run_all(serve(request, index * request.n) for index, request in requests)
+                await run_all(serve(request, index) for index, request in requests)
         except InvalidRequest as error:
             raise renamed(error, self._request.names) from None
         except TimeoutError:
@@ -129,10 +132,10 @@ class Responder:
             raise DeadlineExceeded(f"the request's timeout of {self._timeout_s:g} s has passed") from None
 
     @property
-    def _usage(self) -> Usage:
-        """Tokens so far."""
-        prompt, completion = self._prompt_tokens, self._completion_tokens
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+    def _totals(self) -> dict[str, Any]:
+        """Figures of the whole request, for the end of its response."""
+        metrics = {"metrics": self._accounting.metrics} if self._sends_metrics else {}
+        return {"usage": self._accounting.usage, **metrics}
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
@@ -142,7 +145,7 @@ class Responder:
 
         await self._generate(collect)
         choices = [self._whole_choice(index, chunks[index]) for index in sorted(chunks)]
-        whole = self._envelope(self._format.response, choices, usage=self._usage)
+        whole = self._envelope(self._format.response, choices, **self._totals)
         await Response(whole, media_type="application/json")(scope, receive, send)
 
     def _whole_choice(self, index: int, chunks: Sequence[Chunk]) -> Any:
@@ -160,8 +163,8 @@ class Responder:
 
         try:
             await self._generate(emit)
-            if self._options.include_usage:
-                await events.send(self._envelope(self._format.chunk, [], usage=self._usage))
+            if self._options.include_usage or self._sends_metrics:
+                await events.send(self._envelope(self._format.chunk, [], **self._totals))
         except Exception as error:
             if not events.have_begun:
                 raise
@@ -171,7 +174,7 @@ class Responder:
     def _chunk(self, chunk: Chunk, sent: int | None) -> bytes:
         extra = self._extension(chunk.tokens, chunk.rounds, chunk.statistics, chunk.warnings)
         if self._options.include_usage:
-            extra["usage"] = self._usage if self._options.continuous_usage_stats else None
+            extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
         return self._envelope(self._format.chunk, [self._format.chunk_choice(chunk, sent)], **extra)
 
     def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:

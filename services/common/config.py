@@ -15,6 +15,9 @@ from fly.errors import ConfigError
 MESSAGE_PREFIX = "Value error, "
 """Prefix that pydantic adds to the messages of a model's own validators."""
 
+_NOT_MADE = "default_factory_not_called"
+"""Kind of pydantic's fault of a default that was not made because another key has a fault."""
+
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """Return the model in the type of a field, such as an optional section or a list of sections."""
@@ -107,7 +110,8 @@ def parse(model: type[C], data: Any, source: str) -> C:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = "; ".join(_describe(model, fault) for fault in error.errors())
+        found = [fault for fault in error.errors() if fault["type"] != _NOT_MADE]
+        faults = "; ".join(_describe(model, fault) for fault in found)
         raise ConfigError(f"{source}: {faults}") from None
 
 

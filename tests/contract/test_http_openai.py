@@ -6,6 +6,7 @@ from typing import Any
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.http_rig import MODEL, HttpRig, serving_http
@@ -225,3 +226,34 @@ async def test_an_error_in_mid_stream_is_raised_by_the_package(tmp_path: Path) -
             async for chunk in stream:
                 chunks.append(chunk)
         assert len(chunks) == 3
+
+
+async def test_the_figures_of_drafts_come_in_the_shape_of_vllm(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "the fox", "max_tokens": 40, "n": 2, "seed": 1}
+    async with serving_http(tmp_path, http={"speculation_metrics": True}) as rig:
+        whole = await rig.complete(**asked)
+        *_, last = await rig.stream("/v1/completions", **asked)
+    found = whole["metrics"]["speculative_decoding"]
+    histogram, num_accepted = found["acceptance_histogram"], found["num_accepted_draft_tokens"]
+    assert sum(histogram) == found["num_spec_steps"] > 0 and 0 < found["num_spec_tokens"] <= 16
+    assert sum(length * number for length, number in enumerate(histogram)) == num_accepted
+    assert found["draft_acceptance_rate"] == num_accepted / found["num_draft_tokens"]
+    assert found["mean_acceptance_length"] > 1
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert not last["choices"] and last["metrics"] == whole["metrics"]
+
+
+async def test_metrics_are_served_beside_the_api(rig: HttpRig) -> None:
+    await rig.complete(max_tokens=20)
+    response = await rig.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    values = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+        if family.name.startswith("vllm:")
+    }
+    num_drafts, num_tokens, num_accepted = (
+        values[f"vllm:spec_decode_num_{name}_total"] for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    assert 0 < num_drafts < num_accepted < num_tokens

@@ -103,6 +103,7 @@ async def test_the_package_and_openai_clients_bring_keys(tmp_path: Path) -> None
 
 OPEN = ("/", "/health", "/version", "/openapi.json", "/playground/main.js")
 CLOSED = (
+    "/metrics",
     "/playground/settings.json",
     "/playground/settings%2Ejson",
     "/v1/models",

@@ -12,19 +12,21 @@ if TYPE_CHECKING:
 _ANSWER_S = 30.0
 """Time limit of a controller's answer; a controller that restarts takes a few seconds."""
 
-Name = Annotated[str, typer.Option(help="Name of the deployment: key name of its file.")]
+Name = Annotated[
+    str | None,
+    typer.Option(help="Name of the deployment: key name of its file. Default: the only one that runs."),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option(
         help="host:port of Ray's GCS; default: RAY_ADDRESS, the Ray of flyserve up, or this node's Ray."
     ),
 ]
-DEFAULT_NAME = "default"
 
 
 @contextmanager
-def controller_of(name: str, ray_address: str | None) -> Iterator[Any]:
-    """Connect to Ray and yield the handle of a deployment's controller."""
+def controller_of(name: str | None, ray_address: str | None) -> Iterator[Any]:
+    """Connect to Ray and yield the controller of a deployment; without a name, that of the only one."""
     from orchestration.ray.connection import ray_connection
     from orchestration.ray.controller_client import find_controller
 

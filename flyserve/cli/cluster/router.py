@@ -18,6 +18,18 @@ def router(
     registry: Annotated[
         str | None, typer.Option(help="host:port of the registry; default: ask the controller.")
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65_535, help="Port of the gRPC API instead of the file's; 0 takes a free one."
+        ),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65_535, help="Port of the HTTP API instead of the file's; 0 takes a free one."
+        ),
+    ] = None,
     start_timeout_s: Annotated[
         float, typer.Option(min=1, help="Time limit for the first target, in seconds.")
     ] = 120.0,
@@ -28,14 +40,14 @@ def router(
     With --registry, this machine needs no Ray.
     """
     with reported_errors():
-        from orchestration.deployment.file import load_deployment
+        from orchestration.deployment.file import load_deployment, with_router_ports
         from orchestration.deployment.plan import router_config
         from router.config import RouterConfig
         from router.server import create_host
         from services.common.config import parse
         from services.common.launch import run_service
 
-        made = load_deployment(deployment)
+        made = with_router_ports(load_deployment(deployment), port, http_port)
         registry = registry or _registry_of(made.name, ray_address)
         content = router_config(made, registry, start_timeout_s, grace_s=made.rollout.drain_s)
         config = parse(RouterConfig, content, str(deployment))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fly.errors import ConfigError
-from flyserve.cli.cluster.connecting import DEFAULT_NAME, Name, RayAddress, ask, controller_of
+from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ flyserve down --grace-s 300"""
 
 def scale(
     tiers: Annotated[list[str], typer.Argument(help="Tier and number, such as target=4; may repeat.")],
-    name: Name = DEFAULT_NAME,
+    name: Name = None,
     ray_address: RayAddress = None,
 ) -> None:
     """Set the number of replicas of a tier; replicas that are removed finish their streams first.
@@ -48,7 +48,7 @@ def scale(
 def drain(
     replica: Annotated[str, typer.Argument(help="Name of the replica, such as target-0.")],
     now: Annotated[bool, typer.Option("--now", help="Do not wait until its successor serves.")] = False,
-    name: Name = DEFAULT_NAME,
+    name: Name = None,
     ray_address: RayAddress = None,
 ) -> None:
     """Replace a replica, on another node if possible; its streams finish first."""
@@ -58,7 +58,7 @@ def drain(
 
 
 def down(
-    name: Name = DEFAULT_NAME,
+    name: Name = None,
     grace_s: Annotated[
         float, typer.Option(min=0, help="Time that running streams have to finish, in seconds.")
     ] = 30.0,

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from flyserve.cli.cluster.connecting import DEFAULT_NAME, Name, RayAddress, controller_of, read_status
+from flyserve.cli.cluster.connecting import Name, RayAddress, controller_of, read_status
 from flyserve.cli.show import print_json
 from flyserve.cli.terminal import output, reported_errors
 
@@ -24,7 +24,7 @@ flyserve status --json | jq .tiers"""
 
 
 def status(
-    name: Name = DEFAULT_NAME,
+    name: Name = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two refreshes.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per refresh.")] = False,

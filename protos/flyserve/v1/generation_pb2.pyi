@@ -682,6 +682,7 @@ class Statistics(_message.Message):
     PROPOSALS_LOW_CONFIDENCE_FIELD_NUMBER: _builtins.int
     DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
     DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds, with and without a draft."""
     drafted: _builtins.int
@@ -742,6 +743,8 @@ class Statistics(_message.Message):
     """Draft tokens that the drafter had ready before they were requested."""
     dropped_ahead: _builtins.int
     """Tokens drafted ahead that could not be used."""
+    cached_tokens: _builtins.int
+    """Prompt tokens whose KV the first target reused from an earlier sequence."""
     def __init__(
         self,
         *,
@@ -775,10 +778,11 @@ class Statistics(_message.Message):
         proposals_low_confidence: _builtins.int = ...,
         drafted_ahead: _builtins.int = ...,
         dropped_ahead: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

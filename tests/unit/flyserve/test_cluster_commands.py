@@ -92,10 +92,13 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     assert find_local_deployment("other") is None
     gone = {"name": "main", "ray_address": "h:1", "token": "t", "pid": 2**22 + 1}
     (tmp_path / "flyserve-2" / "deployment.json").write_text(json.dumps(gone))
-    assert find_local_deployment("main") == session
+    assert find_local_deployment("main") == find_local_deployment(None) == session
     publish_local_deployment(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
-    with pytest.raises(ConfigError, match="2 local deployments have the name main"):
-        find_local_deployment("main")
+    for name in ("main", None):
+        with pytest.raises(
+            ConfigError, match=r"2 local deployments run, main \(process .*choose one by its name"
+        ):
+            find_local_deployment(name)
 
 
 @pytest.mark.parametrize(

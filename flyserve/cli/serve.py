@@ -1,0 +1,109 @@
+"""`flyserve serve`: run a deployment from one line until Ctrl-C."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from fly.errors import ConfigError
+from flyserve.cli.terminal import messages, output, reported_errors
+from flyserve.cli.up import running_deployment, serve_until_interrupted
+
+EXAMPLES = """Examples:
+
+flyserve serve models/llama-70b --draft models/llama-8b --sub-draft suffix
+
+flyserve serve org/name@main --port 9000 --print-config > deployment.yaml"""
+
+_port = {"min": 0, "max": 65_535}
+
+
+def serve(
+    target: Annotated[str, typer.Argument(help="Folder of the target, or org/name@revision on the hub.")],
+    draft: Annotated[
+        str | None, typer.Option(help="Folder or hub name of the drafter; without it, nothing is drafted.")
+    ] = None,
+    sub_draft: Annotated[
+        str | None,
+        typer.Option(help="suffix, ngram, none, or the folder of a tiny model; helps the drafter."),
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Interface to listen on; 0.0.0.0 is all.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[int, typer.Option(**_port, help="Port of the OpenAI-compatible HTTP API.")] = 8000,
+    grpc_port: Annotated[
+        int | None, typer.Option(**_port, help="Port of the gRPC API.", show_default="50051")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.", show_default="bfloat16")] = None,
+    engine: Annotated[str | None, typer.Option(help="builtin or vllm.", show_default="builtin")] = None,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="File of API keys, as flyserve token writes it.")
+    ] = None,
+    allow_anyone: Annotated[
+        bool, typer.Option("--allow-anyone", help="Listen beyond this machine without API keys.")
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the deployment file, and start nothing.")
+    ] = False,
+    startup_timeout_s: Annotated[
+        float, typer.Option(min=1, help="Time limit for the replicas to be ready, in seconds.")
+    ] = 120.0,
+    verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+) -> None:
+    """Serve a model on this machine: Ray, controller, services, router. Ctrl-C stops it.
+
+    The deployment file that this line stands for is printed; flyserve up and flyserve apply take it.
+    """
+    with reported_errors():
+        from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
+
+        if host is not None:
+            _check_host(host, api_keys is not None, allow_anyone)
+        content = deployment_content(
+            OneLine(
+                target=target,
+                draft=draft,
+                sub_draft=sub_draft,
+                replicas=replicas,
+                host=host,
+                port=port,
+                grpc_port=grpc_port,
+                dtype=dtype,
+                engine=engine,
+                api_keys=api_keys,
+            )
+        )
+        deployment = one_line_deployment(content)
+        text = yaml.safe_dump(content, sort_keys=False).rstrip()
+        if print_config:
+            return output().print(text, markup=False)
+        messages().print(text, markup=False)
+        try:
+            source = f"flyserve serve {target}"
+            serve_until_interrupted(running_deployment(deployment, startup_timeout_s, verbose, source))
+        except KeyboardInterrupt:
+            messages().print("stopped")
+
+
+def _check_host(host: str, has_keys: bool, allows_anyone: bool) -> None:
+    """Refuse to listen beyond this machine without API keys, unless that is wanted; warn of plain text."""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if is_local:
+        return
+    if not has_keys and not allows_anyone:
+        raise ConfigError(
+            f"--host: is {host}, which others can reach: give --api-keys FILE (flyserve token writes one),"
+            " or --allow-anyone"
+        )
+    clients = "clients with a key" if has_keys else "everyone"
+    messages().print(
+        f"warning: {host} serves {clients} in plain text; for TLS see security in docs/configuration.md",
+        markup=False,
+        style="yellow",
+    )

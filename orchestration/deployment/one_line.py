@@ -1,0 +1,113 @@
+"""The deployment that one command line describes: a target, perhaps with a drafter and a sub-drafter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fly.errors import ConfigError
+from orchestration.deployment.file import Deployment, located_deployment
+from services.common.config import parse
+from services.common.model_source import is_hub_id
+from services.common.token_map import token_map_hash
+from services.sub_drafter.engines import ENGINES
+
+_SOURCE = "flyserve serve"
+_WITHOUT = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLine:
+    """The values of the command line; None leaves a key at its default.
+
+    Attributes:
+        target: Folder of the target, or `org/name@revision`.
+        draft: The same of the drafter; None decodes without drafts.
+        sub_draft: Engine of the sub-drafter, `none`, or the folder of its model; needs `draft`.
+        replicas: Replicas of the target.
+        port: Port of the HTTP API.
+        grpc_port: Port of the gRPC API.
+        host: Interface of both.
+        engine: Engine of target and drafter.
+        api_keys: File with the API keys that clients must present.
+    """
+
+    target: str
+    draft: str | None = None
+    sub_draft: str | None = None
+    replicas: int | None = None
+    host: str | None = None
+    port: int = 8000
+    grpc_port: int | None = None
+    dtype: str | None = None
+    engine: str | None = None
+    api_keys: Path | None = None
+
+
+def deployment_content(line: OneLine) -> dict[str, Any]:
+    """Return the content of a deployment file; keys that keep their defaults are left out.
+
+    Raises:
+        ConfigError: Two of the flags exclude each other.
+    """
+    size = {"dtype": line.dtype, "engine": line.engine}
+    target = {"model": _model(line.target), "replicas": line.replicas, **size}
+    tiers: dict[str, Mapping[str, Any]] = {"target": target}
+    if line.draft is not None:
+        drafter = {"model": _model(line.draft), **size}
+        if drafter["model"] == target["model"]:
+            raise ConfigError(
+                f"--draft: is {line.draft}, the target itself: a drafter must be smaller than its target"
+            )
+        tiers["drafter"] = drafter
+    if line.sub_draft not in (None, _WITHOUT):
+        tiers["sub_drafter"] = _sub_drafter(line)
+    router = {"host": line.host, "http_port": line.port, "grpc_port": line.grpc_port}
+    security = {"auth_tokens_file": None if line.api_keys is None else str(line.api_keys.resolve())}
+    sections = {**tiers, "router": router, "security": security}
+    return {name: given for name, section in sections.items() if (given := _given(section))}
+
+
+def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
+    """Return the deployment of this content, checked as a file would be, and that its models fit together.
+
+    Raises:
+        ConfigError: A value breaks a limit, a folder does not exist, or drafter and target have other tokens.
+        ModelError: A tokenizer cannot be read.
+    """
+    deployment = located_deployment(parse(Deployment, dict(content), _SOURCE), Path(_SOURCE))
+    if deployment.drafter is not None:
+        _require_same_tokens(deployment.target.model, deployment.drafter.model)
+    return deployment
+
+
+def _require_same_tokens(target: Path, drafter: Path) -> None:
+    """Compare the tokens of two folders; models of the hub are compared when the router connects."""
+    if target.is_dir() and drafter.is_dir() and token_map_hash(target) != token_map_hash(drafter):
+        raise ConfigError(
+            f"--draft: the tokens of {drafter} are not those of {target}:"
+            " use a drafter with the same tokenizer"
+        )
+
+
+def _sub_drafter(line: OneLine) -> dict[str, Any]:
+    assert line.sub_draft is not None
+    if line.draft is None:
+        raise ConfigError(f"--sub-draft: is {line.sub_draft}, which helps a drafter: give --draft too")
+    if line.sub_draft in ENGINES:
+        return {"engine": line.sub_draft}
+    model = _model(line.sub_draft)
+    if not Path(model).is_dir() and not is_hub_id(Path(model)):
+        known = ", ".join((*ENGINES, _WITHOUT))
+        raise ConfigError(f"--sub-draft: is {line.sub_draft!r}, must be {known}, or the folder of a model")
+    return {"engine": "model", "model": model}
+
+
+def _model(name: str) -> str:
+    """Return the absolute path of a folder, or the name on the hub as it is."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else name
+
+
+def _given(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value is not None}

@@ -1,0 +1,56 @@
+"""A Ray that does not start: one more try, then one line with the remedy."""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from fly.errors import NotReady
+from orchestration.local.local_ray import local_ray
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception | None]]:
+    """The results of the next starts of Ray, None for one that succeeds; none starts a process."""
+    results: list[Exception | None] = []
+
+    def init(**options: object) -> None:
+        if (result := results.pop(0)) is not None:
+            raise result
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(
+        ray, "get_runtime_context", lambda: type("Context", (), {"gcs_address": "127.0.0.1:1"})()
+    )
+    yield results
+    assert not results
+
+
+def test_ray_is_started_once_more(starts: list[Exception | None], tmp_path: Path) -> None:
+    starts += [RuntimeError("timed out"), None]
+    with local_ray(1, (), tmp_path, False) as address:
+        assert address == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            Exception("the node timed out\nduring startup"),
+            "Ray did not start: .*the node timed out.* try again",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "no space is left in .*; free some, or set TMPDIR",
+        ),
+    ],
+)
+def test_a_second_failure_is_one_line_with_the_remedy(
+    starts: list[Exception | None], tmp_path: Path, error: Exception, message: str
+) -> None:
+    starts += [error, error]
+    with pytest.raises(NotReady, match=message), local_ray(1, (), tmp_path, False):
+        pass
