@@ -6,16 +6,19 @@ from dataclasses import replace
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fly.noise import BLOCK
 from fly.types import Coupling, EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
-from services.engine.head.sampler import Sampler, sample_requests, sampled_scores
+from services.engine.head.mass import Mass
+from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
 
 TOP_K = 3
 
@@ -23,6 +26,8 @@ _CHUNK_LOGITS = {"cpu": 2**20}
 """Logits of a chunk of rows, by the type of the device. The 12 MB of a chunk fit into the cache of a CPU."""
 _LARGE_CHUNK_LOGITS = 2**25
 """Logits of a chunk on other devices: enough to fill a GPU, in 0.4 GB however many rows a forward has."""
+_FEW_LOGITS = 0
+"""Logits of a chunk that is sampled in numpy: a call of torch takes longer than its computation there."""
 
 
 class Part(NamedTuple):
@@ -89,12 +94,15 @@ class Head:
         rows, scratch = self._load(logits, index)
         blocks = rows.view(len(index), self._num_blocks, BLOCK)
         maxima = blocks.amax(-1)
-        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, scratch[0], chunk)
+        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, scratch, chunk)
         errors = self._process(rows, blocks, maxima, scratch[0], chunk, spans)
         if chunk[0].item.sampling.temperature > 0:
-            scores = self._sampled(blocks, maxima, scratch, chunk, facts)
+            is_raw = not any(errors) and not any(needs_processing(part.item) for part in chunk)
+            mass = facts.mass if is_raw else None
+            drawn = self._sampled(blocks, maxima, scratch, chunk, mass)
+            scores = [sampled_scores(drawn[span], facts.entropies[span]) for span in spans]
         else:
-            scores = self._greedy(rows, blocks, maxima, chunk, facts)
+            scores = list(self._greedy(rows, blocks, maxima, chunk, facts))
         results = []
         for part, span, score, error in zip(chunk, spans, scores, errors, strict=True):
             if error:
@@ -161,23 +169,24 @@ class Head:
             yield Scores(tuple(choices[span]), tuple(facts.entropies[span]), excluded)
 
     def _sampled(
-        self, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part], facts: "RawFacts"
-    ) -> Iterator[Scores]:
+        self, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part], mass: Mass | None
+    ) -> list[DrawnToken]:
+        """Draw the tokens of a chunk; `mass` is that of its rows at temperature 1, if it is known."""
         requests = [
             request for part in chunk for request in islice(sample_requests(part.item), part.first, part.end)
         ]
-        candidates = LogitCandidates(
-            blocks,
-            maxima,
-            self._vocab_size,
-            [request.sampling for request in requests],
-            scratch,
-            needs_leading=any(request.is_rejection for request in requests),
-            needs_totals=any(request.is_rejection and not request.is_proposing for request in requests),
-        )
-        drawn = Sampler(candidates, requests).draw()
-        for span in _spans(chunk):
-            yield sampled_scores(drawn[span], facts.entropies[span])
+        sampling = [request.sampling for request in requests]
+        candidates: Candidates
+        if blocks.numel() <= _FEW_LOGITS:
+            logits = blocks.flatten(1)[:, : self._vocab_size].cpu().numpy()
+            ids = np.broadcast_to(np.arange(self._vocab_size), logits.shape)
+            candidates = FewCandidates(ids, logits, sampling)
+        else:
+            needs_leading = any(request.is_rejection and request.is_proposing for request in requests)
+            candidates = LogitCandidates(
+                blocks, maxima, self._vocab_size, sampling, scratch, needs_leading, mass
+            )
+        return Sampler(candidates, requests).draw()
 
 
 class RawFacts:
@@ -185,6 +194,7 @@ class RawFacts:
 
     Attributes:
         entropies: Entropy of each row by its sequence's estimator; 0 of a sequence that is proposing.
+        mass: Mass of the rows at temperature 1, in the scratch memory; None if no entropy needs it.
     """
 
     def __init__(
@@ -193,11 +203,12 @@ class RawFacts:
         estimators = {part.item.entropy for part in chunk if not part.item.is_proposing}
         counts = [part.item.num_logprobs for part in chunk if part.item.num_logprobs is not None]
         self.entropies = [0.0] * len(logits)
+        self.mass: Mass | None = None
         if counts or EntropyEstimator.TOP_K in estimators:
             count = min(max(TOP_K, *counts, 0), logits.shape[1])
             self._values, self._ids = leading_logits(blocks, maxima, count)
-            p = torch.softmax(blocks.flatten(1), -1, out=scratch)
-            self._totals = self._values[:, :1] - p.gather(1, self._ids[:, :1]).log()
+            self.mass = Mass(blocks, maxima, None, scratch)
+            self._totals = self.mass.log(self.mass.totals).float()
         if EntropyEstimator.TOP_K in estimators:
             self.entropies = top_k_entropy(self._values, self._totals).tolist()
         for part, span in zip(chunk, _spans(chunk), strict=True):

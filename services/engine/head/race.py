@@ -8,7 +8,10 @@ from torch import Tensor
 
 from fly.noise import BLOCK
 from fly.types import SparseDistribution
-from services.engine.head.noise import block_noise_maxima, block_noise_winners, token_noise
+from services.engine.head.noise import block_noise_winners, token_noise
+
+_FIRST = 16
+"""Blocks of each row whose tokens race first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Draws:
         keys: Keys of the noise, int64.
         temperatures: Temperatures of the softmax, float64.
         floors: Logits below these are excluded, float64.
-        totals: Logarithms of the sums of `exp(logit / temperature)`, float64; 0 where nothing is subtracted.
+        totals: Logarithms of the sums of `exp(logit / temperature)`, float64; None if nothing is subtracted.
         subtracted: Distributions q as ascending ids and their probabilities, both (rows, any): the token is
             drawn from (p - q)+ instead of p; None draws all tokens from p.
     """
@@ -27,14 +30,14 @@ class Draws:
     keys: Tensor
     temperatures: Tensor
     floors: Tensor
-    totals: Tensor
+    totals: Tensor | None = None
     subtracted: tuple[Tensor, Tensor] | None = None
 
     def take(self, rows: Tensor) -> "Draws":
         """Return the draws of some rows."""
-        columns = (self.keys[rows], self.temperatures[rows], self.floors[rows], self.totals[rows])
+        totals = None if self.totals is None else self.totals[rows]
         subtracted = self.subtracted and (self.subtracted[0][rows], self.subtracted[1][rows])
-        return Draws(*columns, subtracted)
+        return Draws(self.keys[rows], self.temperatures[rows], self.floors[rows], totals, subtracted)
 
     def log_probabilities(self, logits: Tensor, ids: Tensor) -> Tensor:
         """Return the logarithm of p or (p - q)+ of tokens, (rows, n); -inf excludes a token."""
@@ -47,8 +50,10 @@ class Draws:
         return torch.where(q > 0, (log_p.exp() - q).clamp_(min=0.0).log(), log_p)
 
     def bounds(self, logits: Tensor) -> Tensor:
-        """Return the logarithm of p, which bounds that of (p - q)+."""
-        log_p = logits / self.temperatures - self.totals
+        """Return the logarithm of p, which bounds that of (p - q)+; not normalised without totals."""
+        log_p = logits / self.temperatures
+        if self.totals is not None:
+            log_p -= self.totals
         return log_p.masked_fill_(logits < self.floors, -torch.inf)
 
 
@@ -68,57 +73,43 @@ def distributions_tensor(
     return ids.to(device), probabilities.to(device)
 
 
-def race_among(ids: Tensor, logits: Tensor, draws: Draws) -> Tensor:
-    """Draw one of the tokens `ids` per row, (rows, n); -1 for a row without any possible token."""
-    log_p = draws.log_probabilities(logits, ids)
-    best, leading = (log_p + token_noise(draws.keys, ids)).max(-1, keepdim=True)
-    return torch.where(best > -torch.inf, ids.gather(1, leading), -1)[:, 0]
+def race_among(ids: Tensor, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Draw one of the tokens `ids`, (rows, n), per row: return the tokens and their sums, both (rows, 1).
+
+    A row without any possible token has -1 and -inf.
+    """
+    sums, leading = draws.log_probabilities(logits, ids).add_(token_noise(draws.keys, ids)).max(-1, True)
+    return torch.where(sums > -torch.inf, ids.gather(1, leading), -1), sums
 
 
-@dataclass(frozen=True, slots=True)
-class BlockNoise:
-    """Largest noise of each block, and the place in the block of the token that has it: (rows, blocks)."""
-
-    maxima: Tensor
-    places: Tensor
-
-    @classmethod
-    def of(cls, keys: Tensor, num_blocks: int) -> "BlockNoise":
-        numbers = torch.arange(num_blocks, device=keys.device)[None]
-        return cls(block_noise_maxima(keys, numbers), block_noise_winners(keys, numbers))
-
-    def take(self, rows: Tensor) -> "BlockNoise":
-        """Return the noise of some rows."""
-        return BlockNoise(self.maxima[rows], self.places[rows])
-
-
-def race(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: BlockNoise) -> Tensor:
+def race(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tensor) -> Tensor:
     """Draw one token per row from all its logits; read only the blocks that may contain it.
 
     `blocks` are logits, (any, blocks, BLOCK), and `maxima` the largest of each block, (any, blocks); `rows`,
-    (rows,), are those of the draws. Returns token ids, -1 for a row without any possible token.
+    (rows,), are those of the draws, and `noise` the largest noise of each of their blocks, (rows, blocks).
+    Returns token ids, -1 for a row without any possible token.
 
-    The result is exact. Each block's largest noise and the token that has it cost one hash, so the best sum
-    among these tokens comes first; it is the winner's for most rows. No token of a block exceeds the sum of
-    the block's largest logit (as a log-probability) and the block's largest noise, because rounding keeps the
-    order of numbers. So only blocks are read whose bound exceeds the best sum, and of these only the tokens
-    get noise whose own log-probability and the block's largest noise exceed it.
+    The result is exact. No token of a block exceeds the block's bound, which is the sum of its largest logit
+    (as a log-probability) and its largest noise, because rounding keeps the order of numbers. Among the few
+    blocks with the largest bounds, the tokens with the largest logit and those with the largest noise race
+    first. Then only blocks are read whose bound exceeds the best sum, and of these only the tokens get noise
+    whose own log-probability and the block's largest noise exceed it.
     """
     num_blocks = blocks.shape[1]
-    ids = torch.arange(0, num_blocks * BLOCK, BLOCK, device=rows.device) + noise.places
-    sums = draws.log_probabilities(blocks.view(-1)[rows[:, None] * (num_blocks * BLOCK) + ids], ids).add_(
-        noise.maxima
-    )
-    best, places = sums.max(-1, keepdim=True)
-    winners = torch.where(best > -torch.inf, ids.gather(1, places), -1)[:, 0]
-    unread, columns = (draws.bounds(maxima[rows]).add_(noise.maxima) > best).nonzero(as_tuple=True)
+    bounds = draws.bounds(maxima[rows]).add_(noise)
+    first = bounds.topk(min(_FIRST, num_blocks), sorted=False).indices
+    values = blocks.view(-1, BLOCK)[rows[:, None] * num_blocks + first]
+    within = torch.stack([values.argmax(-1), block_noise_winners(draws.keys, first)], dim=-1)
+    ids = (first[:, :, None] * BLOCK + within).flatten(1)
+    winners, best = race_among(ids, values.gather(2, within).flatten(1), draws)
+    unread, columns = (bounds > best).nonzero(as_tuple=True)
     if unread.numel():
         values = blocks.view(-1, BLOCK).index_select(0, rows[unread] * num_blocks + columns)
-        reached = draws.take(unread).bounds(values).add_(noise.maxima[unread, columns][:, None])
-        pairs, within = (reached > best[unread]).nonzero(as_tuple=True)
-        unread, tokens = unread[pairs], columns[pairs] * BLOCK + within
-        _race_on(values[pairs, within], tokens, unread, draws.take(unread), best[:, 0], winners)
-    return winners
+        reached = draws.take(unread).bounds(values).add_(noise[unread, columns][:, None])
+        pairs, places = (reached > best[unread]).nonzero(as_tuple=True)
+        unread, tokens = unread[pairs], columns[pairs] * BLOCK + places
+        _race_on(values[pairs, places], tokens, unread, draws.take(unread), best[:, 0], winners[:, 0])
+    return winners[:, 0]
 
 
 def _race_on(
