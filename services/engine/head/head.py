@@ -22,11 +22,13 @@ from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, s
 
 TOP_K = 3
 
-_CHUNK_LOGITS = {"cpu": 2**20}
-"""Logits of a chunk of rows, by the type of the device. The 12 MB of a chunk fit into the cache of a CPU."""
+_CHUNK_LOGITS = {"cpu": 2**22}
+"""Logits of a chunk of rows, by the type of the device: enough that few calls of torch are due to chunks."""
+_SLICE_LOGITS = {"cpu": 2**17}
+"""Logits of a slice of a chunk, whose intermediate results stay in the cache of a CPU core."""
 _LARGE_CHUNK_LOGITS = 2**25
-"""Logits of a chunk on other devices: enough to fill a GPU, in 0.4 GB however many rows a forward has."""
-_FEW_LOGITS = 0
+"""Logits of chunks and slices on other devices: enough to fill a GPU, in 0.4 GB for any batch."""
+_FEW_LOGITS = 2**14
 """Logits of a chunk that is sampled in numpy: a call of torch takes longer than its computation there."""
 
 
@@ -68,7 +70,7 @@ class Head:
         self._vocab_size = vocab_size
         self._num_blocks = -(-vocab_size // BLOCK)
         self._processors = LogitsProcessors(vocab_size)
-        self._memory = torch.empty(0)
+        self._rows = self._scratch = torch.empty(0)
 
     def __call__(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
         """Return the scores of each input from the logits of all output rows, (rows, embedding rows).
@@ -91,15 +93,15 @@ class Head:
         """Return the scores of each part of a chunk, whose inputs all sample or all do not."""
         spans = _spans(chunk)
         index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
-        rows, scratch = self._load(logits, index)
+        rows = self._load(logits, index)
         blocks = rows.view(len(index), self._num_blocks, BLOCK)
         maxima = blocks.amax(-1)
-        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, scratch, chunk)
-        errors = self._process(rows, blocks, maxima, scratch[0], chunk, spans)
+        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, self._scratch, chunk)
+        errors = self._process(rows, blocks, maxima, chunk, spans)
         if chunk[0].item.sampling.temperature > 0:
             is_raw = not any(errors) and not any(needs_processing(part.item) for part in chunk)
             mass = facts.mass if is_raw else None
-            drawn = self._sampled(blocks, maxima, scratch, chunk, mass)
+            drawn = self._sampled(blocks, maxima, chunk, mass)
             scores = [sampled_scores(drawn[span], facts.entropies[span]) for span in spans]
         else:
             scores = list(self._greedy(rows, blocks, maxima, chunk, facts))
@@ -116,25 +118,26 @@ class Head:
             results.append(score)
         return results
 
-    def _load(self, logits: Tensor, index: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Copy rows to float32, padded to whole blocks by -inf; return them and memory for two copies."""
+    def _load(self, logits: Tensor, index: Sequence[int]) -> Tensor:
+        """Copy rows to float32, padded to whole blocks by -inf."""
         num_rows, width = len(index), self._num_blocks * BLOCK
-        if self._memory.device != logits.device or self._memory.shape[1:2] < (num_rows,):
-            self._memory = torch.empty(3, num_rows, width, device=logits.device)
-        rows = self._memory[0, :num_rows]
+        if self._rows.device != logits.device or len(self._rows) < num_rows:
+            slice_rows = max(1, _SLICE_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS) // width)
+            self._rows = torch.empty(num_rows, width, device=logits.device)
+            self._scratch = torch.empty(2, min(num_rows, slice_rows), width, device=logits.device)
+        rows = self._rows[:num_rows]
         is_consecutive = index[-1] - index[0] == num_rows - 1
         source = logits[index[0] : index[-1] + 1] if is_consecutive else logits[list(index)]
         rows[:, : self._vocab_size].copy_(source[:, : self._vocab_size])
         if width > self._vocab_size:
             rows[:, self._vocab_size :] = -torch.inf
-        return rows, self._memory[1:, :num_rows]
+        return rows
 
     def _process(
         self,
         rows: Tensor,
         blocks: Tensor,
         maxima: Tensor,
-        scratch: Tensor,
         chunk: Sequence[Part],
         spans: Sequence[slice],
     ) -> list[str]:
@@ -145,7 +148,7 @@ class Head:
         errors = _non_finite(maxima, chunk, spans, "the model's logits are NaN, infinite, or all -inf")
         changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
         for i in changed:
-            logits, spare = (memory[spans[i], : self._vocab_size] for memory in (rows, scratch))
+            logits, spare = rows[spans[i], : self._vocab_size], self._scratch[0, :, : self._vocab_size]
             self._processors.process(logits, chunk[i].item, chunk[i].first, spare)
             maxima[spans[i]] = blocks[spans[i]].amax(-1)
         if changed:
@@ -169,7 +172,7 @@ class Head:
             yield Scores(tuple(choices[span]), tuple(facts.entropies[span]), excluded)
 
     def _sampled(
-        self, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part], mass: Mass | None
+        self, blocks: Tensor, maxima: Tensor, chunk: Sequence[Part], mass: Mass | None
     ) -> list[DrawnToken]:
         """Draw the tokens of a chunk; `mass` is that of its rows at temperature 1, if it is known."""
         requests = [
@@ -184,7 +187,7 @@ class Head:
         else:
             needs_leading = any(request.is_rejection and request.is_proposing for request in requests)
             candidates = LogitCandidates(
-                blocks, maxima, self._vocab_size, sampling, scratch, needs_leading, mass
+                blocks, maxima, self._vocab_size, sampling, self._scratch, needs_leading, mass
             )
         return Sampler(candidates, requests).draw()
 
@@ -194,7 +197,7 @@ class RawFacts:
 
     Attributes:
         entropies: Entropy of each row by its sequence's estimator; 0 of a sequence that is proposing.
-        mass: Mass of the rows at temperature 1, in the scratch memory; None if no entropy needs it.
+        mass: Mass of the rows at temperature 1; None if nothing needs it.
     """
 
     def __init__(

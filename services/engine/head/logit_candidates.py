@@ -55,8 +55,8 @@ class LogitCandidates:
     ) -> None:
         """Take logits (rows, blocks, BLOCK), the largest of each block (rows, blocks), and their parameters.
 
-        `scratch` is memory for two copies of the logits. `needs_leading` if `leading` will be called.
-        `raw_mass` is the mass of these logits at temperature 1, if it is known; it is kept in `scratch`.
+        `scratch` is memory for two slices of rows. `needs_leading` if `leading` will be called. `raw_mass` is
+        the mass of these logits at temperature 1, if it is known.
         """
         self._blocks, self._maxima = blocks, maxima
         self._logits = blocks.flatten(1)
@@ -74,7 +74,7 @@ class LogitCandidates:
         limits = [each.top_k if each.top_k < vocab_size else 0 for each in sampling]
         wanted = max((limit + 1 for limit in limits if limit <= _MOST_LEADING), default=1)
         if any(limits) or needs_leading:
-            num_leading = max(wanted, MOST_PROPOSED if needs_leading else 1)
+            num_leading = max(wanted, MOST_PROPOSED)
             self._values, self._ids = leading_logits(blocks, maxima, num_leading)
         if any(limits):
             self._apply_top_k(limits)
@@ -91,9 +91,10 @@ class LogitCandidates:
         is_kept = self._contains(index, logits)
         lowest = (logits / self._temperatures[index] - self._log_totals(index)).exp()
         accepted = is_kept & (lowest > limits)
-        # The probability of all tokens in an open nucleus is at least top_p.
+        # The probability of an open nucleus is at least top_p, but min-p may exclude much of it.
+        may_pass = lowest * (1.0 + _MARGIN) > limits * self._top_p[index]
         is_unknown = is_kept & ~accepted & self._has_open_nucleus[index]
-        is_unknown &= lowest * (1.0 + _MARGIN) > limits * self._top_p[index]
+        is_unknown &= may_pass | (self._min_p[index] > 0.0)
         if (unknown := is_unknown[:, 0].nonzero()[:, 0]).numel():
             accepted[unknown] = self._probabilities(index[unknown], logits[unknown]) > limits[unknown]
         return _column(accepted)

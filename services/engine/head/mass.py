@@ -1,4 +1,4 @@
-"""Weights `exp(logit / T)` of whole rows, and their sums above a logit."""
+"""Weights `exp(logit / T)` of whole rows: their totals, and their sums above a logit."""
 
 import numpy as np
 import torch
@@ -8,15 +8,14 @@ from fly.noise import BLOCK
 
 _SAFE_EXPONENT = 60.0
 """Largest exponent of a row for which weights and their sum stay well inside the range of float32."""
-_FEW = 4
-"""Blocks are copied if they are at most one in four; else all rows are computed in place."""
 
 
 class Mass:
     """Weights of the tokens of whole rows at their temperatures; no filter is applied.
 
     The weight of a token is `exp((logit - origin) / T)`. The origin is 0 unless that exceeds float32, where
-    it is the largest logit; so most rows need no pass that subtracts.
+    it is the largest logit; so most rows need no pass that subtracts. The weights are not kept: they are
+    computed slice by slice, in memory that stays in the cache of a CPU.
 
     Attributes:
         origins: Logits whose weight is 1, (rows, 1), float64.
@@ -26,23 +25,19 @@ class Mass:
     def __init__(self, blocks: Tensor, maxima: Tensor, temperatures: Tensor | None, scratch: Tensor) -> None:
         """Take logits (rows, blocks, BLOCK), the largest of each block, and temperatures (rows, 1), float64.
 
-        A temperature of None is 1 for all rows. `scratch` is memory for two copies of the logits.
+        A temperature of None is 1 for all rows. `scratch` is memory for two slices of rows.
         """
-        self._logits, self._maxima = blocks.flatten(1), maxima
-        self._weights, self._scratch = scratch
-        self._temperatures = torch.ones((), dtype=torch.float64, device=blocks.device)
-        if temperatures is not None:
-            self._temperatures = temperatures
+        self._logits, self._maxima, self._scratch = blocks.flatten(1), maxima, scratch
         largest = maxima.amax(-1, keepdim=True).double()
+        self._temperatures = torch.ones_like(largest) if temperatures is None else temperatures
+        self._factors = None if temperatures is None else temperatures.reciprocal().float()
         is_safe = (largest / self._temperatures).abs() <= _SAFE_EXPONENT
         self.origins = largest.masked_fill(is_safe, 0.0)
-        source = self._logits
-        if not bool(is_safe.all()):
-            source = torch.sub(source, self.origins.float(), out=self._weights)
-        if temperatures is not None:
-            source = torch.mul(source, temperatures.reciprocal().float(), out=self._weights)
-        torch.exp(source, out=self._weights)
-        self.totals = self._weights.sum(-1, keepdim=True).double()
+        self._subtracted = None if bool(is_safe.all()) else self.origins.float()
+        size = scratch.shape[1]
+        rows = [slice(first, first + size) for first in range(0, len(blocks), size)]
+        sums = [self._weights(self._logits[part], part).sum(-1, keepdim=True) for part in rows]
+        self.totals = torch.cat(sums).double()
 
     def log(self, sums: Tensor) -> Tensor:
         """Return the logarithm of sums of `exp(logit / T)`, given as sums of weights, (rows, n)."""
@@ -50,26 +45,28 @@ class Mass:
 
     def weigh(self, rows: Tensor, logits: Tensor) -> Tensor:
         """Return the weights of some logits of some rows, (n, any), float64."""
-        temperatures = self._temperatures.expand_as(self.origins)[rows]
-        return ((logits.double() - self.origins[rows]) / temperatures).exp()
+        return ((logits.double() - self.origins[rows]) / self._temperatures[rows]).exp()
 
     def above(self, rows: Tensor, thresholds: Tensor) -> Tensor:
-        """Return the weight of the tokens with a logit above a threshold, (n, 1), for some ascending rows.
+        """Return the weight of the tokens with a logit above a threshold, (n, 1), for some rows.
 
         Such tokens lie in blocks with a larger maximum, which are few for most thresholds.
 
         NOTE: a comparison that writes 1.0 and 0.0 takes a seventh of the time of one that writes booleans on
         a CPU.
         """
-        num_blocks = self._maxima.shape[1]
         places, columns = (self._maxima[rows] > thresholds).nonzero(as_tuple=True)
-        if _FEW * len(places) > self._maxima.numel():
-            return self._above_everywhere(rows, thresholds)
-        index = rows[places] * num_blocks + columns
-        logits = self._logits.view(-1, BLOCK).index_select(0, index)
-        weights = self._weights.view(-1, BLOCK).index_select(0, index)
-        sums = torch.gt(logits, thresholds[places], out=logits).mul_(weights).sum(-1).double()
-        return torch.zeros_like(thresholds[:, 0], dtype=torch.float64).index_add_(0, places, sums)[:, None]
+        owners, thresholds = rows[places], thresholds[places]
+        index = owners * self._maxima.shape[1] + columns
+        blocks, spare = self._logits.view(-1, BLOCK), self._scratch[1].view(-1, BLOCK)
+        sums = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for first in range(0, len(index), len(spare)):
+            part = slice(first, first + len(spare))
+            logits = torch.index_select(blocks, 0, index[part], out=spare[: len(index[part])])
+            weights = self._weights(logits, owners[part])
+            is_above = torch.gt(logits, thresholds[part], out=logits)
+            sums.index_add_(0, places[part], weights.mul_(is_above).sum(-1).double())
+        return sums[:, None]
 
     def lowest_reaching(self, rows: Tensor, goals: Tensor, least: Tensor) -> Tensor:
         """Return the largest logit from which on the weights of a row reach its goal, (n, 1).
@@ -82,12 +79,14 @@ class Mass:
         last = torch.searchsorted(self.weigh(rows, values).cumsum(-1), goals)
         return values.gather(1, last.clamp(max=width - 1))
 
-    def _above_everywhere(self, rows: Tensor, thresholds: Tensor) -> Tensor:
-        """Return `above` by passes over all rows, in place."""
-        everywhere = torch.full_like(self._maxima[:, :1], torch.inf)
-        everywhere[rows] = thresholds
-        is_above = torch.gt(self._logits, everywhere, out=self._scratch)
-        return is_above.mul_(self._weights).sum(-1, keepdim=True)[rows].double()
+    def _weights(self, logits: Tensor, rows: slice | Tensor) -> Tensor:
+        """Return the weights of logits of some rows, (rows, any), in the first half of the scratch memory."""
+        weights = self._scratch[0].view(-1)[: logits.numel()].view(logits.shape)
+        if self._subtracted is not None:
+            logits = torch.sub(logits, self._subtracted[rows], out=weights)
+        if self._factors is not None:
+            logits = torch.mul(logits, self._factors[rows], out=weights)
+        return torch.exp(logits, out=weights)
 
 
 def _ascending(values: Tensor) -> Tensor:

@@ -90,7 +90,8 @@ class Sampler:
         judged = [row for row in rejection if row not in distributions and self._drafts[row] >= 0]
         rejected = self._rejected(judged)
         tokens = self._drafts.copy()
-        tokens[list(distributions)] = self._propose(distributions)
+        if distributions:
+            tokens[list(distributions)] = self._propose(distributions)
         settled = {*distributions, *judged} - rejected.keys()
         rows = np.array([row for row in range(len(self._requests)) if row not in settled], dtype=np.int64)
         if rows.size:
