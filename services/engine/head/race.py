@@ -12,6 +12,10 @@ from services.engine.head.noise import block_noise_winners, token_noise
 
 _FIRST = 16
 """Blocks of each row whose tokens race first."""
+_ROUNDING = 1e-6
+"""Relative error of a bound in float32; that of its terms is a tenth."""
+_LARGEST_NOISE = 100.0
+"""Twice the largest noise of a block, and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +44,20 @@ class Draws:
         return Draws(self.keys[rows], self.temperatures[rows], self.floors[rows], totals, subtracted)
 
     def log_probabilities(self, logits: Tensor, ids: Tensor) -> Tensor:
-        """Return the logarithm of p or (p - q)+ of tokens, (rows, n); -inf excludes a token."""
-        log_p = self.bounds(logits)
+        """Return the logarithm of p or (p - q)+ of tokens, (rows, n); -inf excludes a token.
+
+        It is not normalised without totals.
+        """
+        log_p = logits / self.temperatures
+        if self.totals is not None:
+            log_p -= self.totals
+        log_p.masked_fill_(logits < self.floors, -torch.inf)
         if self.subtracted is None:
             return log_p
         listed, probabilities = self.subtracted
         places = torch.searchsorted(listed, ids.contiguous()).clamp_(max=listed.shape[1] - 1)
         q = torch.where(listed.gather(1, places) == ids, probabilities.gather(1, places), 0.0)
         return torch.where(q > 0, (log_p.exp() - q).clamp_(min=0.0).log(), log_p)
-
-    def bounds(self, logits: Tensor) -> Tensor:
-        """Return the logarithm of p, which bounds that of (p - q)+; not normalised without totals."""
-        log_p = logits / self.temperatures
-        if self.totals is not None:
-            log_p -= self.totals
-        return log_p.masked_fill_(logits < self.floors, -torch.inf)
 
 
 def distributions_tensor(
@@ -73,12 +76,15 @@ def distributions_tensor(
     return ids.to(device), probabilities.to(device)
 
 
-def race_among(ids: Tensor, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+def race_among(
+    ids: Tensor, logits: Tensor, draws: Draws, maxima: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Draw one of the tokens `ids`, (rows, n), per row: return the tokens and their sums, both (rows, 1).
 
-    A row without any possible token has -1 and -inf.
+    A row without any possible token has -1 and -inf. `maxima` are the largest noise of the tokens' blocks.
     """
-    sums, leading = draws.log_probabilities(logits, ids).add_(token_noise(draws.keys, ids)).max(-1, True)
+    log_p = draws.log_probabilities(logits, ids)
+    sums, leading = log_p.add_(token_noise(draws.keys, ids, maxima)).max(-1, True)
     return torch.where(sums > -torch.inf, ids.gather(1, leading), -1), sums
 
 
@@ -90,34 +96,53 @@ def race(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tens
     Returns token ids, -1 for a row without any possible token.
 
     The result is exact. No token of a block exceeds the block's bound, which is the sum of its largest logit
-    (as a log-probability) and its largest noise, because rounding keeps the order of numbers. Among the few
-    blocks with the largest bounds, the tokens with the largest logit and those with the largest noise race
-    first. Then only blocks are read whose bound exceeds the best sum, and of these only the tokens get noise
-    whose own log-probability and the block's largest noise exceed it.
+    (as a log-probability) and its largest noise. Among the few blocks with the largest bounds, the tokens
+    with the largest logit and those with the largest noise race first. Then only blocks are read whose bound
+    exceeds the best sum, and of these only the tokens race whose own log-probability and the block's largest
+    noise exceed it. Bounds are float32, so the best sum is lowered by a margin for their rounding.
     """
     num_blocks = blocks.shape[1]
-    bounds = draws.bounds(maxima[rows]).add_(noise)
+    bounds = _bounds(maxima[rows], draws, noise)
     first = bounds.topk(min(_FIRST, num_blocks), sorted=False).indices
     values = blocks.view(-1, BLOCK)[rows[:, None] * num_blocks + first]
     within = torch.stack([values.argmax(-1), block_noise_winners(draws.keys, first)], dim=-1)
     ids = (first[:, :, None] * BLOCK + within).flatten(1)
-    winners, best = race_among(ids, values.gather(2, within).flatten(1), draws)
-    unread, columns = (bounds > best).nonzero(as_tuple=True)
+    largest = noise.gather(1, first).repeat_interleave(2, dim=1)
+    winners, best = race_among(ids, values.gather(2, within).flatten(1), draws, largest)
+    totals = torch.zeros_like(best) if draws.totals is None else draws.totals
+    least = best - _ROUNDING * (best.abs() + 2 * totals.abs() + _LARGEST_NOISE)
+    unread, columns = (bounds > least.float()).nonzero(as_tuple=True)
     if unread.numel():
         values = blocks.view(-1, BLOCK).index_select(0, rows[unread] * num_blocks + columns)
-        reached = draws.take(unread).bounds(values).add_(noise[unread, columns][:, None])
-        pairs, places = (reached > best[unread]).nonzero(as_tuple=True)
-        unread, tokens = unread[pairs], columns[pairs] * BLOCK + places
-        _race_on(values[pairs, places], tokens, unread, draws.take(unread), best[:, 0], winners[:, 0])
+        largest = noise[unread, columns][:, None]
+        limits = draws.temperatures[unread] * ((least + totals)[unread] - largest)
+        pairs, places = (values > limits.float()).nonzero(as_tuple=True)
+        tokens, unread = columns[pairs] * BLOCK + places, unread[pairs]
+        _race_on(
+            values[pairs, places][:, None],
+            tokens[:, None],
+            unread,
+            draws.take(unread),
+            largest[pairs],
+            best[:, 0],
+            winners[:, 0],
+        )
     return winners[:, 0]
 
 
+def _bounds(maxima: Tensor, draws: Draws, noise: Tensor) -> Tensor:
+    """Return the largest possible sum of each block, (rows, blocks), up to rounding to float32."""
+    bounds = torch.addcmul(noise.float(), maxima, draws.temperatures.reciprocal().float())
+    if draws.totals is not None:
+        bounds -= draws.totals.float()
+    return bounds.masked_fill_(maxima < draws.floors.float(), -torch.inf)
+
+
 def _race_on(
-    logits: Tensor, tokens: Tensor, rows: Tensor, draws: Draws, best: Tensor, winners: Tensor
+    logits: Tensor, ids: Tensor, rows: Tensor, draws: Draws, maxima: Tensor, best: Tensor, winners: Tensor
 ) -> None:
-    """Race further tokens of some rows against their best sums; update the winners in place."""
-    ids = tokens[:, None]
-    sums = draws.log_probabilities(logits[:, None], ids).add_(token_noise(draws.keys, ids))[:, 0]
+    """Race further tokens of some rows, (n, 1), against their best sums; update the winners in place."""
+    sums = draws.log_probabilities(logits, ids).add_(token_noise(draws.keys, ids, maxima))[:, 0]
     best = best.scatter_reduce(0, rows, sums, "amax")
     leads = ((sums == best[rows]) & (sums > -torch.inf)).nonzero()[:, 0]
-    winners[rows[leads]] = tokens[leads]
+    winners[rows[leads]] = ids[leads, 0]
