@@ -22,7 +22,7 @@ from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, s
 
 TOP_K = 3
 
-_CHUNK_LOGITS = {"cpu": 2**22}
+_CHUNK_LOGITS = {"cpu": 2**21}
 """Logits of a chunk of rows, by the type of the device: enough that few calls of torch are due to chunks."""
 _SLICE_LOGITS = {"cpu": 2**17}
 """Logits of a slice of a chunk, whose intermediate results stay in the cache of a CPU core."""

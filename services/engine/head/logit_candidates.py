@@ -17,7 +17,7 @@ from fly.types import SparseDistribution
 from services.engine.head.leading import leading_logits
 from services.engine.head.mass import Mass
 from services.engine.head.noise import block_noise_maxima, key_tensor
-from services.engine.head.race import Draws, distributions_tensor, race, race_among
+from services.engine.head.race import Draws, Entrants, distributions_tensor, first_entrants, race
 
 _MOST_LEADING = 1024
 """Largest top_k that is found for all rows at once."""
@@ -134,8 +134,8 @@ class LogitCandidates:
         tokens = torch.empty_like(index)
         if (short := is_short.nonzero()[:, 0]).numel():
             few = index[short]
-            drawn, _ = race_among(self._ids[few], self._values[few], _take(draws, short, len(index)))
-            tokens[short] = drawn[:, 0]
+            draw = _take(draws, short, len(index))
+            tokens[short] = Entrants.of(self._ids[few], self._values[few], draw).winners()[0][:, 0]
         if (others := (~is_short).nonzero()[:, 0]).numel():
             tokens[others] = self._race(index[others], _take(draws, others, len(index)))
         return tokens.cpu().numpy()
@@ -232,7 +232,8 @@ class LogitCandidates:
         """Draw from whole rows, until each token may be drawn."""
         numbers = torch.arange(self._blocks.shape[1], device=rows.device)[None]
         noise = block_noise_maxima(draws.keys, numbers)
-        tokens = race(self._blocks, self._maxima, rows, draws, noise)
+        entrants = first_entrants(self._blocks, self._maxima, rows, draws, noise)
+        tokens = race(self._blocks, self._maxima, rows, draws, noise, entrants)
         pending = torch.arange(len(rows), device=rows.device)
         while self._any_open:
             some, drawn = rows[pending], tokens[pending]
@@ -240,8 +241,12 @@ class LogitCandidates:
             pending = pending[~is_final]
             if not pending.numel():
                 break
-            again = replace(draws.take(pending), floors=self._floors[rows[pending]])
-            tokens[pending] = race(self._blocks, self._maxima, rows[pending], again, noise[pending])
+            some = rows[pending]
+            again = replace(draws.take(pending), floors=self._floors[some])
+            left = entrants.take(pending, again.floors)
+            if bool((left.winners()[0] < 0).any()):
+                left = first_entrants(self._blocks, self._maxima, some, again, noise[pending])
+            tokens[pending] = race(self._blocks, self._maxima, some, again, noise[pending], left)
         return tokens
 
     def _of(self, rows: Ints, tokens: Ints) -> tuple[Tensor, Tensor]:

@@ -76,57 +76,77 @@ def distributions_tensor(
     return ids.to(device), probabilities.to(device)
 
 
-def race_among(
-    ids: Tensor, logits: Tensor, draws: Draws, maxima: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Draw one of the tokens `ids`, (rows, n), per row: return the tokens and their sums, both (rows, 1).
+@dataclass(frozen=True, slots=True)
+class Entrants:
+    """Tokens of each row and their sums of log-probability and noise, (rows, n); -inf excludes a token."""
 
-    A row without any possible token has -1 and -inf. `maxima` are the largest noise of the tokens' blocks.
+    ids: Tensor
+    logits: Tensor
+    sums: Tensor
+
+    @classmethod
+    def of(cls, ids: Tensor, logits: Tensor, draws: Draws, maxima: Tensor | None = None) -> "Entrants":
+        """Compute the sums of tokens; `maxima` are the largest noise of their blocks, if it is known."""
+        log_p = draws.log_probabilities(logits, ids)
+        return cls(ids, logits, log_p.add_(token_noise(draws.keys, ids, maxima)))
+
+    def take(self, rows: Tensor, floors: Tensor) -> "Entrants":
+        """Return the entrants of some rows, without those that have a logit below their row's floor."""
+        logits = self.logits[rows]
+        sums = self.sums[rows].masked_fill_(logits < floors, -torch.inf)
+        return Entrants(self.ids[rows], logits, sums)
+
+    def winners(self) -> tuple[Tensor, Tensor]:
+        """Return the token with the largest sum of each row, -1 for none, and its sum: both (rows, 1)."""
+        sums, leading = self.sums.max(-1, keepdim=True)
+        return torch.where(sums > -torch.inf, self.ids.gather(1, leading), -1), sums
+
+
+def first_entrants(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tensor) -> Entrants:
+    """Return likely winners of a race: tokens of the blocks of each row with the largest bounds.
+
+    They are the tokens of each block with the largest logit and with the largest noise. For the arguments
+    see `race`.
     """
-    log_p = draws.log_probabilities(logits, ids)
-    sums, leading = log_p.add_(token_noise(draws.keys, ids, maxima)).max(-1, True)
-    return torch.where(sums > -torch.inf, ids.gather(1, leading), -1), sums
+    num_blocks = blocks.shape[1]
+    chosen = _bounds(maxima[rows], draws, noise).topk(min(_FIRST, num_blocks), sorted=False).indices
+    values = blocks.view(-1, BLOCK)[rows[:, None] * num_blocks + chosen]
+    within = torch.stack([values.argmax(-1), block_noise_winners(draws.keys, chosen)], dim=-1)
+    ids = (chosen[:, :, None] * BLOCK + within).flatten(1)
+    largest = noise.gather(1, chosen).repeat_interleave(2, dim=1)
+    return Entrants.of(ids, values.gather(2, within).flatten(1), draws, largest)
 
 
-def race(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tensor) -> Tensor:
+def race(
+    blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tensor, entrants: Entrants
+) -> Tensor:
     """Draw one token per row from all its logits; read only the blocks that may contain it.
 
     `blocks` are logits, (any, blocks, BLOCK), and `maxima` the largest of each block, (any, blocks); `rows`,
     (rows,), are those of the draws, and `noise` the largest noise of each of their blocks, (rows, blocks).
     Returns token ids, -1 for a row without any possible token.
 
-    The result is exact. No token of a block exceeds the block's bound, which is the sum of its largest logit
-    (as a log-probability) and its largest noise. Among the few blocks with the largest bounds, the tokens
-    with the largest logit and those with the largest noise race first. Then only blocks are read whose bound
-    exceeds the best sum, and of these only the tokens race whose own log-probability and the block's largest
-    noise exceed it. Bounds are float32, so the best sum is lowered by a margin for their rounding.
+    The result is exact, whatever the entrants are. No token of a block exceeds the block's bound, which is
+    the sum of its largest logit (as a log-probability) and its largest noise. So only blocks are read whose
+    bound exceeds the best sum of the entrants, and of these only the tokens race whose own log-probability
+    and the block's largest noise exceed it. Bounds are float32, so the best sum is lowered by a margin for
+    their rounding.
     """
-    num_blocks = blocks.shape[1]
-    bounds = _bounds(maxima[rows], draws, noise)
-    first = bounds.topk(min(_FIRST, num_blocks), sorted=False).indices
-    values = blocks.view(-1, BLOCK)[rows[:, None] * num_blocks + first]
-    within = torch.stack([values.argmax(-1), block_noise_winners(draws.keys, first)], dim=-1)
-    ids = (first[:, :, None] * BLOCK + within).flatten(1)
-    largest = noise.gather(1, first).repeat_interleave(2, dim=1)
-    winners, best = race_among(ids, values.gather(2, within).flatten(1), draws, largest)
+    winners, best = entrants.winners()
     totals = torch.zeros_like(best) if draws.totals is None else draws.totals
     least = best - _ROUNDING * (best.abs() + 2 * totals.abs() + _LARGEST_NOISE)
-    unread, columns = (bounds > least.float()).nonzero(as_tuple=True)
+    unread, columns = (_bounds(maxima[rows], draws, noise) > least.float()).nonzero(as_tuple=True)
     if unread.numel():
-        values = blocks.view(-1, BLOCK).index_select(0, rows[unread] * num_blocks + columns)
+        values = blocks.view(-1, BLOCK).index_select(0, rows[unread] * blocks.shape[1] + columns)
         largest = noise[unread, columns][:, None]
         limits = draws.temperatures[unread] * ((least + totals)[unread] - largest)
         pairs, places = (values > limits.float()).nonzero(as_tuple=True)
-        tokens, unread = columns[pairs] * BLOCK + places, unread[pairs]
-        _race_on(
-            values[pairs, places][:, None],
-            tokens[:, None],
-            unread,
-            draws.take(unread),
-            largest[pairs],
-            best[:, 0],
-            winners[:, 0],
-        )
+        ids, unread = columns[pairs] * BLOCK + places, unread[pairs]
+        logits = values[pairs, places][:, None]
+        others = Entrants.of(ids[:, None], logits, draws.take(unread), largest[pairs]).sums[:, 0]
+        best = best[:, 0].scatter_reduce(0, unread, others, "amax")
+        leads = ((others == best[unread]) & (others > -torch.inf)).nonzero()[:, 0]
+        winners[unread[leads], 0] = ids[leads]
     return winners[:, 0]
 
 
@@ -136,13 +156,3 @@ def _bounds(maxima: Tensor, draws: Draws, noise: Tensor) -> Tensor:
     if draws.totals is not None:
         bounds -= draws.totals.float()
     return bounds.masked_fill_(maxima < draws.floors.float(), -torch.inf)
-
-
-def _race_on(
-    logits: Tensor, ids: Tensor, rows: Tensor, draws: Draws, maxima: Tensor, best: Tensor, winners: Tensor
-) -> None:
-    """Race further tokens of some rows, (n, 1), against their best sums; update the winners in place."""
-    sums = draws.log_probabilities(logits, ids).add_(token_noise(draws.keys, ids, maxima))[:, 0]
-    best = best.scatter_reduce(0, rows, sums, "amax")
-    leads = ((sums == best[rows]) & (sums > -torch.inf)).nonzero()[:, 0]
-    winners[rows[leads]] = ids[leads, 0]

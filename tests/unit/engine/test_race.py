@@ -9,7 +9,7 @@ from fly.noise import BLOCK, Domain, Floats, Words, noise_keys, token_noise
 from fly.types import SparseDistribution
 from services.engine.head.noise import block_noise_maxima, block_noise_winners, key_tensor
 from services.engine.head.noise import token_noise as torch_noise
-from services.engine.head.race import Draws, distributions_tensor, race, race_among
+from services.engine.head.race import Draws, Entrants, distributions_tensor, first_entrants, race
 
 CPU = torch.device("cpu")
 
@@ -30,12 +30,14 @@ def raced(logits: Floats, draws: Draws) -> list[int]:
     padded[:, :vocabulary] = logits
     blocks = torch.from_numpy(padded).view(rows, -1, BLOCK)
     noise = block_noise_maxima(draws.keys, torch.arange(blocks.shape[1])[None])
-    tokens: list[int] = race(blocks, blocks.amax(-1), torch.arange(rows), draws, noise).tolist()
+    maxima, rows = blocks.amax(-1), torch.arange(len(blocks))
+    entrants = first_entrants(blocks, maxima, rows, draws, noise)
+    tokens: list[int] = race(blocks, maxima, rows, draws, noise, entrants).tolist()
     return tokens
 
 
 def raced_among(ids: torch.Tensor, logits: torch.Tensor, draws: Draws) -> list[int]:
-    tokens: list[int] = race_among(ids, logits, draws)[0][:, 0].tolist()
+    tokens: list[int] = Entrants.of(ids, logits, draws).winners()[0][:, 0].tolist()
     return tokens
 
 
