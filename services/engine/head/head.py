@@ -3,17 +3,17 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, islice
-from typing import NamedTuple
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fly.noise import BLOCK
-from fly.types import Coupling, EntropyEstimator, PositionLogprobs
+from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
+from services.engine.head.chunks import Part, chunks_of, spans_of
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
@@ -30,33 +30,6 @@ _LARGE_CHUNK_LOGITS = 2**25
 """Logits of chunks and slices on other devices: enough to fill a GPU, in 0.4 GB for any batch."""
 _FEW_LOGITS = 2**14
 """Logits of a chunk that is sampled in numpy: a call of torch takes longer than its computation there."""
-
-
-class Part(NamedTuple):
-    """Consecutive output rows of one input.
-
-    Attributes:
-        number: Index of the input in the batch.
-        item: The input.
-        row: Row of the first among all output rows of the batch.
-        first: Index of the first among the input's outputs.
-        num_rows: Number of rows.
-    """
-
-    number: int
-    item: ForwardInput
-    row: int
-    first: int
-    num_rows: int
-
-    @property
-    def end(self) -> int:
-        return self.first + self.num_rows
-
-    @property
-    def drafts(self) -> Sequence[int]:
-        """The token that follows each row; -1 for none."""
-        return self.item.drafts[self.first : self.end] if self.item.drafts else (-1,) * self.num_rows
 
 
 class Head:
@@ -80,7 +53,7 @@ class Head:
         self._processors.count(batch, logits.device)
         scores: list[list[Scores]] = [[] for _ in batch]
         num_logits = _CHUNK_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS)
-        for chunk in _chunks(batch, max(1, num_logits // (self._num_blocks * BLOCK))):
+        for chunk in chunks_of(batch, max(1, num_logits // (self._num_blocks * BLOCK))):
             for part, score in zip(chunk, self._score(logits, chunk), strict=True):
                 scores[part.number].append(score)
         return [_joined(parts) for parts in scores]
@@ -91,7 +64,7 @@ class Head:
 
     def _score(self, logits: Tensor, chunk: Sequence[Part]) -> list[Scores]:
         """Return the scores of each part of a chunk, whose inputs all sample or all do not."""
-        spans = _spans(chunk)
+        spans = spans_of(chunk)
         index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
         rows = self._load(logits, index)
         blocks = rows.view(len(index), self._num_blocks, BLOCK)
@@ -165,7 +138,7 @@ class Head:
         self, rows: Tensor, blocks: Tensor, maxima: Tensor, chunk: Sequence[Part], facts: "RawFacts"
     ) -> Iterator[Scores]:
         choices = argmax(blocks, maxima).tolist()
-        for part, span in zip(chunk, _spans(chunk), strict=True):
+        for part, span in zip(chunk, spans_of(chunk), strict=True):
             excluded: tuple[bool, ...] = (False,) * part.num_rows
             if part.item.drafts and needs_processing(part.item):
                 excluded = excluded_drafts(rows[span], part.drafts)
@@ -214,7 +187,7 @@ class RawFacts:
             self._totals = self.mass.log(self.mass.totals).float()
         if EntropyEstimator.TOP_K in estimators:
             self.entropies = top_k_entropy(self._values, self._totals).tolist()
-        for part, span in zip(chunk, _spans(chunk), strict=True):
+        for part, span in zip(chunk, spans_of(chunk), strict=True):
             if part.item.is_proposing:
                 self.entropies[span] = [0.0] * part.num_rows
             elif part.item.entropy is EntropyEstimator.NORMALIZED:
@@ -255,40 +228,6 @@ def normalized_entropy(logits: Tensor) -> Tensor:
     log_p = logits.log_softmax(-1)
     entropy: Tensor = torch.special.entr(log_p.exp()).sum(-1)
     return entropy / math.log(logits.shape[-1])
-
-
-def _chunks(batch: Sequence[ForwardInput], most_rows: int) -> Iterator[list[Part]]:
-    """Divide the output rows into chunks that are all greedy or all sampled under one coupling."""
-    starts = accumulate((item.num_outputs for item in batch), initial=0)
-    kinds: dict[Coupling | None, list[Part]] = {}
-    for index, (item, row) in enumerate(zip(batch, starts, strict=False)):
-        kind = item.sampling.coupling if item.sampling.temperature > 0 else None
-        if item.num_outputs:
-            kinds.setdefault(kind, []).append(Part(index, item, row, 0, item.num_outputs))
-    for parts in kinds.values():
-        yield from _cut(parts, most_rows)
-
-
-def _cut(parts: Sequence[Part], most_rows: int) -> Iterator[list[Part]]:
-    """Cut parts into chunks of at most `most_rows` rows."""
-    chunk, room = list[Part](), most_rows
-    for part in parts:
-        done = 0
-        while done < part.num_rows:
-            num_rows = min(room, part.num_rows - done)
-            chunk.append(part._replace(row=part.row + done, first=done, num_rows=num_rows))
-            done, room = done + num_rows, room - num_rows
-            if room == 0:
-                yield chunk
-                chunk, room = [], most_rows
-    if chunk:
-        yield chunk
-
-
-def _spans(chunk: Sequence[Part]) -> list[slice]:
-    """Return the rows of each part among those of its chunk."""
-    ends = list(accumulate(part.num_rows for part in chunk))
-    return [slice(end - part.num_rows, end) for part, end in zip(chunk, ends, strict=True)]
 
 
 def _non_finite(maxima: Tensor, chunk: Sequence[Part], spans: Sequence[slice], reason: str) -> list[str]:
