@@ -16,11 +16,11 @@ from services.engine.head.filters import Logits, log_total, lowest_kept
 class Candidates(Protocol):
     """The tokens that each row may draw, after the filters, with their probabilities p."""
 
-    def probabilities(self, tokens: Ints) -> Floats:
-        """Return p of one token per row, (rows,)."""
+    def accepts(self, rows: Ints, tokens: Ints, thresholds: Floats) -> NDArray[np.bool_]:
+        """Check for one token in each of some rows that its p is above a threshold."""
 
-    def excludes(self, tokens: Ints) -> NDArray[np.bool_]:
-        """Check for one token per row whether processors or filters exclude it; called after `draw`."""
+    def excludes(self, rows: Ints, tokens: Ints) -> NDArray[np.bool_]:
+        """Check for one token in each of some rows whether processors or filters exclude it."""
 
     def leading(self, rows: Ints) -> tuple[Ints, Floats]:
         """Return the `MOST_PROPOSED` most likely tokens of some rows, in no order.
@@ -51,12 +51,12 @@ class FewCandidates:
         self._logits = np.where(is_kept, logits.astype(np.float64), -np.inf)
         self._log_p = self._logits / temperatures - np.array(totals)[:, None]
 
-    def probabilities(self, tokens: Ints) -> Floats:
-        p: Floats = np.exp(self._of(tokens))
-        return p
+    def accepts(self, rows: Ints, tokens: Ints, thresholds: Floats) -> NDArray[np.bool_]:
+        is_accepted: NDArray[np.bool_] = np.exp(self._of(rows, tokens)) > thresholds
+        return is_accepted
 
-    def excludes(self, tokens: Ints) -> NDArray[np.bool_]:
-        is_excluded: NDArray[np.bool_] = self._of(tokens) == -np.inf
+    def excludes(self, rows: Ints, tokens: Ints) -> NDArray[np.bool_]:
+        is_excluded: NDArray[np.bool_] = self._of(rows, tokens) == -np.inf
         return is_excluded
 
     def leading(self, rows: Ints) -> tuple[Ints, Floats]:
@@ -72,9 +72,9 @@ class FewCandidates:
         drawn: Ints = np.where(log_p.max(axis=1) > -np.inf, race_among(ids, log_p, keys), -1)
         return drawn
 
-    def _of(self, tokens: Ints) -> Floats:
-        """Return log p of one token per row."""
-        log_p: Floats = np.where(self._ids == tokens[:, None], self._log_p, -np.inf).max(axis=1)
+    def _of(self, rows: Ints, tokens: Ints) -> Floats:
+        """Return log p of one token for each of some rows."""
+        log_p: Floats = np.where(self._ids[rows] == tokens[:, None], self._log_p[rows], -np.inf).max(axis=1)
         return log_p
 
 

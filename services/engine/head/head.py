@@ -3,53 +3,33 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, islice
-from typing import NamedTuple
+from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fly.noise import BLOCK
-from fly.types import Coupling, EntropyEstimator, PositionLogprobs
+from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
+from services.engine.head.candidates import Candidates, FewCandidates
+from services.engine.head.chunks import Part, chunks_of, spans_of
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
-from services.engine.head.sampler import Sampler, sample_requests, sampled_scores
+from services.engine.head.mass import Mass
+from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
 
 TOP_K = 3
 
-_CHUNK_LOGITS = {"cpu": 2**20}
-"""Logits of a chunk of rows, by the type of the device. The 12 MB of a chunk fit into the cache of a CPU."""
+_CHUNK_LOGITS = {"cpu": 2**21}
+"""Logits of a chunk of rows, by the type of the device: enough that few calls of torch are due to chunks."""
+_SLICE_LOGITS = {"cpu": 2**17}
+"""Logits of a slice of a chunk, whose intermediate results stay in the cache of a CPU core."""
 _LARGE_CHUNK_LOGITS = 2**25
-"""Logits of a chunk on other devices: enough to fill a GPU, in 0.4 GB however many rows a forward has."""
-
-
-class Part(NamedTuple):
-    """Consecutive output rows of one input.
-
-    Attributes:
-        number: Index of the input in the batch.
-        item: The input.
-        row: Row of the first among all output rows of the batch.
-        first: Index of the first among the input's outputs.
-        num_rows: Number of rows.
-    """
-
-    number: int
-    item: ForwardInput
-    row: int
-    first: int
-    num_rows: int
-
-    @property
-    def end(self) -> int:
-        return self.first + self.num_rows
-
-    @property
-    def drafts(self) -> Sequence[int]:
-        """The token that follows each row; -1 for none."""
-        return self.item.drafts[self.first : self.end] if self.item.drafts else (-1,) * self.num_rows
+"""Logits of chunks and slices on other devices: enough to fill a GPU, in 0.4 GB for any batch."""
+_FEW_LOGITS = 2**14
+"""Logits of a chunk that is sampled in numpy: a call of torch takes longer than its computation there."""
 
 
 class Head:
@@ -63,7 +43,7 @@ class Head:
         self._vocab_size = vocab_size
         self._num_blocks = -(-vocab_size // BLOCK)
         self._processors = LogitsProcessors(vocab_size)
-        self._memory = torch.empty(0)
+        self._rows = self._scratch = torch.empty(0)
 
     def __call__(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
         """Return the scores of each input from the logits of all output rows, (rows, embedding rows).
@@ -73,7 +53,7 @@ class Head:
         self._processors.count(batch, logits.device)
         scores: list[list[Scores]] = [[] for _ in batch]
         num_logits = _CHUNK_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS)
-        for chunk in _chunks(batch, max(1, num_logits // (self._num_blocks * BLOCK))):
+        for chunk in chunks_of(batch, max(1, num_logits // (self._num_blocks * BLOCK))):
             for part, score in zip(chunk, self._score(logits, chunk), strict=True):
                 scores[part.number].append(score)
         return [_joined(parts) for parts in scores]
@@ -84,17 +64,20 @@ class Head:
 
     def _score(self, logits: Tensor, chunk: Sequence[Part]) -> list[Scores]:
         """Return the scores of each part of a chunk, whose inputs all sample or all do not."""
-        spans = _spans(chunk)
+        spans = spans_of(chunk)
         index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
-        rows, scratch = self._load(logits, index)
+        rows = self._load(logits, index)
         blocks = rows.view(len(index), self._num_blocks, BLOCK)
         maxima = blocks.amax(-1)
-        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, scratch[0], chunk)
-        errors = self._process(rows, blocks, maxima, scratch[0], chunk, spans)
+        facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, self._scratch, chunk)
+        errors = self._process(rows, blocks, maxima, chunk, spans)
         if chunk[0].item.sampling.temperature > 0:
-            scores = self._sampled(blocks, maxima, scratch, chunk, facts)
+            is_raw = not any(errors) and not any(needs_processing(part.item) for part in chunk)
+            mass = facts.mass if is_raw else None
+            drawn = self._sampled(blocks, maxima, chunk, mass)
+            scores = [sampled_scores(drawn[span], facts.entropies[span]) for span in spans]
         else:
-            scores = self._greedy(rows, blocks, maxima, chunk, facts)
+            scores = list(self._greedy(rows, blocks, maxima, chunk, facts))
         results = []
         for part, span, score, error in zip(chunk, spans, scores, errors, strict=True):
             if error:
@@ -108,25 +91,26 @@ class Head:
             results.append(score)
         return results
 
-    def _load(self, logits: Tensor, index: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Copy rows to float32, padded to whole blocks by -inf; return them and memory for two copies."""
+    def _load(self, logits: Tensor, index: Sequence[int]) -> Tensor:
+        """Copy rows to float32, padded to whole blocks by -inf."""
         num_rows, width = len(index), self._num_blocks * BLOCK
-        if self._memory.device != logits.device or self._memory.shape[1:2] < (num_rows,):
-            self._memory = torch.empty(3, num_rows, width, device=logits.device)
-        rows = self._memory[0, :num_rows]
+        if self._rows.device != logits.device or len(self._rows) < num_rows:
+            slice_rows = max(1, _SLICE_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS) // width)
+            self._rows = torch.empty(num_rows, width, device=logits.device)
+            self._scratch = torch.empty(2, min(num_rows, slice_rows), width, device=logits.device)
+        rows = self._rows[:num_rows]
         is_consecutive = index[-1] - index[0] == num_rows - 1
         source = logits[index[0] : index[-1] + 1] if is_consecutive else logits[list(index)]
         rows[:, : self._vocab_size].copy_(source[:, : self._vocab_size])
         if width > self._vocab_size:
             rows[:, self._vocab_size :] = -torch.inf
-        return rows, self._memory[1:, :num_rows]
+        return rows
 
     def _process(
         self,
         rows: Tensor,
         blocks: Tensor,
         maxima: Tensor,
-        scratch: Tensor,
         chunk: Sequence[Part],
         spans: Sequence[slice],
     ) -> list[str]:
@@ -137,7 +121,7 @@ class Head:
         errors = _non_finite(maxima, chunk, spans, "the model's logits are NaN, infinite, or all -inf")
         changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
         for i in changed:
-            logits, spare = (memory[spans[i], : self._vocab_size] for memory in (rows, scratch))
+            logits, spare = rows[spans[i], : self._vocab_size], self._scratch[0, :, : self._vocab_size]
             self._processors.process(logits, chunk[i].item, chunk[i].first, spare)
             maxima[spans[i]] = blocks[spans[i]].amax(-1)
         if changed:
@@ -154,30 +138,31 @@ class Head:
         self, rows: Tensor, blocks: Tensor, maxima: Tensor, chunk: Sequence[Part], facts: "RawFacts"
     ) -> Iterator[Scores]:
         choices = argmax(blocks, maxima).tolist()
-        for part, span in zip(chunk, _spans(chunk), strict=True):
+        for part, span in zip(chunk, spans_of(chunk), strict=True):
             excluded: tuple[bool, ...] = (False,) * part.num_rows
             if part.item.drafts and needs_processing(part.item):
                 excluded = excluded_drafts(rows[span], part.drafts)
             yield Scores(tuple(choices[span]), tuple(facts.entropies[span]), excluded)
 
     def _sampled(
-        self, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part], facts: "RawFacts"
-    ) -> Iterator[Scores]:
+        self, blocks: Tensor, maxima: Tensor, chunk: Sequence[Part], mass: Mass | None
+    ) -> list[DrawnToken]:
+        """Draw the tokens of a chunk; `mass` is that of its rows at temperature 1, if it is known."""
         requests = [
             request for part in chunk for request in islice(sample_requests(part.item), part.first, part.end)
         ]
-        candidates = LogitCandidates(
-            blocks,
-            maxima,
-            self._vocab_size,
-            [request.sampling for request in requests],
-            scratch,
-            needs_leading=any(request.is_rejection for request in requests),
-            needs_totals=any(request.is_rejection and not request.is_proposing for request in requests),
-        )
-        drawn = Sampler(candidates, requests).draw()
-        for span in _spans(chunk):
-            yield sampled_scores(drawn[span], facts.entropies[span])
+        sampling = [request.sampling for request in requests]
+        candidates: Candidates
+        if blocks.numel() <= _FEW_LOGITS:
+            logits = blocks.flatten(1)[:, : self._vocab_size].cpu().numpy()
+            ids = np.broadcast_to(np.arange(self._vocab_size), logits.shape)
+            candidates = FewCandidates(ids, logits, sampling)
+        else:
+            needs_leading = any(request.is_rejection and request.is_proposing for request in requests)
+            candidates = LogitCandidates(
+                blocks, maxima, self._vocab_size, sampling, self._scratch, needs_leading, mass
+            )
+        return Sampler(candidates, requests).draw()
 
 
 class RawFacts:
@@ -185,6 +170,7 @@ class RawFacts:
 
     Attributes:
         entropies: Entropy of each row by its sequence's estimator; 0 of a sequence that is proposing.
+        mass: Mass of the rows at temperature 1; None if nothing needs it.
     """
 
     def __init__(
@@ -193,14 +179,15 @@ class RawFacts:
         estimators = {part.item.entropy for part in chunk if not part.item.is_proposing}
         counts = [part.item.num_logprobs for part in chunk if part.item.num_logprobs is not None]
         self.entropies = [0.0] * len(logits)
+        self.mass: Mass | None = None
         if counts or EntropyEstimator.TOP_K in estimators:
             count = min(max(TOP_K, *counts, 0), logits.shape[1])
             self._values, self._ids = leading_logits(blocks, maxima, count)
-            p = torch.softmax(blocks.flatten(1), -1, out=scratch)
-            self._totals = self._values[:, :1] - p.gather(1, self._ids[:, :1]).log()
+            self.mass = Mass(blocks, maxima, None, scratch)
+            self._totals = self.mass.log(self.mass.totals).float()
         if EntropyEstimator.TOP_K in estimators:
             self.entropies = top_k_entropy(self._values, self._totals).tolist()
-        for part, span in zip(chunk, _spans(chunk), strict=True):
+        for part, span in zip(chunk, spans_of(chunk), strict=True):
             if part.item.is_proposing:
                 self.entropies[span] = [0.0] * part.num_rows
             elif part.item.entropy is EntropyEstimator.NORMALIZED:
@@ -241,40 +228,6 @@ def normalized_entropy(logits: Tensor) -> Tensor:
     log_p = logits.log_softmax(-1)
     entropy: Tensor = torch.special.entr(log_p.exp()).sum(-1)
     return entropy / math.log(logits.shape[-1])
-
-
-def _chunks(batch: Sequence[ForwardInput], most_rows: int) -> Iterator[list[Part]]:
-    """Divide the output rows into chunks that are all greedy or all sampled under one coupling."""
-    starts = accumulate((item.num_outputs for item in batch), initial=0)
-    kinds: dict[Coupling | None, list[Part]] = {}
-    for index, (item, row) in enumerate(zip(batch, starts, strict=False)):
-        kind = item.sampling.coupling if item.sampling.temperature > 0 else None
-        if item.num_outputs:
-            kinds.setdefault(kind, []).append(Part(index, item, row, 0, item.num_outputs))
-    for parts in kinds.values():
-        yield from _cut(parts, most_rows)
-
-
-def _cut(parts: Sequence[Part], most_rows: int) -> Iterator[list[Part]]:
-    """Cut parts into chunks of at most `most_rows` rows."""
-    chunk, room = list[Part](), most_rows
-    for part in parts:
-        done = 0
-        while done < part.num_rows:
-            num_rows = min(room, part.num_rows - done)
-            chunk.append(part._replace(row=part.row + done, first=done, num_rows=num_rows))
-            done, room = done + num_rows, room - num_rows
-            if room == 0:
-                yield chunk
-                chunk, room = [], most_rows
-    if chunk:
-        yield chunk
-
-
-def _spans(chunk: Sequence[Part]) -> list[slice]:
-    """Return the rows of each part among those of its chunk."""
-    ends = list(accumulate(part.num_rows for part in chunk))
-    return [slice(end - part.num_rows, end) for part, end in zip(chunk, ends, strict=True)]
 
 
 def _non_finite(maxima: Tensor, chunk: Sequence[Part], spans: Sequence[slice], reason: str) -> list[str]:

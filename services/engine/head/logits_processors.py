@@ -50,7 +50,7 @@ class LogitsProcessors:
 
         The prefix of a row ends at its own position and includes drafts. The repetition penalty counts prompt
         and response; presence and frequency penalties count the response only (as vLLM does). `scratch` is
-        memory for a copy of the logits.
+        memory for a slice of the rows.
         """
         sampling = item.sampling
         if sampling.logit_bias:
@@ -101,8 +101,10 @@ def _penalize(logits: Tensor, item: ForwardInput, first: int, counts: TokenCount
     values = logits[:, index]
     if counts.divisors is not None:
         choose = torch.minimum if penalty > 1.0 else torch.maximum
-        torch.div(logits, counts.divisors, out=scratch)
-        choose(scratch, logits.mul_(counts.divisors), out=logits)
+        for first in range(0, len(logits), len(scratch)):
+            part = logits[first : first + len(scratch)]
+            divided = torch.div(part, counts.divisors, out=scratch[: len(part)])
+            choose(divided, part.mul_(counts.divisors), out=part)
     if counts.subtracted is not None:
         logits -= counts.subtracted
     if ids.size:

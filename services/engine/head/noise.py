@@ -28,10 +28,11 @@ def block_noise_winners(keys: Tensor, blocks: Tensor) -> Tensor:
     return _mix(_mix(keys, Purpose.WINNER), blocks) & (BLOCK - 1)
 
 
-def token_noise(keys: Tensor, ids: Tensor) -> Tensor:
-    """Return the noise of the tokens `ids`, (rows, n)."""
+def token_noise(keys: Tensor, ids: Tensor, maxima: Tensor | None = None) -> Tensor:
+    """Return the noise of the tokens `ids`, (rows, n); `maxima` is that of their blocks, if it is known."""
     blocks, within = ids // BLOCK, ids % BLOCK
-    maxima = block_noise_maxima(keys, blocks)
+    if maxima is None:
+        maxima = block_noise_maxima(keys, blocks)
     drawn = _uniform(_mix(_mix(_mix(keys, Purpose.TOKEN), blocks), within))
     below = maxima.neg().exp_().sub_(drawn.log_()).log_().neg_()
     return torch.where(within == block_noise_winners(keys, blocks), maxima, below)

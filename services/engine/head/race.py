@@ -8,7 +8,14 @@ from torch import Tensor
 
 from fly.noise import BLOCK
 from fly.types import SparseDistribution
-from services.engine.head.noise import block_noise_maxima, block_noise_winners, token_noise
+from services.engine.head.noise import block_noise_winners, token_noise
+
+_FIRST = 16
+"""Blocks of each row whose tokens race first."""
+_ROUNDING = 1e-6
+"""Relative error of a bound in float32; that of its terms is a tenth."""
+_LARGEST_NOISE = 100.0
+"""Twice the largest noise of a block, and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +26,7 @@ class Draws:
         keys: Keys of the noise, int64.
         temperatures: Temperatures of the softmax, float64.
         floors: Logits below these are excluded, float64.
-        totals: Logarithms of the sums of `exp(logit / temperature)`, float64; 0 where nothing is subtracted.
+        totals: Logarithms of the sums of `exp(logit / temperature)`, float64; None if nothing is subtracted.
         subtracted: Distributions q as ascending ids and their probabilities, both (rows, any): the token is
             drawn from (p - q)+ instead of p; None draws all tokens from p.
     """
@@ -27,29 +34,30 @@ class Draws:
     keys: Tensor
     temperatures: Tensor
     floors: Tensor
-    totals: Tensor
+    totals: Tensor | None = None
     subtracted: tuple[Tensor, Tensor] | None = None
 
     def take(self, rows: Tensor) -> "Draws":
         """Return the draws of some rows."""
-        columns = (self.keys[rows], self.temperatures[rows], self.floors[rows], self.totals[rows])
+        totals = None if self.totals is None else self.totals[rows]
         subtracted = self.subtracted and (self.subtracted[0][rows], self.subtracted[1][rows])
-        return Draws(*columns, subtracted)
+        return Draws(self.keys[rows], self.temperatures[rows], self.floors[rows], totals, subtracted)
 
     def log_probabilities(self, logits: Tensor, ids: Tensor) -> Tensor:
-        """Return the logarithm of p or (p - q)+ of tokens, (rows, n); -inf excludes a token."""
-        log_p = self.bounds(logits)
+        """Return the logarithm of p or (p - q)+ of tokens, (rows, n); -inf excludes a token.
+
+        It is not normalised without totals.
+        """
+        log_p = logits / self.temperatures
+        if self.totals is not None:
+            log_p -= self.totals
+        log_p.masked_fill_(logits < self.floors, -torch.inf)
         if self.subtracted is None:
             return log_p
         listed, probabilities = self.subtracted
         places = torch.searchsorted(listed, ids.contiguous()).clamp_(max=listed.shape[1] - 1)
         q = torch.where(listed.gather(1, places) == ids, probabilities.gather(1, places), 0.0)
         return torch.where(q > 0, (log_p.exp() - q).clamp_(min=0.0).log(), log_p)
-
-    def bounds(self, logits: Tensor) -> Tensor:
-        """Return the logarithm of p, which bounds that of (p - q)+."""
-        log_p = logits / self.temperatures - self.totals
-        return log_p.masked_fill_(logits < self.floors, -torch.inf)
 
 
 def distributions_tensor(
@@ -68,65 +76,83 @@ def distributions_tensor(
     return ids.to(device), probabilities.to(device)
 
 
-def race_among(ids: Tensor, logits: Tensor, draws: Draws) -> Tensor:
-    """Draw one of the tokens `ids` per row, (rows, n); -1 for a row without any possible token."""
-    log_p = draws.log_probabilities(logits, ids)
-    best, leading = (log_p + token_noise(draws.keys, ids)).max(-1, keepdim=True)
-    return torch.where(best > -torch.inf, ids.gather(1, leading), -1)[:, 0]
-
-
 @dataclass(frozen=True, slots=True)
-class BlockNoise:
-    """Largest noise of each block, and the place in the block of the token that has it: (rows, blocks)."""
+class Entrants:
+    """Tokens of each row and their sums of log-probability and noise, (rows, n); -inf excludes a token."""
 
-    maxima: Tensor
-    places: Tensor
+    ids: Tensor
+    logits: Tensor
+    sums: Tensor
 
     @classmethod
-    def of(cls, keys: Tensor, num_blocks: int) -> "BlockNoise":
-        numbers = torch.arange(num_blocks, device=keys.device)[None]
-        return cls(block_noise_maxima(keys, numbers), block_noise_winners(keys, numbers))
+    def of(cls, ids: Tensor, logits: Tensor, draws: Draws, maxima: Tensor | None = None) -> "Entrants":
+        """Compute the sums of tokens; `maxima` are the largest noise of their blocks, if it is known."""
+        log_p = draws.log_probabilities(logits, ids)
+        return cls(ids, logits, log_p.add_(token_noise(draws.keys, ids, maxima)))
 
-    def take(self, rows: Tensor) -> "BlockNoise":
-        """Return the noise of some rows."""
-        return BlockNoise(self.maxima[rows], self.places[rows])
+    def take(self, rows: Tensor, floors: Tensor) -> "Entrants":
+        """Return the entrants of some rows, without those that have a logit below their row's floor."""
+        logits = self.logits[rows]
+        sums = self.sums[rows].masked_fill_(logits < floors, -torch.inf)
+        return Entrants(self.ids[rows], logits, sums)
+
+    def winners(self) -> tuple[Tensor, Tensor]:
+        """Return the token with the largest sum of each row, -1 for none, and its sum: both (rows, 1)."""
+        sums, leading = self.sums.max(-1, keepdim=True)
+        return torch.where(sums > -torch.inf, self.ids.gather(1, leading), -1), sums
 
 
-def race(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: BlockNoise) -> Tensor:
+def first_entrants(blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tensor) -> Entrants:
+    """Return likely winners of a race: tokens of the blocks of each row with the largest bounds.
+
+    They are the tokens of each block with the largest logit and with the largest noise. For the arguments
+    see `race`.
+    """
+    num_blocks = blocks.shape[1]
+    chosen = _bounds(maxima[rows], draws, noise).topk(min(_FIRST, num_blocks), sorted=False).indices
+    values = blocks.view(-1, BLOCK)[rows[:, None] * num_blocks + chosen]
+    within = torch.stack([values.argmax(-1), block_noise_winners(draws.keys, chosen)], dim=-1)
+    ids = (chosen[:, :, None] * BLOCK + within).flatten(1)
+    largest = noise.gather(1, chosen).repeat_interleave(2, dim=1)
+    return Entrants.of(ids, values.gather(2, within).flatten(1), draws, largest)
+
+
+def race(
+    blocks: Tensor, maxima: Tensor, rows: Tensor, draws: Draws, noise: Tensor, entrants: Entrants
+) -> Tensor:
     """Draw one token per row from all its logits; read only the blocks that may contain it.
 
     `blocks` are logits, (any, blocks, BLOCK), and `maxima` the largest of each block, (any, blocks); `rows`,
-    (rows,), are those of the draws. Returns token ids, -1 for a row without any possible token.
+    (rows,), are those of the draws, and `noise` the largest noise of each of their blocks, (rows, blocks).
+    Returns token ids, -1 for a row without any possible token.
 
-    The result is exact. Each block's largest noise and the token that has it cost one hash, so the best sum
-    among these tokens comes first; it is the winner's for most rows. No token of a block exceeds the sum of
-    the block's largest logit (as a log-probability) and the block's largest noise, because rounding keeps the
-    order of numbers. So only blocks are read whose bound exceeds the best sum, and of these only the tokens
-    get noise whose own log-probability and the block's largest noise exceed it.
+    The result is exact, whatever the entrants are. No token of a block exceeds the block's bound, which is
+    the sum of its largest logit (as a log-probability) and its largest noise. So only blocks are read whose
+    bound exceeds the best sum of the entrants, and of these only the tokens race whose own log-probability
+    and the block's largest noise exceed it. Bounds are float32, so the best sum is lowered by a margin for
+    their rounding.
     """
-    num_blocks = blocks.shape[1]
-    ids = torch.arange(0, num_blocks * BLOCK, BLOCK, device=rows.device) + noise.places
-    sums = draws.log_probabilities(blocks.view(-1)[rows[:, None] * (num_blocks * BLOCK) + ids], ids).add_(
-        noise.maxima
-    )
-    best, places = sums.max(-1, keepdim=True)
-    winners = torch.where(best > -torch.inf, ids.gather(1, places), -1)[:, 0]
-    unread, columns = (draws.bounds(maxima[rows]).add_(noise.maxima) > best).nonzero(as_tuple=True)
+    winners, best = entrants.winners()
+    totals = torch.zeros_like(best) if draws.totals is None else draws.totals
+    least = best - _ROUNDING * (best.abs() + 2 * totals.abs() + _LARGEST_NOISE)
+    unread, columns = (_bounds(maxima[rows], draws, noise) > least.float()).nonzero(as_tuple=True)
     if unread.numel():
-        values = blocks.view(-1, BLOCK).index_select(0, rows[unread] * num_blocks + columns)
-        reached = draws.take(unread).bounds(values).add_(noise.maxima[unread, columns][:, None])
-        pairs, within = (reached > best[unread]).nonzero(as_tuple=True)
-        unread, tokens = unread[pairs], columns[pairs] * BLOCK + within
-        _race_on(values[pairs, within], tokens, unread, draws.take(unread), best[:, 0], winners)
-    return winners
+        values = blocks.view(-1, BLOCK).index_select(0, rows[unread] * blocks.shape[1] + columns)
+        largest = noise[unread, columns][:, None]
+        limits = draws.temperatures[unread] * ((least + totals)[unread] - largest)
+        pairs, places = (values > limits.float()).nonzero(as_tuple=True)
+        ids, unread = columns[pairs] * BLOCK + places, unread[pairs]
+        logits = values[pairs, places][:, None]
+        others = Entrants.of(ids[:, None], logits, draws.take(unread), largest[pairs]).sums[:, 0]
+        best = best[:, 0].scatter_reduce(0, unread, others, "amax")
+        leads = ((others == best[unread]) & (others > -torch.inf)).nonzero()[:, 0]
+        winners[unread[leads], 0] = ids[leads]
+    return winners[:, 0]
 
 
-def _race_on(
-    logits: Tensor, tokens: Tensor, rows: Tensor, draws: Draws, best: Tensor, winners: Tensor
-) -> None:
-    """Race further tokens of some rows against their best sums; update the winners in place."""
-    ids = tokens[:, None]
-    sums = draws.log_probabilities(logits[:, None], ids).add_(token_noise(draws.keys, ids))[:, 0]
-    best = best.scatter_reduce(0, rows, sums, "amax")
-    leads = ((sums == best[rows]) & (sums > -torch.inf)).nonzero()[:, 0]
-    winners[rows[leads]] = tokens[leads]
+def _bounds(maxima: Tensor, draws: Draws, noise: Tensor) -> Tensor:
+    """Return the largest possible sum of each block, (rows, blocks), up to rounding to float32."""
+    bounds = torch.addcmul(noise.float(), maxima, draws.temperatures.reciprocal().float())
+    if draws.totals is not None:
+        bounds -= draws.totals.float()
+    return bounds.masked_fill_(maxima < draws.floors.float(), -torch.inf)

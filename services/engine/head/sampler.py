@@ -90,7 +90,8 @@ class Sampler:
         judged = [row for row in rejection if row not in distributions and self._drafts[row] >= 0]
         rejected = self._rejected(judged)
         tokens = self._drafts.copy()
-        tokens[list(distributions)] = self._propose(distributions)
+        if distributions:
+            tokens[list(distributions)] = self._propose(distributions)
         settled = {*distributions, *judged} - rejected.keys()
         rows = np.array([row for row in range(len(self._requests)) if row not in settled], dtype=np.int64)
         if rows.size:
@@ -112,15 +113,16 @@ class Sampler:
         """
         if not rows:
             return {}
-        p = self._candidates.probabilities(np.maximum(0, self._drafts))
-        acceptance = uniform(self._keys(np.array(rows), [Domain.ACCEPTANCE] * len(rows)))
-        rejected = {}
-        for row, threshold in zip(rows, acceptance.tolist(), strict=True):
-            draft = self._requests[row].draft
-            q = self._requests[row].proposal or SparseDistribution((draft,), (1.0,))
-            if threshold * q.probabilities[q.ids.index(draft)] >= p[row]:
-                rejected[row] = q
-        return rejected
+        drafts = self._drafts[rows].tolist()
+        proposals = [
+            self._requests[row].proposal or SparseDistribution((draft,), (1.0,))
+            for row, draft in zip(rows, drafts, strict=True)
+        ]
+        q = [each.probabilities[each.ids.index(draft)] for each, draft in zip(proposals, drafts, strict=True)]
+        index = np.array(rows)
+        thresholds = uniform(self._keys(index, [Domain.ACCEPTANCE] * len(rows))) * q
+        accepted = self._candidates.accepts(index, self._drafts[index], thresholds).tolist()
+        return {row: q for row, q, ok in zip(rows, proposals, accepted, strict=True) if not ok}
 
     def _truncated(self, rows: Sequence[int]) -> dict[int, SparseDistribution]:
         """Return the distributions of the most likely tokens, renormalised, by row."""
@@ -159,8 +161,8 @@ class Sampler:
 
     def _excluded(self) -> list[bool]:
         """Return per row whether its draft is excluded; False where there is none."""
-        has_draft = self._drafts >= 0
-        if not has_draft.any():
-            return [False] * len(has_draft)
-        excluded: list[bool] = (has_draft & self._candidates.excludes(np.maximum(0, self._drafts))).tolist()
-        return excluded
+        excluded = np.zeros(len(self._drafts), dtype=np.bool_)
+        rows = (self._drafts >= 0).nonzero()[0]
+        if rows.size:
+            excluded[rows] = self._candidates.excludes(rows, self._drafts[rows])
+        return list[bool](excluded.tolist())

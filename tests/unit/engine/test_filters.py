@@ -17,6 +17,8 @@ CASES = [
     for t, k, p, m in itertools.product((0.3, 1.0, 1.7), (0, 1, 40), (1.0, 0.9, 0.2), (0.0, 0.02, 1.0))
 ]
 
+ROW = np.array([0])
+
 
 def drawn_logits(vocabulary: int = 3000, seed: int = 0) -> Logits:
     return np.random.default_rng(seed).normal(size=vocabulary).astype(np.float32) * 3
@@ -50,32 +52,38 @@ def test_kept_tokens_equal_those_of_transformers(sampling: SamplingParams) -> No
     )
 
 
-def candidates_of(logits: Logits, sampling: SamplingParams, needs_totals: bool) -> LogitCandidates:
-    """Return the candidates of a real model with a row of logits, padded to whole blocks."""
+def candidates_of(logits: Logits, sampling: SamplingParams, is_settled: bool) -> LogitCandidates:
+    """Return the candidates of a real model with a row of logits, padded to whole blocks.
+
+    The lowest logit of a settled nucleus is known.
+    """
     width = -(-len(logits) // BLOCK) * BLOCK
     blocks = torch.full((1, width), -math.inf)
     blocks[0, : len(logits)] = torch.from_numpy(logits)
     blocks = blocks.view(1, -1, BLOCK)
     scratch = torch.empty(2, 1, width)
-    return LogitCandidates(
-        blocks, blocks.amax(-1), len(logits), [sampling], scratch, needs_totals, needs_totals
-    )
+    candidates = LogitCandidates(blocks, blocks.amax(-1), len(logits), [sampling], scratch, False)
+    if is_settled:
+        candidates.probabilities(ROW, np.array([0]))
+    return candidates
 
 
-@pytest.mark.parametrize("needs_totals", [False, True])
+@pytest.mark.parametrize("is_settled", [False, True])
 @pytest.mark.parametrize("sampling", CASES, ids=str)
 def test_candidates_kept_in_tensors_equal_those_of_transformers(
-    sampling: SamplingParams, needs_totals: bool
+    sampling: SamplingParams, is_settled: bool
 ) -> None:
     logits = drawn_logits()
     expected = warped(logits, sampling)
-    candidates = candidates_of(logits, sampling, needs_totals)
+    candidates = candidates_of(logits, sampling, is_settled)
     tokens = np.random.default_rng(2).permutation(len(logits))[:60].tolist()
     for token in [*tokens, int(logits.argmax())]:
-        assert candidates.excludes(np.array([token])) == [not expected[token].isfinite()]
-        if needs_totals:
+        assert candidates.excludes(ROW, np.array([token])) == [not expected[token].isfinite()]
+        if is_settled:
             p = expected.softmax(-1)[token].item()
-            assert candidates.probabilities(np.array([token]))[0] == pytest.approx(p, rel=1e-4, abs=1e-12)
+            assert candidates.probabilities(ROW, np.array([token]))[0] == pytest.approx(
+                p, rel=1e-4, abs=1e-12
+            )
 
 
 @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.999, 0.9999999])
@@ -84,8 +92,8 @@ def test_a_search_finds_the_nucleus_of_a_flat_distribution(top_p: float, roundin
     logits = drawn_logits(40_000) * np.float32(0.3)
     logits = np.round(logits / rounding).astype(np.float32) * np.float32(rounding) if rounding else logits
     sampling = SamplingParams(temperature=1.0, top_p=top_p)
-    candidates = candidates_of(logits, sampling, needs_totals=True)
-    is_kept = [not candidates.excludes(np.array([token]))[0] for token in range(0, 40_000, 7)]
+    candidates = candidates_of(logits, sampling, is_settled=True)
+    is_kept = [not candidates.excludes(ROW, np.array([token]))[0] for token in range(0, 40_000, 7)]
     floor = lowest_kept(logits, sampling)
     differ = np.flatnonzero(np.array(is_kept) != (logits[::7] >= floor))
     assert len(differ) <= (1 if rounding == 0 else 0) or top_p > 0.999
@@ -97,9 +105,9 @@ def test_a_nucleus_that_ends_among_many_equal_logits_keeps_them_all(level: float
     logits[:100], logits[100:400] = level + 1.0, level
     sampling = SamplingParams(temperature=0.3, top_p=0.97)
     assert lowest_kept(logits, sampling) == np.float32(level)
-    candidates = candidates_of(logits, sampling, needs_totals=True)
-    assert not candidates.excludes(np.array([250]))[0] and candidates.excludes(np.array([500]))[0]
-    assert candidates.probabilities(np.array([250]))[0] > 0
+    candidates = candidates_of(logits, sampling, is_settled=True)
+    assert not candidates.excludes(ROW, np.array([250]))[0] and candidates.excludes(ROW, np.array([500]))[0]
+    assert candidates.probabilities(ROW, np.array([250]))[0] > 0
 
 
 @pytest.mark.parametrize("top_p", [0.5, 0.999, 0.9999999])

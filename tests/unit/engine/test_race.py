@@ -9,7 +9,7 @@ from fly.noise import BLOCK, Domain, Floats, Words, noise_keys, token_noise
 from fly.types import SparseDistribution
 from services.engine.head.noise import block_noise_maxima, block_noise_winners, key_tensor
 from services.engine.head.noise import token_noise as torch_noise
-from services.engine.head.race import BlockNoise, Draws, distributions_tensor, race, race_among
+from services.engine.head.race import Draws, Entrants, distributions_tensor, first_entrants, race
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def keys_of(seed: int, num_rows: int) -> Words:
 
 def draws_of(keys: Words, floor: float = -np.inf, temperature: float = 1.0) -> Draws:
     column = torch.ones(len(keys), 1, dtype=torch.float64)
-    return Draws(key_tensor(keys, CPU)[:, None], column * temperature, column * floor, column * 0.0)
+    return Draws(key_tensor(keys, CPU)[:, None], column * temperature, column * floor)
 
 
 def raced(logits: Floats, draws: Draws) -> list[int]:
@@ -29,8 +29,15 @@ def raced(logits: Floats, draws: Draws) -> list[int]:
     padded = np.full((rows, -(-vocabulary // BLOCK) * BLOCK), -np.inf, dtype=np.float32)
     padded[:, :vocabulary] = logits
     blocks = torch.from_numpy(padded).view(rows, -1, BLOCK)
-    noise = BlockNoise.of(draws.keys, blocks.shape[1])
-    tokens: list[int] = race(blocks, blocks.amax(-1), torch.arange(rows), draws, noise).tolist()
+    noise = block_noise_maxima(draws.keys, torch.arange(blocks.shape[1])[None])
+    maxima, rows = blocks.amax(-1), torch.arange(len(blocks))
+    entrants = first_entrants(blocks, maxima, rows, draws, noise)
+    tokens: list[int] = race(blocks, maxima, rows, draws, noise, entrants).tolist()
+    return tokens
+
+
+def raced_among(ids: torch.Tensor, logits: torch.Tensor, draws: Draws) -> list[int]:
+    tokens: list[int] = Entrants.of(ids, logits, draws).winners()[0][:, 0].tolist()
     return tokens
 
 
@@ -61,7 +68,7 @@ def test_the_race_finds_the_largest_sum(seed: int, vocabulary: int, scale: float
     draws = draws_of(keys, temperature=temperature)
     ids, few = torch.arange(vocabulary)[None], torch.from_numpy(logits).float()
     expected = searched(logits, keys, temperature)
-    assert raced(logits, draws) == race_among(ids, few, draws).tolist() == expected
+    assert raced(logits, draws) == raced_among(ids, few, draws) == expected
 
 
 def test_rows_do_not_depend_on_each_other() -> None:
@@ -85,7 +92,9 @@ def test_what_is_subtracted_is_never_drawn_and_may_be_everything() -> None:
     halves = SparseDistribution((1, 0), (0.5, 0.5))
     subtracted = distributions_tensor([halves, SparseDistribution((0,), (1.0,))] * 150, CPU)
     base = draws_of(keys)
-    draws = Draws(base.keys, base.temperatures, base.floors, base.totals + np.log(2), subtracted)
+    draws = Draws(
+        base.keys, base.temperatures, base.floors, torch.full_like(base.floors, np.log(2)), subtracted
+    )
     assert raced(logits, draws) == [-1, 1] * 150
     ids = torch.arange(2).expand(300, 2)
-    assert race_among(ids, torch.zeros(300, 2), draws).tolist() == [-1, 1] * 150
+    assert raced_among(ids, torch.zeros(300, 2), draws) == [-1, 1] * 150
