@@ -101,8 +101,8 @@ def _penalize(logits: Tensor, item: ForwardInput, first: int, counts: TokenCount
     values = logits[:, index]
     if counts.divisors is not None:
         choose = torch.minimum if penalty > 1.0 else torch.maximum
-        for first in range(0, len(logits), len(scratch)):
-            part = logits[first : first + len(scratch)]
+        for start in range(0, len(logits), len(scratch)):
+            part = logits[start : start + len(scratch)]
             divided = torch.div(part, counts.divisors, out=scratch[: len(part)])
             choose(divided, part.mul_(counts.divisors), out=part)
     if counts.subtracted is not None:

@@ -93,6 +93,25 @@ def test_repetition_penalty_equals_transformers_on_each_rows_own_prefix() -> Non
         assert choice == processor(prefix, logits[row : row + 1].clone()).argmax().item()
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingParams(repetition_penalty=2.0), SamplingParams(presence_penalty=5.0, frequency_penalty=1.0)],
+)
+def test_the_rows_of_a_large_vocabulary_have_the_penalties_of_their_own_prefix(
+    sampling: SamplingParams,
+) -> None:
+    history, width = list(range(20, 32)), 2**19  # four rows are a chunk, one is a slice of it
+    logits = torch.zeros(10, width)
+    logits[:, 20:32] = 10.0
+    (scores,) = Head(width)(logits, [make_work(sampling, 10, history=history, prompt_length=0)])
+    alone = [
+        Head(width)(logits[:1], [make_work(sampling, 1, history=history[:length], prompt_length=0)])[0]
+        for length in range(3, 13)
+    ]
+    assert scores.choices == tuple(each.choices[0] for each in alone)
+    assert scores.choices[:3] == (23, 24, 25)
+
+
 @pytest.mark.parametrize("prompt_length", [0, 4, 8, 10, 12])
 def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length: int) -> None:
     logits = logits_of(4)
