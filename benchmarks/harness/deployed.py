@@ -54,9 +54,9 @@ def demo_with_room(max_concurrent: int) -> Deployment:
 
 
 def one_of_each(
-    target: Path, drafter: Path, dtype: str, max_concurrent: int, draft_length: int
+    target: Path, drafter: Path | None, dtype: str, max_concurrent: int, draft_length: int
 ) -> Deployment:
-    """Return a deployment with one replica of each tier, one thread each."""
+    """Return a deployment with one replica of each tier, or of a target alone; one thread each."""
     size = {
         "dtype": Dtype(dtype),
         "max_sequences": max_concurrent,
@@ -65,8 +65,8 @@ def one_of_each(
     }
     return Deployment(
         target=TargetTier(model=target, **size),
-        drafter=DrafterTier(model=drafter, **size),
-        sub_drafter=SubDrafterTier(engine="ngram"),
+        drafter=None if drafter is None else DrafterTier(model=drafter, **size),
+        sub_drafter=None if drafter is None else SubDrafterTier(engine="ngram"),
         router=RouterTier(grpc_port=0, max_concurrent=max_concurrent),
         speculation=SpeculationConfig(draft_length=DraftLengthConfig(max=draft_length)),
     )

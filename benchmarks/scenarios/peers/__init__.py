@@ -1,4 +1,4 @@
-"""FlyServe next to transformers: the same prompts, one thread per process, interleaved in one run."""
+"""FlyServe next to transformers and llama.cpp: the same prompts, one thread each, interleaved in one run."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from benchmarks.harness.report import Report
 from benchmarks.harness.system import BUILD, DEMO_MODELS
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.in_process import InProcess
+from benchmarks.scenarios.peers.llama_cpp import llama_cpp
 from benchmarks.scenarios.peers.measure import (
     DRAFT_LENGTH,
-    SETTINGS,
     STACK_SPECULATIONS,
     STREAM_METHODS,
     WAYS,
@@ -28,55 +28,71 @@ from benchmarks.scenarios.peers.measure import (
     Decode,
     Place,
     Plan,
+    Setting,
     StreamsRun,
     WaysRun,
     measure_alone,
     measure_streams,
     measure_ways,
+    settings_of,
 )
+from benchmarks.scenarios.peers.real_prompts import real_prompts
 from benchmarks.scenarios.peers.report import PairRuns, make_report
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
+from demo.real.fetch import gguf_file, is_fetched, model_folder
 from flyserve.client import Client
+from router.text.tokenizer import Tokenizer
 
 __all__ = ["Plan", "run"]
 
-PAIRS, ENGINE = ("demo", "aligned"), "engine"
+REAL = "smollm2"
+PAIRS, ENGINE = ("demo", "aligned", REAL), "engine"
 _MOST_STREAMS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target, its drafter, and prompts for both."""
+    """A target, its drafter if it has one, and prompts."""
 
     name: str
     target: Path
-    drafter: Path
+    drafter: Path | None
     prompts: Prompts
+    settings: tuple[Setting, ...]
 
 
 def run(plan: Plan, context: Context) -> Report:
     """Measure each pair in every place, then the engine alone."""
     pairs, ways = [], list[WaysRun]()
     for name in context.chosen((*PAIRS, ENGINE)):
-        if name == ENGINE:
+        if name == REAL and not is_fetched():
+            context.say(f"{REAL}: left out, its model is not here: `make real` fetches it")
+        elif name == ENGINE:
             ways = context.parts.measure(name, list[WaysRun], partial(_run_engine, plan, context))
         else:
             pairs.append(context.parts.measure(name, PairRuns, partial(_run_pair, name, plan, context)))
     return make_report(context.machine, plan, pairs, ways)
 
 
-def load_pair(name: str, num_prompts: int) -> Pair:
-    """Return a pair; the aligned one is built if it does not exist yet."""
+def load_pair(name: str, num_prompts: int, has_llama_cpp: bool = False) -> Pair:
+    """Return a pair, or the real model; the aligned pair is built if it does not exist yet."""
     if name == "demo":
-        return Pair(name, DEMO_MODELS / "target", DEMO_MODELS / "drafter", demo_prompts(num_prompts))
+        models = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
+        return Pair(name, *models, demo_prompts(num_prompts), settings_of(has_drafter=True))
+    if name == REAL:
+        settings = settings_of(has_drafter=False, has_llama_cpp=has_llama_cpp)
+        return Pair(name, model_folder(), None, real_prompts(model_folder(), num_prompts), settings)
     recipe = PairRecipe()
     folders = ensure_pair(recipe, BUILD / "aligned")
-    return Pair(name, folders.target, folders.drafter, random_prompts(range(recipe.vocab_size), num_prompts))
+    prompts = random_prompts(range(recipe.vocab_size), num_prompts)
+    return Pair(name, folders.target, folders.drafter, prompts, settings_of(has_drafter=True))
 
 
 def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
-    pair = load_pair(name, max(plan.prompts, *plan.streams))
+    pair = load_pair(name, max(plan.prompts, *plan.streams), plan.llama_server is not None)
     with ExitStack() as stack:
+        if name == REAL and plan.llama_server is None:
+            context.say("llama.cpp: left out; `--set llama_server=PATH` names its program llama-server")
         context.say(f"{name} pair: starting the workers")
         workers = _start_workers(stack, pair, plan.dtype)
         in_process = workers[Place.IN_PROCESS]
@@ -86,7 +102,7 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
         address = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
         client = stack.enter_context(Client(address))
         alone = measure_alone(
-            _decoders(workers, client),
+            _decoders(pair, workers, client, _llama_cpp(stack, pair, plan)),
             pair.prompts[: plan.prompts],
             plan.max_new_tokens,
             plan.repeat,
@@ -121,20 +137,33 @@ def _run_engine(plan: Plan, context: Context) -> list[WaysRun]:
 def _start_workers(stack: ExitStack, pair: Pair, dtype: str) -> dict[str, Worker]:
     """Return the workers by method for transformers, and the one worker of the place `in process`."""
     models = pair.target, pair.drafter, str(dtype)
-    methods = [setting.method for setting in SETTINGS if setting.place is Place.TRANSFORMERS]
+    methods = [setting.method for setting in pair.settings if setting.place is Place.TRANSFORMERS]
     found = {method: stack.enter_context(worker(TransformersPeer, *models, method)) for method in methods}
     return {**found, Place.IN_PROCESS: stack.enter_context(worker(InProcess, *models))}
 
 
-def _decoders(workers: Mapping[str, Worker], client: Client) -> dict[str, Decode]:
+def _llama_cpp(stack: ExitStack, pair: Pair, plan: Plan) -> Decode | None:
+    """Start llama.cpp with the real model; None without its program, or for another pair."""
+    if pair.name != REAL or plan.llama_server is None:
+        return None
+    ending_ids = Tokenizer.load(pair.target).eos_ids
+    return stack.enter_context(llama_cpp(plan.llama_server, gguf_file(), ending_ids)).decode
+
+
+def _decoders(
+    pair: Pair, workers: Mapping[str, Worker], client: Client, llama: Decode | None
+) -> dict[str, Decode]:
     def decoder(place: Place, method: str) -> Decode:
+        if place is Place.LLAMA_CPP:
+            assert llama is not None, "the settings of a pair have it only with its program"
+            return llama
         if place is Place.STACK:
             return stack_decoder(client, method)
         if place is Place.IN_PROCESS:
             return partial(workers[place].ask, "decode", method)
         return partial(workers[method].ask, "decode")
 
-    return {setting.name: decoder(setting.place, setting.method) for setting in SETTINGS}
+    return {setting.name: decoder(setting.place, setting.method) for setting in pair.settings}
 
 
 def _run_streams(client: Client, pair: Pair, plan: Plan, context: Context) -> list[StreamsRun]:
@@ -142,7 +171,8 @@ def _run_streams(client: Client, pair: Pair, plan: Plan, context: Context) -> li
         return streams_rate(stack_decoder(client, method), prompts, plan.max_new_tokens)
 
     interleave = partial(context.interleave, f"{pair.name} pair, several at once")
-    return measure_streams(rate, STREAM_METHODS, pair.prompts, plan.streams, plan.repeat, interleave)
+    methods = STREAM_METHODS if pair.drafter is not None else STREAM_METHODS[:1]
+    return measure_streams(rate, methods, pair.prompts, plan.streams, plan.repeat, interleave)
 
 
 def stack_decoder(client: Client, method: str) -> Decode:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,16 +55,17 @@ class Side:
 
 
 class InProcess:
-    """Both models in this process; the methods of decoding are the modes."""
+    """The models in this process; the methods of decoding are the modes, without a drafter only `plain`."""
 
-    def __init__(self, target: Path, drafter: Path, dtype: str) -> None:
+    def __init__(self, target: Path, drafter: Path | None, dtype: str) -> None:
         self._target = _load(target, Role.TARGET, dtype)
-        self._drafter = _load(drafter, Role.DRAFTER, dtype)
+        self._drafter = None if drafter is None else _load(drafter, Role.DRAFTER, dtype)
         self._ending_ids = frozenset(Tokenizer.load(target).eos_ids)
 
     def describe(self) -> dict[str, Any]:
-        """Describe how both models compute."""
-        return {"target": self._target.description, "drafter": self._drafter.description}
+        """Describe how the models compute."""
+        runners = {"target": self._target, "drafter": self._drafter}
+        return {role: runner.description for role, runner in runners.items() if runner is not None}
 
     def bandwidth(self) -> dict[str, float]:
         """Return the bytes that a forward of the target reads, and the rate at which this machine reads."""
@@ -79,9 +80,11 @@ class InProcess:
         limits = ResponseLimits(max_new_tokens, self._ending_ids)
         speculation, room = Speculation(prompt, rule, limits), len(prompt) + max_new_tokens + DRAFT_LENGTH + 1
         start = time.perf_counter()
-        with _side(self._target, room, rule) as target, _side(self._drafter, room, rule) as drafter:
+        with ExitStack() as stack:
+            target = stack.enter_context(_side(self._target, room, rule))
+            drafter = self._drafter and stack.enter_context(_side(self._drafter, room, rule))
             while speculation.finish_reason is None:
-                drafts = self._propose(drafter, speculation, rule, draft_length)
+                drafts = self._propose(drafter, speculation, rule, draft_length) if drafter else ()
                 _verify(target, speculation, drafts)
         seconds = time.perf_counter() - start
         tokens = tuple(speculation.sequence.ids[len(prompt) : speculation.decided_length])

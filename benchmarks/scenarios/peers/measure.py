@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -31,6 +32,8 @@ class Place(StrEnum):
     """Engine, drafter and rule in one process, without a socket."""
     STACK = "gRPC stack"
     """Router, target, drafter and sub-drafter, each a process of its own."""
+    LLAMA_CPP = "llama.cpp"
+    """llama.cpp's server."""
 
 
 class Dtype(StrEnum):
@@ -85,7 +88,20 @@ SETTINGS = (
     Setting("stack, exact", Place.STACK, "exact"),
     Setting("stack, FLy", Place.STACK, "fly"),
     Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter"),
+    Setting("llama.cpp", Place.LLAMA_CPP, "plain", is_plain=True),
 )
+# NOTE: another engine, such as vLLM, is one more place, one setting here, its name in `_ALONE`, and a decoder
+# in `_decoders` of this package, if the plan names the program that runs it, as `llama_server` does.
+_ALONE = frozenset({BASELINE, "transformers prompt lookup", "in process, plain", "stack, plain", "llama.cpp"})
+"""Settings of a model without a drafter."""
+
+
+def settings_of(has_drafter: bool, has_llama_cpp: bool = False) -> tuple[Setting, ...]:
+    """Return the settings of a pair, or of a model without a drafter."""
+    found = [each for each in SETTINGS if has_drafter or each.name in _ALONE]
+    return tuple(each for each in found if has_llama_cpp or each.place is not Place.LLAMA_CPP)
+
+
 STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {
     "plain": PLAIN,
     "exact": speculation(Mode.EXACT, DRAFT_LENGTH, sub_drafter=False),
@@ -109,6 +125,7 @@ class Plan(BasePlan):
         streams: Numbers of concurrent requests through the stack.
         rows: Rows per sequence that the engine alone verifies.
         engine_dtypes: Compute types of the engine alone.
+        llama_server: llama.cpp's program `llama-server`, measured with SmolLM2; None leaves it out.
     """
 
     repeat: Annotated[int, Quick(1)] = 3
@@ -118,6 +135,7 @@ class Plan(BasePlan):
     streams: Annotated[tuple[int, ...], Quick((1, 4))] = (1, 4, 16)
     rows: Annotated[tuple[int, ...], Quick((16,))] = (8, 12, 16)
     engine_dtypes: Annotated[tuple[Dtype, ...], Quick((Dtype.BFLOAT16,))] = (Dtype.BFLOAT16, Dtype.FLOAT32)
+    llama_server: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

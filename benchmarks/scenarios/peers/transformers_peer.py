@@ -24,10 +24,10 @@ _MOST_ROWS = 16
 class TransformersPeer:
     """One model, or two for assisted generation, in transformers' own classes with SDPA."""
 
-    def __init__(self, target: Path, drafter: Path, dtype: str, method: str) -> None:
+    def __init__(self, target: Path, drafter: Path | None, dtype: str, method: str) -> None:
         self._model = load_plain(target, dtype)
         self._options: dict[str, Any] = {}
-        if method == "assisted":
+        if method == "assisted" and drafter is not None:
             self._options["assistant_model"] = load_plain(drafter, dtype)
         elif method == "lookup":
             self._options["prompt_lookup_num_tokens"] = LOOKUP_TOKENS

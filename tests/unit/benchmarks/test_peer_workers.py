@@ -85,3 +85,11 @@ def test_the_stack_is_one_replica_of_each_tier_in_one_type(folders: PairFolders)
     for tier in (deployment.target, deployment.drafter):
         assert (tier.replicas, tier.threads, tier.dtype.value) == (1, 1, "float32")
     assert deployment.router.grpc_port == 0
+
+
+def test_a_target_alone_decodes_plainly(folders: PairFolders) -> None:
+    peer = InProcess(folders.target, None, "float32")
+    assert peer.decode("plain", PROMPT, 20).tokens == plain_tokens(folders, 20)
+    assert set(peer.describe()) == {"target"}
+    deployment = one_of_each(folders.target, None, "float32", 16, 15)
+    assert deployment.drafter is None and deployment.sub_drafter is None

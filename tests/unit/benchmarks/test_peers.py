@@ -2,14 +2,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
+from benchmarks.harness.command import Context, Parts
 from benchmarks.harness.load import interleave
 from benchmarks.harness.machine import this_machine
 from benchmarks.harness.statistics import Spread
+from benchmarks.scenarios import peers
 from benchmarks.scenarios.peers import Plan
 from benchmarks.scenarios.peers.measure import (
     BASELINE,
@@ -24,6 +28,7 @@ from benchmarks.scenarios.peers.measure import (
     measure_alone,
     measure_streams,
     measure_ways,
+    settings_of,
 )
 from benchmarks.scenarios.peers.report import (
     PairRuns,
@@ -125,6 +130,30 @@ def test_a_rotation_keeps_every_name() -> None:
 def test_the_settings_are_complete() -> None:
     assert {s.method for s in SETTINGS if s.place is Place.STACK} == set(STACK_SPECULATIONS)
     assert len({s.name for s in SETTINGS}) == len(SETTINGS)
+
+
+def test_a_model_without_a_drafter_has_only_settings_without_one() -> None:
+    alone = settings_of(has_drafter=False)
+    assert {each.method for each in alone} == {"generate", "lookup", "plain"}
+    added = set(settings_of(has_drafter=False, has_llama_cpp=True)) - set(alone)
+    assert {each.place for each in added} == {Place.LLAMA_CPP}
+    assert set(settings_of(has_drafter=True)) == set(SETTINGS) - added
+
+
+def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(peers, "is_fetched", lambda: False)
+    written = StringIO()
+    parts = Parts(tmp_path, "plan", resumes=False)
+    report = peers.run(Plan(), Context(this_machine(), parts, Console(file=written), only=(peers.REAL,)))
+    assert "make real" in written.getvalue() and "smollm2" not in str(report.tables)
+
+
+def test_the_page_of_a_real_model_has_no_drafter(tmp_path: Path) -> None:
+    settings = settings_of(has_drafter=False, has_llama_cpp=True)
+    runs = {each.name: [run(0, 0, 1.0)] for each in settings}
+    pair = PairRuns("smollm2", {"target": "fused"}, 10_000_000, 16e9, runs, [StreamsRun("plain", 1, 9.0)])
+    text = make_report(this_machine(), Plan(), [pair], []).write(tmp_path, tmp_path).read_text("utf-8")
+    assert "## A real model" in text and "| llama.cpp | 10.0 |" in text and "Drafter:" not in text
 
 
 def test_the_report_holds_every_figure(tmp_path: Path) -> None:

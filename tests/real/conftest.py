@@ -1,0 +1,45 @@
+"""SmolLM2 in fp32 behind a router, and the same model in plain transformers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from demo.real.fetch import is_fetched, model_folder
+from flyserve import Client
+from tests.real.real_rig import MODEL_NAME, Reference
+from tests.support.processes import ServiceProcess, service
+
+
+@pytest.fixture(scope="session")
+def folder() -> Path:
+    if not is_fetched():
+        pytest.skip("SmolLM2 is not here: `make real` fetches it")
+    return model_folder()
+
+
+@pytest.fixture(scope="session")
+def router(folder: Path) -> Iterator[ServiceProcess]:
+    size = ("--dtype", "float32", "--threads", "1", "--max-sequences", "16", "--kv-tokens", "16384")
+    with service("services.target", "--model", str(folder), *size) as target:
+        ports = ("--grpc-port", "0", "--http-port", "0", "--model-name", MODEL_NAME)
+        with service("router", "--model", str(folder), "--target", target.address, *ports) as router:
+            yield router
+
+
+@pytest.fixture(scope="session")
+def client(router: ServiceProcess) -> Iterator[Client]:
+    with Client(router.address, retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def http(router: ServiceProcess) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{router.urls[0]}/v1", api_key="none", max_retries=0, timeout=600) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def reference(folder: Path) -> Reference:
+    return Reference(folder)
