@@ -62,10 +62,11 @@ class ModelSection(Config):
     """New sequences that may wait for a place or for KV memory in one replica; further ones are rejected."""
 
     kv_tokens: int = Field(65_536, ge=1)
-    """KV cache positions of one replica, for all its sequences."""
+    """KV cache positions of one replica, for all its sequences. vLLM does not use it: `engine_args` size its
+    memory."""
 
     max_batch_tokens: int = Field(512, ge=1)
-    """Token rows of one forward; longer prefills are processed in chunks."""
+    """Token rows of one forward; longer prefills are processed in chunks. vLLM has a default of its own."""
 
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of a forward, in each process of a replica."""
@@ -116,4 +117,6 @@ class ModelConfig(ModelSection):
     def _has_one_model(self) -> Self:
         if (self.model is None) == (self.simulated is None):
             raise ValueError("give either model or simulated")
+        if self.simulated is not None and getattr(self, "engine", None) is EngineName.VLLM:
+            raise ValueError("simulated: must be absent with engine vllm, which runs a model")
         return self

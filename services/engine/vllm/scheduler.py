@@ -1,0 +1,63 @@
+"""vLLM's scheduler with two additions; vLLM imports this module in its engine process, and nobody else does.
+
+The prefix cache must not serve rows whose scores a request wants: they would hold uninitialised memory. Here
+it serves only the tokens before them. And the engine process ends with the process that started it, even if
+that one is killed.
+"""
+
+import ctypes
+import os
+import signal
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from services.engine.vllm.rows import ROWS_KEY
+
+_PR_SET_PDEATHSIG = 1
+
+
+def create_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
+    """Return a scheduler of the kind that vLLM would take; called in the engine process, once."""
+    end_with_parent()
+    is_async = vllm_config.scheduler_config.async_scheduling
+    return (AsyncScoringScheduler if is_async else ScoringScheduler)(vllm_config=vllm_config, **kwargs)
+
+
+class _ScoresRows:
+    """Limits what the prefix cache serves to a scoring request; a mixin of vLLM's schedulers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        coordinator = self.kv_cache_manager.coordinator  # type: ignore[attr-defined]
+        self._find = coordinator.find_longest_cache_hit
+        self._limit: int | None = None
+        coordinator.find_longest_cache_hit = self._find_within_limit
+
+    def _get_local_prefix_cache_hit(self, request: Any) -> Any:
+        params = request.sampling_params
+        num_rows = (params.extra_args or {}).get(ROWS_KEY) if params is not None else None
+        # Row i scores token i + 1. The last token of a prompt has a row too, which is always computed.
+        self._limit = request.num_prompt_tokens - 1 - num_rows if num_rows else None
+        return super()._get_local_prefix_cache_hit(request)  # type: ignore[misc]
+
+    def _find_within_limit(self, block_hashes: Any, max_cache_hit_length: int) -> Any:
+        limit = max_cache_hit_length if self._limit is None else self._limit
+        return self._find(block_hashes, min(limit, max_cache_hit_length))
+
+
+class ScoringScheduler(_ScoresRows, Scheduler):  # type: ignore[misc]
+    """vLLM's scheduler that scores rows."""
+
+
+class AsyncScoringScheduler(_ScoresRows, AsyncScheduler):  # type: ignore[misc]
+    """vLLM's scheduler that prepares a forward during the previous one, and scores rows."""
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends, however that happens."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os.kill(os.getpid(), signal.SIGKILL)
