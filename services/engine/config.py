@@ -40,7 +40,8 @@ class EngineSection(Config):
 
     engine_args: dict[str, Any] = Field({})
     """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
-    override what follows from the other keys; only with `engine: vllm`."""
+    override what follows from the other keys; only with `engine: vllm`. vLLM does not use `kv_tokens`, and
+    `max_batch_tokens` only where it is set."""
 
     @model_validator(mode="after")
     def _has_arguments_of_its_engine(self) -> Self:
@@ -62,11 +63,10 @@ class ModelSection(Config):
     """New sequences that may wait for a place or for KV memory in one replica; further ones are rejected."""
 
     kv_tokens: int = Field(65_536, ge=1)
-    """KV cache positions of one replica, for all its sequences. vLLM does not use it: `engine_args` size its
-    memory."""
+    """KV cache positions of one replica, for all its sequences."""
 
     max_batch_tokens: int = Field(512, ge=1)
-    """Token rows of one forward; longer prefills are processed in chunks. vLLM has a default of its own."""
+    """Token rows of one forward; longer prefills are processed in chunks."""
 
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of a forward, in each process of a replica."""
