@@ -1,4 +1,4 @@
-"""The demo pair on vLLM and on the builtin engine, in fp32; the interpreter that has vLLM is `VLLM_PYTHON`."""
+"""The demo pair on vLLM and on the builtin engine, in fp32; `VLLM_PYTHON` is an interpreter with vLLM."""
 
 import os
 from collections.abc import Iterator

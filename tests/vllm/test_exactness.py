@@ -7,7 +7,7 @@ from demo.tasks import Task
 from fly.request import SamplingParams
 from fly.types import Coupling, Mode
 from flyserve import DraftLength, SpeculationParams
-from tests.support.comparison import assert_only_a_tie, differences, gap_after, prompt_ids, responses
+from tests.support.comparison import GREEDY, assert_only_a_tie, differences, gap_after, prompt_ids, responses
 from tests.support.processes import Deployment
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -27,7 +27,7 @@ class Expected:
         self._prompts = prompt_ids(self._address, problems)
 
     def assert_equals(
-        self, router: str, speculation: SpeculationParams, sampling: SamplingParams = SamplingParams()
+        self, router: str, speculation: SpeculationParams, sampling: SamplingParams = GREEDY
     ) -> None:
         expected = responses(self._address, self._problems, speculation, sampling)
         found = responses(router, self._problems, speculation, sampling)

@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fly.errors import InternalError, NotReady, describe
 from services.engine.vllm.library import Library
@@ -15,6 +15,7 @@ from services.engine.vllm.watch import EngineStats, EngineWatch
 logger = logging.getLogger(__name__)
 
 _STOP_S = 5.0
+T = TypeVar("T")
 
 
 def _do_nothing(*_: Any) -> None:
@@ -58,6 +59,11 @@ class VllmClient:
                 raise InternalError("vLLM did not compute the positions that were to be scored")
         return answer
 
+    def wrap(self, wrapper: Callable[[Any], T]) -> T:
+        """Send later requests through a wrapper of the engine, such as one that records them."""
+        self._llm = wrapped = wrapper(self._llm)
+        return wrapped
+
     async def stop(self) -> None:
         """End all requests with `NotReady`, and vLLM's processes; stopping twice does nothing."""
         if self._llm is not None:
@@ -82,12 +88,14 @@ class VllmClient:
         """Raise `NotReady` when the engine ends; translate vLLM's errors."""
         if self._reason:
             raise NotReady(self._reason)
-        limit = asyncio.timeout(None)
-        self._limits.add(limit)
         try:
             with self._watch.request():
-                async with limit:
-                    yield
+                async with asyncio.timeout(None) as limit:
+                    self._limits.add(limit)
+                    try:
+                        yield
+                    finally:
+                        self._limits.discard(limit)
         except TimeoutError:
             raise NotReady(self._reason or "vLLM timed out") from None
         except Exception as error:
@@ -98,8 +106,6 @@ class VllmClient:
                 raise
             logger.error("vLLM failed on one request, and only this one ends", exc_info=error)
             raise InternalError(f"vLLM failed on this sequence: {describe(error)}") from error
-        finally:
-            self._limits.discard(limit)
 
     def _fail(self, reason: str) -> None:
         if not self._reason:

@@ -34,6 +34,7 @@ class VllmEngine:
 
     Attributes:
         info: The model.
+        client: Requests to vLLM.
         max_logprobs: Most candidates per position.
     """
 
@@ -42,7 +43,7 @@ class VllmEngine:
     ) -> None:
         self.info = info
         self.max_logprobs = max_logprobs
-        self._client, self._stats = client, stats
+        self.client, self._stats = client, stats
         self._places = Places(info.max_sequences, max_queued)
         self._sequences: set[VllmSequence] = set()
         self._counts = Counts()
@@ -60,7 +61,7 @@ class VllmEngine:
         """
         check_open(opening, self.info.vocab_size, self.info.context_length, "vLLM")
         async with self._places.take(opening.priority, report, waits):
-            sequence = VllmSequence(opening, self.info, self._client, self._counts)
+            sequence = VllmSequence(opening, self.info, self.client, self._counts)
             self._sequences.add(sequence)
             try:
                 yield sequence
@@ -86,13 +87,13 @@ class VllmEngine:
 
     async def failure(self) -> None:
         """Return when vLLM has ended or hangs."""
-        await self._client.failed.wait()
+        await self.client.failed.wait()
         self._places.close()
 
     async def stop(self) -> None:
         """End all sequences with `NotReady`, and vLLM's processes."""
         self._places.close()
-        await self._client.stop()
+        await self.client.stop()
 
 
 async def start_engine(config: Any, shards: int = 1, timeout_s: float = 60.0) -> VllmEngine:

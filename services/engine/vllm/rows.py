@@ -36,11 +36,14 @@ class Rows:
         return following
 
     def within(self, vocab_size: int) -> "Rows":
-        """Return the rows without padding: no token beyond the vocabulary may be chosen."""
+        """Return the rows with padding last, as impossible: no token beyond the vocabulary may be chosen."""
         is_padding = self.ids >= vocab_size
         if not is_padding.any():
             return self
-        return Rows(self.ids, np.where(is_padding, -np.inf, self.logprobs).astype(np.float32))
+        logprobs = np.where(is_padding, -np.inf, self.logprobs).astype(np.float32)
+        order = np.argsort(is_padding[:, 1:], axis=1, kind="stable") + 1
+        order = np.insert(order, 0, 0, axis=1)
+        return Rows(np.take_along_axis(self.ids, order, 1), np.take_along_axis(logprobs, order, 1))
 
     def first(self, count: int) -> "Rows":
         """Return the first `count` rows."""
