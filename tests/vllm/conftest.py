@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task, load_tasks
 from tests.support.processes import TARGET_MODEL, Deployment, demo_deployment
-from tests.support.vllm_rig import vllm_deployment
+from tests.vllm.vllm_rig import vllm_deployment
 
 NUM_PROBLEMS = int(os.environ.get("FLYSERVE_VLLM_PROBLEMS", "20"))
 """Held-out problems per comparison; 100 for the full proof."""

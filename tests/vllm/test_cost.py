@@ -1,4 +1,4 @@
-"""Cost of a round on vLLM: the rows that it computes, and the adapter's own time beside vLLM's step."""
+"""Cost of a round on vLLM: the rows that it computes; its times beside vLLM's step are printed."""
 
 import json
 import os
@@ -42,8 +42,3 @@ def test_a_round_computes_at_most_a_block_its_draft_and_one_row(
     measured: dict[str, Any], length: str
 ) -> None:
     assert measured[length]["most_rows"] <= BLOCK + DRAFT + 1
-
-
-@pytest.mark.parametrize("length", ["2000", "8000"])
-def test_the_adapter_takes_at_most_a_millisecond_and_a_half(measured: dict[str, Any], length: str) -> None:
-    assert measured[length]["adapter_ms"] <= 1.5

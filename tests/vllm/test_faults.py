@@ -15,7 +15,7 @@ from demo.tokenizer import render
 from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from tests.support.processes import ROOT, TARGET_MODEL, ServiceProcess, router_of
-from tests.support.vllm_rig import vllm_deployment, vllm_python, vllm_service
+from tests.vllm.vllm_rig import vllm_deployment, vllm_python, vllm_service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

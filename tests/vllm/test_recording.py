@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from tests.support.processes import ROOT
-from tests.support.vllm_rig import vllm_python
+from tests.vllm.vllm_rig import vllm_python
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

@@ -75,13 +75,17 @@ class VllmClient:
     async def _answer(self, request: TokenRequest, reads_cache: bool = True) -> TokenAnswer:
         params = request.params(self._library, reads_cache)
         name = f"{request.name}-{next(self._numbers)}"
+        answer: TokenAnswer | None = None
         async with self._until_failure():
             generation = self._llm.generate(request.prompt(), params, name, priority=-request.priority)
             async with aclosing(generation):
+                # NOTE: to the end: vLLM takes a generator that is closed earlier for a request to abort.
                 async for output in generation:
                     if output.finished:
-                        return TokenAnswer.of(request, output)
-        raise InternalError("vLLM ended the request without an answer")
+                        answer = TokenAnswer.of(request, output)
+        if answer is None:
+            raise InternalError("vLLM ended the request without an answer")
+        return answer
 
     @asynccontextmanager
     async def _until_failure(self) -> AsyncIterator[None]:

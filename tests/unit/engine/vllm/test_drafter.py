@@ -14,8 +14,8 @@ from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequen
 from fly.types import Coupling
 from services.drafter.vllm import VllmDrafter
 from services.engine.vllm.engine import VllmEngine
-from tests.support.vllm_client import PROMPT, greedy, opened
-from tests.support.vllm_stand_in import BLOCK, StandIn, stand_in_engine
+from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
+from tests.unit.engine.vllm.vllm_stand_in import BLOCK, StandIn, stand_in_engine
 
 
 class Drafts:

@@ -11,8 +11,8 @@ from fly.errors import InternalError, NotReady, Overloaded
 from fly.messages import Open, Opened, Queued
 from services.engine.vllm.engine import VllmEngine
 from services.target.vllm import VllmTarget
-from tests.support.vllm_client import PROMPT, greedy, opened
-from tests.support.vllm_stand_in import StandIn, stand_in_engine
+from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
+from tests.unit.engine.vllm.vllm_stand_in import StandIn, stand_in_engine
 
 
 async def test_places_are_given_by_priority_and_the_line_is_limited() -> None:

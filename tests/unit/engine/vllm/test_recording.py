@@ -16,7 +16,7 @@ from services.engine.vllm.library import VERSION
 from services.target.builtin import BuiltinTarget
 from services.target.config import TargetConfig
 from services.target.vllm import VllmTarget
-from tests.support.vllm_stand_in import Replay, stand_in_engine
+from tests.unit.engine.vllm.vllm_stand_in import Replay, stand_in_engine
 from tools.record_vllm import MODEL, RECORDING, drift, play
 
 VOCAB_SIZE = 640

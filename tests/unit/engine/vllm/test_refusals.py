@@ -10,8 +10,8 @@ from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate
 from fly.types import Coupling, EntropyEstimator
 from services.target.vllm import VllmTarget
-from tests.support.vllm_client import PROMPT, greedy, opened
-from tests.support.vllm_stand_in import StandIn, stand_in_engine
+from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
+from tests.unit.engine.vllm.vllm_stand_in import StandIn, stand_in_engine
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from fly.messages import Open, VerifyStep
 from fly.request import SamplingParams
 from fly.sequence import SequenceUpdate, StaleState, TokenSequence
 from services.target.vllm import VllmTarget
-from tests.support.vllm_client import PROMPT, greedy, opened
-from tests.support.vllm_stand_in import BLOCK, StandIn, hash_logprobs, stand_in_engine
+from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
+from tests.unit.engine.vllm.vllm_stand_in import BLOCK, StandIn, hash_logprobs, stand_in_engine
 
 
 def entropy(tokens: list[int]) -> float:

@@ -8,7 +8,7 @@ from fly.messages import Extend, Open, Verification, VerifyStep
 from fly.sequence import SequenceMirror, TokenSequence
 from services.engine.vllm.engine import VllmEngine
 from services.target.vllm import VllmTarget
-from tests.support.vllm_stand_in import hash_logprobs
+from tests.unit.engine.vllm.vllm_stand_in import hash_logprobs
 
 PROMPT = list(range(3, 43))
 
