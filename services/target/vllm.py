@@ -1,6 +1,6 @@
 """vLLM as a target: scores drafts by their prompt log-probabilities, and decodes by itself."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from fly.errors import InvalidRequest
@@ -15,6 +15,8 @@ from services.engine.vllm.arguments import MIN_LOGPROBS
 from services.engine.vllm.engine import VllmEngine
 from services.engine.vllm.limits import check_exact
 from services.engine.vllm.requests import TokenAnswer
+from services.engine.vllm.rows import Rows
+from services.engine.vllm.run import DecodingRun
 from services.engine.vllm.scoring import greedy_choices, num_candidates, score_rows
 from services.engine.vllm.sequence import VllmSequence
 
@@ -36,7 +38,11 @@ class VllmTarget:
     async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[VerifySteps]:
         check_exact(opening, self._engine.max_logprobs)
         async with self._engine.open(opening, report) as sequence:
-            yield VllmVerifySession(self._engine, sequence)
+            session = VllmVerifySession(self._engine, sequence)
+            try:
+                yield session
+            finally:
+                await session.close()
 
     async def failure(self) -> None:
         await self._engine.failure()
@@ -45,8 +51,15 @@ class VllmTarget:
         await self._engine.stop()
 
 
+_AHEAD_TOKENS = 64
+"""Tokens that vLLM decodes at a time once a client has extended a sequence twice in a row."""
+
+
 class VllmVerifySession:
-    """Applies steps to a sequence and scores its last positions."""
+    """Applies steps to a sequence and scores its last positions.
+
+    Between two extensions vLLM goes on decoding; any other step drops what it has decoded meanwhile.
+    """
 
     def __init__(self, engine: VllmEngine, sequence: VllmSequence) -> None:
         self._engine, self._sequence = engine, sequence
@@ -55,6 +68,8 @@ class VllmVerifySession:
         self._num_candidates = num_candidates(
             self._sampling, opening.num_logprobs, MIN_LOGPROBS, engine.max_logprobs
         )
+        self._run: DecodingRun | None = None
+        self._was_extended = False
 
     async def step(self, step: VerifyStep | Extend) -> Verification:
         """Apply the update of a step; score its drafts, or decode after it."""
@@ -74,11 +89,30 @@ class VllmVerifySession:
     async def finish(self, last: SequenceUpdate) -> None:
         """Do nothing: a target stores nothing of finished sequences."""
 
+    async def close(self) -> None:
+        """End what vLLM is decoding."""
+        run, self._run = self._run, None
+        if run is not None:
+            await run.close()
+
+    async def _apply(self, update: SequenceUpdate, extends: bool) -> bool:
+        """Apply an update; return True if it continues an extension. Otherwise what vLLM decodes ends."""
+        before = len(self._sequence)
+        try:
+            continues = self._sequence.apply(update) == before == len(self._sequence) and extends
+        except BaseException:
+            await self.close()
+            raise
+        continues, self._was_extended = continues and self._was_extended, extends
+        if not continues:
+            await self.close()
+        return continues
+
     async def _verify(self, step: VerifyStep) -> Scores:
         length = step.update.keep + len(step.update.tokens)
         if step.num_drafts >= length:
             raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
-        self._sequence.apply(step.update)
+        await self._apply(step.update, extends=False)
         proposals = self._proposals(step)
         answer = await self._sequence.score(step.num_drafts, self._num_candidates)
         return self._scores(answer, length - step.num_drafts, proposals)
@@ -89,17 +123,16 @@ class VllmVerifySession:
             raise InvalidRequest.of(
                 "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
             )
-        self._sequence.apply(step.update)
-        is_greedy = self._sampling.temperature == 0
-        parts, left = list[Scores](), min(step.max_tokens, self._sequence.num_free)
-        while left > 0:
-            # NOTE: vLLM's own noise is not the one that a verification shares, so a draw ends its run.
-            scores = await (self._decode(left) if is_greedy else self._draw())
+        continues = await self._apply(step.update, extends=True)
+        most = min(step.max_tokens, self._sequence.num_free)
+        if self._sampling.temperature == 0:
+            return await (self._continue(most) if continues else self._decode(most))
+        # NOTE: vLLM's own noise is not the one that a verification shares: every token is drawn here.
+        parts = list[Scores]()
+        while not parts or (len(parts) < most and parts[-1].choices[0] not in self._sampling.ending_ids):
+            scores = await self._draw()
             self._sequence.extend(scores.choices)
             parts.append(scores)
-            left -= len(scores.choices)
-            if is_greedy or scores.choices[-1] in self._sampling.ending_ids:
-                break
         return Scores.joined(parts)
 
     async def _draw(self) -> Scores:
@@ -108,21 +141,47 @@ class VllmVerifySession:
         return self._scores(answer, len(self._sequence))
 
     async def _decode(self, max_tokens: int) -> Scores:
-        """Let vLLM decode greedily.
-
-        Where it took another one of equally likely tokens than a verification does, its run ends with the
-        choice of the verification.
-        """
+        """Let vLLM decode greedily, in one request."""
         ending_ids = self._sampling.ending_ids
         answer = await self._sequence.decode(max_tokens, self._num_candidates, ending_ids)
         assert answer.rows is not None
-        rows = answer.rows.within(self._engine.info.vocab_size)
-        pairs = enumerate(zip(greedy_choices(rows), answer.tokens, strict=True), start=1)
+        return self._decoded(answer.tokens, answer.rows)
+
+    async def _continue(self, max_tokens: int) -> Scores:
+        """Take the next tokens of vLLM's run; start one if there is none."""
+        if self._run is None or self._run.is_spent:
+            await self.close()
+            self._run = self._sequence.run(max(max_tokens, self._num_ahead()), self._num_candidates)
+        tokens, rows = await self._sequence.take(self._run, max_tokens)
+        scores = self._decoded(tokens, rows)
+        if scores.choices != tokens:
+            await self.close()
+        return scores
+
+    def _num_ahead(self) -> int:
+        """Return the number of tokens that vLLM may decode before they are asked for."""
+        opening, length = self._sequence.opening, len(self._sequence)
+        left = opening.prompt_length + opening.max_new_tokens - length if opening.max_new_tokens else length
+        return min(_AHEAD_TOKENS, self._sequence.num_free, max(1, left))
+
+    def _decoded(self, tokens: Sequence[int], rows: Rows) -> Scores:
+        """Score decoded tokens and append them to the sequence.
+
+        Where vLLM took another one of equally likely tokens than a verification does, they end with the
+        choice of the verification.
+        """
+        rows = rows.within(self._engine.info.vocab_size)
+        pairs = enumerate(zip(greedy_choices(rows), tokens, strict=True), start=1)
         count = next((number for number, (choice, taken) in pairs if choice != taken), len(rows))
-        first = len(self._sequence)
-        return score_rows(
-            rows.first(count), [-1] * count, self._sampling, first, num_logprobs=self._num_logprobs
+        scores = score_rows(
+            rows.part(0, count),
+            [-1] * count,
+            self._sampling,
+            len(self._sequence),
+            num_logprobs=self._num_logprobs,
         )
+        self._sequence.extend(scores.choices)
+        return scores
 
     def _scores(
         self, answer: TokenAnswer, first_position: int, proposals: tuple[SparseDistribution, ...] = ()

@@ -72,20 +72,28 @@ class VllmClient:
             await asyncio.to_thread(llm.shutdown, _STOP_S)
             llm.shutdown = _do_nothing  # its finalizer would call it while the interpreter ends
 
-    async def _answer(self, request: TokenRequest, reads_cache: bool = True) -> TokenAnswer:
+    async def stream(self, request: TokenRequest, reads_cache: bool = True) -> AsyncIterator[TokenAnswer]:
+        """Yield the answer in parts, at least one; closing the iterator ends the request.
+
+        Raises what `answer` raises.
+        """
         params = request.params(self._library, reads_cache)
         name = f"{request.name}-{next(self._numbers)}"
-        answer: TokenAnswer | None = None
         async with self._until_failure():
             generation = self._llm.generate(request.prompt(), params, name, priority=-request.priority)
             async with aclosing(generation):
-                # NOTE: to the end: vLLM takes a generator that is closed earlier for a request to abort.
                 async for output in generation:
-                    if output.finished:
-                        answer = TokenAnswer.of(request, output)
-        if answer is None:
+                    if output.outputs[0].token_ids and (output.finished or request.streams):
+                        yield TokenAnswer.of(request, output)
+
+    async def _answer(self, request: TokenRequest, reads_cache: bool = True) -> TokenAnswer:
+        found: TokenAnswer | None = None
+        # NOTE: to the end: vLLM takes a generator that is closed earlier for a request to abort.
+        async for answer in self.stream(request, reads_cache):
+            found = answer
+        if found is None:
             raise InternalError("vLLM ended the request without an answer")
-        return answer
+        return found
 
     @asynccontextmanager
     async def _until_failure(self) -> AsyncIterator[None]:

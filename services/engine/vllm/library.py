@@ -29,6 +29,7 @@ class Library:
         arguments_class: vLLM's `AsyncEngineArgs`.
         params_class: vLLM's `SamplingParams`.
         final_only: Kind of output that is sent once, at the end of a request.
+        delta: Kind of output that is sent with every new token.
         device: Device of this build: `cpu` or `cuda`.
         version: Version of vLLM.
     """
@@ -37,6 +38,7 @@ class Library:
     arguments_class: Any
     params_class: Any
     final_only: Any
+    delta: Any
     device: str
     version: str = VERSION
 
@@ -83,7 +85,8 @@ def _library(device: str) -> Library:
     if built_for != device:
         raise ModelError(f"device is {device}, but this vLLM is built for {built_for or 'no device'}")
     install()
-    return Library(AsyncLLM, AsyncEngineArgs, SamplingParams, RequestOutputKind.FINAL_ONLY, built_for)
+    final_only, delta = RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA
+    return Library(AsyncLLM, AsyncEngineArgs, SamplingParams, final_only, delta, built_for)
 
 
 def _set_defaults(device: str, threads: int) -> None:

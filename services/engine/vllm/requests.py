@@ -4,8 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fly.messages import StepTimes
 from services.engine.vllm.library import Library
 from services.engine.vllm.rows import ROWS_KEY, Rows
@@ -24,6 +22,7 @@ class TokenRequest:
         cache_salt: KV is shared only between requests with the same salt.
         priority: Higher values run first.
         name: Name in vLLM's logs.
+        streams: Tokens are returned as soon as they are decoded.
     """
 
     tokens: Sequence[int]
@@ -34,6 +33,7 @@ class TokenRequest:
     cache_salt: str = ""
     priority: int = 0
     name: str = ""
+    streams: bool = False
 
     @property
     def first_row(self) -> int:
@@ -56,7 +56,7 @@ class TokenRequest:
             prompt_logprobs=self.num_candidates if self.num_rows else None,
             detokenize=False,
             skip_reading_prefix_cache=not reads_cache,
-            output_kind=library.final_only,
+            output_kind=library.delta if self.streams else library.final_only,
             extra_args={ROWS_KEY: self.num_rows},
         )
 
@@ -82,7 +82,7 @@ class TokenAnswer:
 
     @classmethod
     def of(cls, request: TokenRequest, output: Any) -> "TokenAnswer":
-        """Return the answer in vLLM's final output of a request."""
+        """Return the answer in vLLM's final output of a request, or the part in one of its outputs."""
         decoded = output.outputs[0]
         tokens, num_cached = tuple(decoded.token_ids), output.num_cached_tokens or 0
         return cls(
@@ -99,7 +99,7 @@ def _rows(request: TokenRequest, output: Any) -> Rows:
     parts = [output.prompt_logprobs, *decoded] if request.num_rows else decoded
     width = 1 + (request.num_candidates or 0)
     assert all(part.ids.shape[1] == width for part in parts), "rows lack candidates"
-    return Rows(np.concatenate([p.ids for p in parts]), np.concatenate([p.logprobs for p in parts]))
+    return Rows.joined(parts)
 
 
 def _times(metrics: Any) -> StepTimes:

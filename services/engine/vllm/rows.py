@@ -1,5 +1,6 @@
 """Rows of log-probabilities: the most likely tokens at each position, as vLLM returns them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,14 @@ class Rows:
         order = np.insert(order, 0, 0, axis=1)
         return Rows(np.take_along_axis(self.ids, order, 1), np.take_along_axis(logprobs, order, 1))
 
-    def first(self, count: int) -> "Rows":
-        """Return the first `count` rows."""
-        return Rows(self.ids[:count], self.logprobs[:count])
+    def part(self, start: int, end: int) -> "Rows":
+        """Return the rows from `start` to before `end`."""
+        return Rows(self.ids[start:end], self.logprobs[start:end])
+
+    @classmethod
+    def joined(cls, parts: Sequence["Rows"]) -> "Rows":
+        """Return consecutive rows, at least one, as one; all have the same width."""
+        return cls(np.concatenate([p.ids for p in parts]), np.concatenate([p.logprobs for p in parts]))
 
 
 def last_rows(ids: Any, logprobs: Any, count: int, width: int) -> Rows:

@@ -1,12 +1,14 @@
 """One sequence on vLLM: its tokens, and requests for the scores of its end or for more tokens."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fly.messages import ModelInfo, Open, StepTimes
 from fly.sequence import ReplicatedSequence, SequenceUpdate
 from services.engine.vllm.client import VllmClient
 from services.engine.vllm.requests import TokenAnswer, TokenRequest
+from services.engine.vllm.rows import Rows
+from services.engine.vllm.run import DecodingRun
 
 _LONG_TOKENS = 256
 """New tokens before the scored ones from which on they are computed first, without scores: vLLM computes the
@@ -58,6 +60,23 @@ class VllmSequence(ReplicatedSequence):
         """Append tokens that the server chose itself; the last one was never computed."""
         self.tokens.extend(tokens)
         self._num_computed = min(self._num_computed, len(self.tokens) - 1)
+
+    def run(self, max_tokens: int, num_candidates: int) -> DecodingRun:
+        """Let vLLM decode after its end, for at most `max_tokens` tokens."""
+        request = self._request(
+            self.tokens.ids,
+            num_candidates,
+            max_tokens=max_tokens,
+            ending_ids=self.opening.sampling.ending_ids,
+        )
+        return DecodingRun(self._client, replace(request, streams=True))
+
+    async def take(self, run: DecodingRun, count: int) -> tuple[tuple[int, ...], Rows]:
+        """Return the next tokens of a run after its end, and their rows."""
+        tokens, rows, spent_ns = await run.take(count)
+        self._num_computed = len(self.tokens) + len(tokens)
+        self.times = StepTimes(forward_ns=spent_ns, batch_size=1, batch_tokens=1)
+        return tokens, rows
 
     async def score(self, num_drafts: int, num_candidates: int) -> TokenAnswer:
         """Score the last `num_drafts + 1` positions."""

@@ -62,9 +62,9 @@ def test_greedy_scores_are_those_of_the_head(logits: np.ndarray, drafts: tuple[i
     assert found.entropies == pytest.approx(expected.entropies, abs=1e-5)
     assert found.excluded == expected.excluded
     for row in range(3):
-        tied = np.flatnonzero(logits[row] == logits[row].max())
-        # Of more equal tokens than there are candidates, any may be returned.
-        assert found.choices[row] == expected.choices[row] or len(tied) > 8
+        # Logits that differ by less than the rounding of their log-probabilities tie.
+        tied = np.flatnonzero(logits[row] >= logits[row].max() - 1e-5)
+        assert found.choices[row] == expected.choices[row] or (len(tied) > 1 and found.choices[row] in tied)
         assert found.logprobs[row].draft == pytest.approx(expected.logprobs[row].draft, abs=1e-4)
         assert found.logprobs[row].choice == pytest.approx(expected.logprobs[row].choice, abs=1e-4)
         top, wanted = (dict(each.logprobs[row].top).values() for each in (found, expected))

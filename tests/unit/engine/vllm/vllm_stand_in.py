@@ -25,6 +25,7 @@ STANDS_IN = Library(
     arguments_class=None,
     params_class=lambda **fields: SimpleNamespace(**fields),
     final_only="final",
+    delta="delta",
     device="cpu",
 )
 
@@ -51,6 +52,8 @@ class StandIn:
         serves_scored_rows: The prefix cache serves rows although their scores are wanted.
         gate: If given, requests wait for it.
         error: If given, requests raise it.
+        pace: If given, each streamed token after the first waits for it.
+        num_streamed: Tokens that were streamed.
         shutdowns: Number of calls of `shutdown`.
     """
 
@@ -59,6 +62,8 @@ class StandIn:
     serves_scored_rows: bool = False
     gate: asyncio.Event | None = None
     error: Exception | None = None
+    pace: asyncio.Event | None = None
+    num_streamed: int = 0
     num_running: int = 0
     shutdowns: int = 0
     cached: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
@@ -75,7 +80,18 @@ class StandIn:
                 await self.gate.wait()
             if self.error is not None:
                 raise self.error
-            yield self.answer(tokens, params, salt)
+            whole = self.answer(tokens, params, salt)
+            if params.output_kind == STANDS_IN.final_only:
+                yield whole
+                return
+            completion, logprobs = whole.outputs[0], whole.outputs[0].logprobs
+            for index, token in enumerate(completion.token_ids):
+                self.num_streamed += 1
+                part = SimpleNamespace(token_ids=[token], logprobs=logprobs[index : index + 1])
+                finished = index == len(completion.token_ids) - 1
+                yield SimpleNamespace(**{**vars(whole), "outputs": [part], "finished": finished})
+                if self.pace is not None and not finished:
+                    await self.pace.wait()
         finally:
             self.num_running -= 1
 
