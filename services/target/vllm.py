@@ -69,7 +69,7 @@ class VllmVerifySession:
             self._sampling, opening.num_logprobs, MIN_LOGPROBS, engine.max_logprobs
         )
         self._run: DecodingRun | None = None
-        self._was_extended = False
+        self._awaited: tuple[int, ...] | None = None
 
     async def step(self, step: VerifyStep | Extend) -> Verification:
         """Apply the update of a step; score its drafts, or decode after it."""
@@ -99,11 +99,13 @@ class VllmVerifySession:
         """Apply an update; return True if it continues an extension. Otherwise what vLLM decodes ends."""
         before = len(self._sequence)
         try:
-            continues = self._sequence.apply(update) == before == len(self._sequence) and extends
+            is_kept = self._sequence.apply(update) == before
         except BaseException:
             await self.close()
             raise
-        continues, self._was_extended = continues and self._was_extended, extends
+        added = tuple(self._sequence.tokens.ids[before:]) if is_kept else None
+        continues = extends and added is not None and added == self._awaited
+        self._awaited = None
         if not continues:
             await self.close()
         return continues
@@ -112,6 +114,12 @@ class VllmVerifySession:
         length = step.update.keep + len(step.update.tokens)
         if step.num_drafts >= length:
             raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
+        if not step.num_drafts and self._sampling.temperature == 0:
+            # One token is an extension too, except that its client appends it.
+            scores = await self._extend(Extend(step.update, 1))
+            self._sequence.truncate(length)
+            self._awaited = scores.choices
+            return scores
         await self._apply(step.update, extends=False)
         proposals = self._proposals(step)
         answer = await self._sequence.score(step.num_drafts, self._num_candidates)
@@ -126,7 +134,9 @@ class VllmVerifySession:
         continues = await self._apply(step.update, extends=True)
         most = min(step.max_tokens, self._sequence.num_free)
         if self._sampling.temperature == 0:
-            return await (self._continue(most) if continues else self._decode(most))
+            scores = await (self._continue(most) if continues else self._decode(most))
+            self._awaited = ()
+            return scores
         # NOTE: vLLM's own noise is not the one that a verification shares: every token is drawn here.
         parts = list[Scores]()
         while not parts or (len(parts) < most and parts[-1].choices[0] not in self._sampling.ending_ids):

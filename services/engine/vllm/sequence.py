@@ -13,6 +13,8 @@ from services.engine.vllm.run import DecodingRun
 _LONG_TOKENS = 256
 """New tokens before the scored ones from which on they are computed first, without scores: vLLM computes the
 logits of every new row of a scoring request."""
+_LARGEST_BLOCK = 64
+"""Tokens of the largest usual block of KV memory."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,11 @@ class VllmSequence(ReplicatedSequence):
         """Append tokens that the server chose itself; the last one was never computed."""
         self.tokens.extend(tokens)
         self._num_computed = min(self._num_computed, len(self.tokens) - 1)
+
+    def truncate(self, length: int) -> None:
+        """Drop all tokens from position `length` on."""
+        self.tokens.truncate(length)
+        self._num_computed = min(self._num_computed, length)
 
     def run(self, max_tokens: int, num_candidates: int) -> DecodingRun:
         """Let vLLM decode after its end, for at most `max_tokens` tokens."""
@@ -116,7 +123,10 @@ class VllmSequence(ReplicatedSequence):
         """Ask vLLM, and count the work: all but `num_outputs` of the computed tokens were prefill."""
         answer = await self._client.answer(request)
         rows = len(request.tokens) - answer.num_cached
-        prefill, reused = max(0, rows - num_outputs), max(0, answer.num_cached - self._num_computed)
+        # The cache holds whole blocks: what is computed again of the last one is no prefill.
+        again = max(0, self._num_computed - answer.num_cached)
+        prefill = max(0, rows - num_outputs - (again if again < _LARGEST_BLOCK else 0))
+        reused = max(0, answer.num_cached - self._num_computed)
         self._counts.prefill_tokens += prefill
         self._counts.reused_tokens += reused
         self._num_computed = len(request.tokens) + len(answer.tokens) - 1

@@ -119,3 +119,31 @@ async def test_a_run_ends_where_vllm_took_another_of_equal_tokens() -> None:
         third = await client.extend(1)
     assert list(second.choices) == [*greedy(PROMPT, 3)[1:], 0]
     assert list(third.choices) == greedy(start, 1)
+
+
+async def test_single_tokens_in_a_row_are_parts_of_one_request() -> None:
+    llm, expected = StandIn(), greedy(PROMPT, 12)
+    async with opened(stand_in_engine(llm)) as client:
+        for token in expected:
+            answer = await client.verify()
+            assert answer.choices == (token,) and (token == expected[0] or not answer.times.prefill_tokens)
+            client.sequence.extend(answer.choices)
+        assert list((await client.extend(3)).choices) == greedy([*PROMPT, *expected], 3)
+    assert len(llm.requests) == 2
+
+
+async def test_a_client_may_take_another_token_than_the_single_one() -> None:
+    async with opened(stand_in_engine(StandIn())) as client:
+        for token in (60, 61, 62):
+            await client.verify()
+            client.sequence.extend([token])
+        assert list((await client.verify()).choices) == greedy([*PROMPT, 60, 61, 62], 1)
+        assert list((await client.verify()).choices) == greedy([*PROMPT, 60, 61, 62], 1)
+
+
+async def test_one_token_after_another_is_no_prefill() -> None:
+    async with opened(stand_in_engine(StandIn())) as client:
+        for step in range(3):
+            answer = await client.verify(60)
+            client.sequence.extend([61])
+            assert bool(answer.times.prefill_tokens) is (step == 0)
