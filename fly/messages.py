@@ -33,6 +33,10 @@ class ModelInfo:
         kv_capacity: Total KV cache positions.
         version: Version of FlyServe.
         max_sequences: Sequences that the replica holds at once; 0 is unlimited.
+        engine: Engine that runs the model; empty for `builtin` and for look-up engines. All targets of a
+            deployment have the same one.
+        engine_version: Version of an engine other than FlyServe's own.
+        quantization: Method by which the engine quantized the weights; empty if they are as they were.
     """
 
     role: Role
@@ -47,6 +51,9 @@ class ModelInfo:
     kv_capacity: int
     version: str
     max_sequences: int = 0
+    engine: str = ""
+    engine_version: str = ""
+    quantization: str = ""
 
 
 @dataclass(frozen=True, slots=True)

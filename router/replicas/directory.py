@@ -46,6 +46,7 @@ class ReplicaDirectory:
         self._connectors: dict[Endpoint, asyncio.Task[None]] = {}
         self._retiring: dict[asyncio.Task[None], Replica] = {}
         self._faults: dict[Endpoint, str] = {}
+        self._mixed: dict[Endpoint, str] = {}
         self._tried: dict[Endpoint, asyncio.Event] = {}
         self._watcher: asyncio.Task[None] | None = None
 
@@ -54,7 +55,8 @@ class ReplicaDirectory:
 
         Raises:
             NotReady: There is no target after `timeout_s`.
-            ConfigError: A static list pairs a drafter with a target that has another token map.
+            ConfigError: A static list pairs a drafter with a target that has another token map, or has
+                targets of several engines.
         """
         self._watcher = asyncio.create_task(self._watch())
         if not await self.targets.wait(any_replica, timeout_s):
@@ -120,7 +122,7 @@ class ReplicaDirectory:
 
     def _reject_incompatible(self) -> None:
         found = [fault for target in self.targets.replicas for fault in self.incompatibilities(target)]
-        if found:
+        if found := [*self._mixed.values(), *found]:
             raise ConfigError("; ".join(found))
 
     async def _watch(self) -> None:
@@ -135,6 +137,7 @@ class ReplicaDirectory:
             self._connectors.pop(endpoint).cancel()
             self._tried.pop(endpoint).set()
             self._faults.pop(endpoint, None)
+            self._mixed.pop(endpoint, None)
         for endpoint in wanted - self._connectors.keys():
             self._tried[endpoint] = asyncio.Event()
             self._connectors[endpoint] = asyncio.create_task(self._keep(endpoint, self._tried[endpoint]))
@@ -154,6 +157,7 @@ class ReplicaDirectory:
             try:
                 found = await handshake(channel, endpoint)
                 replica = Replica(endpoint, channel, *found, breaker, self._clock)
+                self._check_engine(replica)
             except NotReady as error:
                 self._record_fault(endpoint, str(error))
                 tried.set()
@@ -173,9 +177,21 @@ class ReplicaDirectory:
             endpoint.address, identity.peer_tls(certificate_name(endpoint.role)) if identity else None
         )
 
+    def _check_engine(self, replica: Replica) -> None:
+        """Raise NotReady if the other targets run another engine: its results differ in their rounding."""
+        endpoint, others = replica.endpoint, self.targets.ready(any_replica)
+        if endpoint.role is not Role.TARGET or not others or others[0].info.engine == replica.info.engine:
+            return
+        self._mixed[endpoint] = (
+            f"{replica.name} runs on {engine_name(replica.info)}, {others[0].name} on"
+            f" {engine_name(others[0].info)}: all targets must run on the same engine"
+        )
+        raise NotReady(self._mixed[endpoint])
+
     def _add(self, replica: Replica) -> None:
         self._pool(replica.endpoint.role).add(replica)
         self._faults.pop(replica.endpoint, None)
+        self._mixed.pop(replica.endpoint, None)
         logger.info("%s is ready", replica.name)
         for fault in [f for target in self.targets.replicas for f in self.incompatibilities(target)]:
             if replica.address in fault:
@@ -235,6 +251,11 @@ class ReplicaDirectory:
         if self._faults.get(endpoint) != fault:
             logger.warning("%s at %s is not ready: %s", endpoint.role.value, endpoint.address, fault)
         self._faults[endpoint] = fault
+
+
+def engine_name(info: ModelInfo) -> str:
+    """Return the name of the engine that runs a model."""
+    return info.engine or "the builtin engine"
 
 
 def incompatibility(target: ModelInfo, drafter: ModelInfo) -> str | None:

@@ -2,16 +2,16 @@
 
 import math
 import os
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fly.lookup.budget import IndexBudget
 from fly.messages import Role
 from services.common.config import AutoSwitch
 from services.common.service_config import ServeSection
 from services.drafter.session import DraftingLimits
-from services.engine.config import EngineSection, ModelConfig, ModelSection
+from services.engine.config import EngineName, EngineSection, ModelConfig, ModelSection
 
 
 class DraftingSection(ModelSection):
@@ -49,6 +49,14 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     declared_cpus: float | None = Field(None, gt=0)
     """CPUs that the deployment's replicas and routers request together. Without it, `draft_ahead: auto` is
     off."""
+
+    @model_validator(mode="after")
+    def _fits_its_engine(self) -> Self:
+        if self.engine is EngineName.VLLM and self.role is Role.SUB_DRAFTER:
+            raise ValueError("engine: is vllm, must be builtin for a sub-drafter")
+        if self.engine is EngineName.VLLM and self.sub_drafter is not None:
+            raise ValueError(f"sub_drafter: is {self.sub_drafter}, but a drafter on vLLM uses none")
+        return self
 
     @property
     def limits(self) -> DraftingLimits:

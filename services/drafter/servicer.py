@@ -23,6 +23,7 @@ from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
 from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
+from services.engine.config import EngineName
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import DrafterEngine
@@ -98,21 +99,29 @@ async def create_host(config: DrafterConfig) -> Host:
     """Load the model and return a host that serves it, not yet started.
 
     Raises:
-        ConfigError: The certificate is invalid.
-        ModelError: The model cannot be served.
+        ConfigError: The certificate is invalid, or an argument of vLLM.
+        ModelError: The model cannot be served, or vLLM is not installed.
     """
     identity = Identity.of(config.security)
     caller = ROUTER if config.role is Role.DRAFTER else certificate_name(Role.DRAFTER)
     access_policy = service_access_policy(config.security, identity, caller)
+    engine = await _start_engine(config, identity)
+    telemetry = Telemetry(config.telemetry, config.role)
+    return host_drafter(engine, config.address, access_policy, telemetry)
+
+
+async def _start_engine(config: DrafterConfig, identity: Identity | None) -> DrafterEngine:
+    if config.engine is EngineName.VLLM:
+        from services.drafter.vllm import VllmDrafter
+        from services.engine.vllm.engine import start_engine
+
+        return VllmDrafter(await start_engine(config), config.max_draft)
     engine = build_engine(config)
     await engine.start()
     budget = IndexBudget(config.lookup_index_tokens)
     sub_drafters = SubDrafters(_source(config, identity), identity, budget)
     await sub_drafters.start()
-    telemetry = Telemetry(config.telemetry, config.role)
-    return host_drafter(
-        BuiltinDrafter(engine, sub_drafters, config.limits), config.address, access_policy, telemetry
-    )
+    return BuiltinDrafter(engine, sub_drafters, config.limits)
 
 
 def host_engine(

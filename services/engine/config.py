@@ -40,7 +40,8 @@ class EngineSection(Config):
 
     engine_args: dict[str, Any] = Field({})
     """Arguments for vLLM under its own names, such as `{quantization: fp8, max_model_len: 8192}`. They
-    override what follows from the other keys; only with `engine: vllm`."""
+    override what follows from the other keys; only with `engine: vllm`. vLLM does not use `kv_tokens`, and
+    `max_batch_tokens` only where it is set."""
 
     @model_validator(mode="after")
     def _has_arguments_of_its_engine(self) -> Self:
@@ -116,4 +117,6 @@ class ModelConfig(ModelSection):
     def _has_one_model(self) -> Self:
         if (self.model is None) == (self.simulated is None):
             raise ValueError("give either model or simulated")
+        if self.simulated is not None and getattr(self, "engine", None) is EngineName.VLLM:
+            raise ValueError("simulated: must be absent with engine vllm, which runs a model")
         return self

@@ -14,7 +14,7 @@ from services.common.security.access_policy import AccessPolicy, service_access_
 from services.common.security.identity import ROUTER, Identity
 from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
-from services.engine.config import StartFollowers
+from services.engine.config import EngineName, StartFollowers
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
 from services.engine.interface import TargetEngine
@@ -74,14 +74,24 @@ async def create_host(config: TargetConfig, start_followers: StartFollowers | No
     `start_followers` starts the followers of a sharded model; child processes by default.
 
     Raises:
-        ConfigError: The certificate cannot be used.
-        ModelError: The model is not supported.
+        ConfigError: The certificate, or an argument of vLLM, cannot be used.
+        ModelError: The model is not supported, or vLLM is not installed.
     """
     access_policy = service_access_policy(config.security, Identity.of(config.security), ROUTER)
+    engine = await _start_engine(config, start_followers)
+    telemetry = Telemetry(config.telemetry, Role.TARGET.value)
+    return host_target(engine, config.address, access_policy, telemetry)
+
+
+async def _start_engine(config: TargetConfig, start_followers: StartFollowers | None) -> TargetEngine:
+    if config.engine is EngineName.VLLM:
+        from services.engine.vllm.engine import start_engine
+        from services.target.vllm import VllmTarget
+
+        return VllmTarget(await start_engine(config, config.group_timeout_s))
     engine = build_engine(config, None, start_followers or spawn_followers(config))
     await engine.start()
-    telemetry = Telemetry(config.telemetry, Role.TARGET.value)
-    return host_target(BuiltinTarget(engine), config.address, access_policy, telemetry)
+    return BuiltinTarget(engine)
 
 
 def host_engine(engine: Engine, telemetry: Telemetry | None = None) -> Host:

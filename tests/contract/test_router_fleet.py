@@ -135,6 +135,29 @@ async def test_a_static_pair_that_does_not_fit_fails_the_start(tmp_path: Path) -
     assert all(part in str(caught.value) for part in ("big", "small", one, two, "aaa", "bbb"))
 
 
+async def test_targets_of_two_engines_fail_the_start(tmp_path: Path) -> None:
+    ours, theirs = FakeTarget(HashModel()), FakeTarget(HashModel(), engine="vllm")
+    async with serving(ours.host) as one, serving(theirs.host) as two:
+        config = RouterConfig(model=save_tokenizer(tmp_path), grpc_port=0, targets=(one, two))
+        with pytest.raises(ConfigError, match="all targets must run on the same engine") as caught:
+            await create_host(config)
+    assert all(part in str(caught.value) for part in (one, two, "the builtin engine", "vllm"))
+
+
+async def test_a_later_target_on_another_engine_is_left_out_until_the_others_are_gone() -> None:
+    ours, theirs = FakeTarget(HashModel()), FakeTarget(HashModel(), engine="vllm")
+    registry = FakeRegistry()
+    async with serving(ours.host), serving(theirs.host), serving(registry.host), watching(registry) as fleet:
+        first = Endpoint(Role.TARGET, ours.host.address, "t0")
+        second = Endpoint(Role.TARGET, theirs.host.address, "t1")
+        registry.publish(first)
+        await comes_true(lambda: len(fleet.targets.replicas) == 1)
+        registry.publish(first, second)
+        await comes_true(lambda: "all targets must run on the same engine" in fleet._faults.get(second, ""))
+        registry.publish(second)
+        await comes_true(lambda: [r.info.engine for r in fleet.targets.replicas] == ["vllm"])
+
+
 async def test_a_later_drafter_that_does_not_fit_is_left_out_and_the_client_is_told(tmp_path: Path) -> None:
     target, drafter = FakeTarget(HashModel()), FakeDrafter(HashModel())
     async with running(save_tokenizer(tmp_path), [target], [drafter]) as rig:

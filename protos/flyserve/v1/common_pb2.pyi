@@ -580,6 +580,9 @@ class ModelInfo(_message.Message):
     KV_CAPACITY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    ENGINE_VERSION_FIELD_NUMBER: _builtins.int
+    QUANTIZATION_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """Tier of the service."""
     model_id: _builtins.str
@@ -604,6 +607,12 @@ class ModelInfo(_message.Message):
     """Version of FlyServe."""
     max_sequences: _builtins.int
     """Sequences that the replica holds at once; 0 is unlimited."""
+    engine: _builtins.str
+    """Engine that runs the model, such as `vllm`; empty for the builtin one. All targets of a deployment have the same one."""
+    engine_version: _builtins.str
+    """Version of an engine other than FlyServe's own."""
+    quantization: _builtins.str
+    """Method by which the engine quantized the weights, such as `fp8`; empty if they are as they were."""
     def __init__(
         self,
         *,
@@ -619,10 +628,13 @@ class ModelInfo(_message.Message):
         kv_capacity: _builtins.int = ...,
         version: _builtins.str = ...,
         max_sequences: _builtins.int = ...,
+        engine: _builtins.str = ...,
+        engine_version: _builtins.str = ...,
+        quantization: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "dtype", b"dtype", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

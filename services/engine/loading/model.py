@@ -1,7 +1,5 @@
 """Load a model folder into an unmodified transformers model, or report what is wrong with the folder."""
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, DistributedConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.loading.architecture import context_length, model_class, read_config
+from services.engine.loading.folder import fingerprint, weight_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_BLOCK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +69,6 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
     )
 
 
-def fingerprint(files: list[Path]) -> str:
-    """Return a hash of the files' names, sizes and contents."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in files:
-        digest.update(f"{path.name} {path.stat().st_size} ".encode())
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-    return digest.hexdigest()
-
-
 def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
@@ -132,68 +118,3 @@ def _quiet() -> Iterator[None]:
 def _some(keys: Any, limit: int = 5) -> str:
     names = [str(key) for key in sorted(keys, key=str)]
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
-
-
-_WHOLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_LFS_POINTER = b"version https://git-lfs"
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers loads from the folder; pickled weights are never opened.
-
-    Raises:
-        ModelError: There are no safetensors, a shard is missing, or a file is incomplete.
-    """
-    if (folder / _WHOLE).is_file():
-        files = [folder / _WHOLE]
-    elif (folder / _INDEX).is_file():
-        files = _shards(folder / _INDEX)
-    else:
-        raise ModelError(f"{folder} has {_found_instead(folder)}")
-    for file in files:
-        _check_complete(file)
-    return files
-
-
-def _shards(index: Path) -> list[Path]:
-    try:
-        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        names = sorted({str(name) for name in named})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index} is not a valid index of weights: {describe(error)}") from error
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(f"{index} lists {name!r}, must list *.safetensors files in its own folder")
-    missing = [name for name in names if not (index.parent / name).is_file()]
-    if missing or not names:
-        raise ModelError(f"{index.parent} lacks weights that {_INDEX} lists: {', '.join(missing) or 'none'}")
-    return [index.parent / name for name in names]
-
-
-def _check_complete(file: Path) -> None:
-    """Read the header, which contains the length that the file must have."""
-    with file.open("rb") as opened:
-        if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise ModelError(
-                f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder"
-            )
-    try:
-        with safe_open(file, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file} is damaged or incomplete: {describe(error)}") from error
-
-
-def _found_instead(folder: Path) -> str:
-    """Describe the weights that the folder has instead of loadable ones."""
-    if others := sorted(path.name for path in folder.glob("*.safetensors")):
-        return f"neither {_WHOLE} nor {_INDEX}, only {', '.join(others[:3])}"
-    if any(any(folder.glob(pattern)) for pattern in _PICKLED):
-        return "only pickled weights, which can run code: convert them to safetensors"
-    if any(folder.glob("*.gguf")):
-        return (
-            "only GGUF weights, which are not supported: use the safetensors weights that they were made from"
-        )
-    return "no *.safetensors weights"

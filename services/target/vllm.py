@@ -1,0 +1,218 @@
+"""vLLM as a target: scores drafts by their prompt log-probabilities, and decodes by itself."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fly.errors import InvalidRequest
+from fly.limits import check_distributions
+from fly.messages import Extend, Load, ModelInfo, Open, Verification, VerifyStep
+from fly.sequence import SequenceUpdate
+from fly.types import Coupling, SparseDistribution
+from services.common.telemetry.instrumented_stream import VerifySteps
+from services.engine.base import Scores
+from services.engine.future import WaitReport
+from services.engine.vllm.engine import VllmEngine
+from services.engine.vllm.limits import check_exact
+from services.engine.vllm.requests import TokenAnswer
+from services.engine.vllm.rows import Rows
+from services.engine.vllm.run import DecodingRun
+from services.engine.vllm.scoring import greedy_choices, num_candidates, score_rows
+from services.engine.vllm.sequence import VllmSequence
+from services.engine.vllm_args import MIN_LOGPROBS
+
+
+class VllmTarget:
+    """A `TargetEngine` on a running vLLM engine."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self._engine = engine
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    def load(self) -> Load:
+        return self._engine.load()
+
+    @asynccontextmanager
+    async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[VerifySteps]:
+        check_exact(opening, self._engine.max_logprobs)
+        async with self._engine.open(opening, report) as sequence:
+            session = VllmVerifySession(self._engine, sequence)
+            try:
+                yield session
+            finally:
+                await session.close()
+
+    async def failure(self) -> None:
+        await self._engine.failure()
+
+    async def stop(self) -> None:
+        await self._engine.stop()
+
+
+_AHEAD_TOKENS = 64
+"""Tokens that vLLM decodes at a time once a client has extended a sequence twice in a row."""
+
+
+class VllmVerifySession:
+    """Applies steps to a sequence and scores its last positions.
+
+    Between two extensions vLLM goes on decoding; any other step drops what it has decoded meanwhile.
+    """
+
+    def __init__(self, engine: VllmEngine, sequence: VllmSequence) -> None:
+        self._engine, self._sequence = engine, sequence
+        opening = sequence.opening
+        self._sampling, self._num_logprobs = opening.sampling, opening.num_logprobs
+        self._num_candidates = num_candidates(
+            self._sampling, opening.num_logprobs, MIN_LOGPROBS, engine.max_logprobs
+        )
+        self._run: DecodingRun | None = None
+        self._awaited: tuple[int, ...] | None = None
+
+    async def step(self, step: VerifyStep | Extend) -> Verification:
+        """Apply the update of a step; score its drafts, or decode after it."""
+        scores = await (self._extend(step) if isinstance(step, Extend) else self._verify(step))
+        return Verification(
+            step_id=step.update.step_id,
+            choices=scores.choices,
+            entropies=scores.entropies,
+            excluded_drafts=frozenset(
+                index for index, is_excluded in enumerate(scores.excluded) if is_excluded
+            ),
+            logprobs=scores.logprobs,
+            times=self._sequence.times,
+            load=self._engine.load(),
+        )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Do nothing: a target stores nothing of finished sequences."""
+
+    async def close(self) -> None:
+        """End what vLLM is decoding."""
+        run, self._run = self._run, None
+        if run is not None:
+            await run.close()
+
+    async def _apply(self, update: SequenceUpdate, extends: bool) -> bool:
+        """Apply an update; return True if it continues an extension. Otherwise what vLLM decodes ends."""
+        before = len(self._sequence)
+        try:
+            is_kept = self._sequence.apply(update) == before
+        except BaseException:
+            await self.close()
+            raise
+        added = tuple(self._sequence.tokens.ids[before:]) if is_kept else None
+        continues = extends and added is not None and added == self._awaited
+        self._awaited = None
+        if not continues:
+            await self.close()
+        return continues
+
+    async def _verify(self, step: VerifyStep) -> Scores:
+        length = step.update.keep + len(step.update.tokens)
+        if step.num_drafts >= length:
+            raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
+        if not step.num_drafts and self._sampling.temperature == 0:
+            # One token is an extension too, except that its client appends it.
+            scores = await self._extend(Extend(step.update, 1))
+            self._sequence.truncate(length)
+            self._awaited = scores.choices
+            return scores
+        await self._apply(step.update, extends=False)
+        proposals = self._proposals(step)
+        answer = await self._sequence.score(step.num_drafts, self._num_candidates)
+        return self._scores(answer, length - step.num_drafts, proposals)
+
+    async def _extend(self, step: Extend) -> Scores:
+        length = step.update.keep + len(step.update.tokens)
+        if step.max_tokens < 1 or length < 1:
+            raise InvalidRequest.of(
+                "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
+            )
+        continues = await self._apply(step.update, extends=True)
+        most = min(step.max_tokens, self._sequence.num_free)
+        if self._sampling.temperature == 0:
+            scores = await (self._continue(most) if continues else self._decode(most))
+            self._awaited = ()
+            return scores
+        # NOTE: vLLM's own noise is not the one that a verification shares: every token is drawn here.
+        parts = list[Scores]()
+        while not parts or (len(parts) < most and parts[-1].choices[0] not in self._sampling.ending_ids):
+            scores = await self._draw()
+            self._sequence.extend(scores.choices)
+            parts.append(scores)
+        return Scores.joined(parts)
+
+    async def _draw(self) -> Scores:
+        """Choose one token."""
+        answer = await self._sequence.score(0, self._num_candidates)
+        return self._scores(answer, len(self._sequence))
+
+    async def _decode(self, max_tokens: int) -> Scores:
+        """Let vLLM decode greedily, in one request."""
+        ending_ids = self._sampling.ending_ids
+        answer = await self._sequence.decode(max_tokens, self._num_candidates, ending_ids)
+        assert answer.rows is not None
+        return self._decoded(answer.tokens, answer.rows)
+
+    async def _continue(self, max_tokens: int) -> Scores:
+        """Take the next tokens of vLLM's run; start one if there is none."""
+        if self._run is None or self._run.is_spent:
+            await self.close()
+            self._run = self._sequence.run(max(max_tokens, self._num_ahead()), self._num_candidates)
+        tokens, rows = await self._sequence.take(self._run, max_tokens)
+        scores = self._decoded(tokens, rows)
+        if scores.choices != tokens:
+            await self.close()
+        return scores
+
+    def _num_ahead(self) -> int:
+        """Return the number of tokens that vLLM may decode before they are asked for."""
+        opening, length = self._sequence.opening, len(self._sequence)
+        left = opening.prompt_length + opening.max_new_tokens - length if opening.max_new_tokens else length
+        return min(_AHEAD_TOKENS, self._sequence.num_free, max(1, left))
+
+    def _decoded(self, tokens: Sequence[int], rows: Rows) -> Scores:
+        """Score decoded tokens and append them to the sequence.
+
+        Where vLLM took another one of equally likely tokens than a verification does, they end with the
+        choice of the verification.
+        """
+        rows = rows.within(self._engine.info.vocab_size)
+        pairs = enumerate(zip(greedy_choices(rows), tokens, strict=True), start=1)
+        count = next((number for number, (choice, taken) in pairs if choice != taken), len(rows))
+        scores = score_rows(
+            rows.part(0, count),
+            [-1] * count,
+            self._sampling,
+            len(self._sequence),
+            num_logprobs=self._num_logprobs,
+        )
+        self._sequence.extend(scores.choices)
+        return scores
+
+    def _scores(
+        self, answer: TokenAnswer, first_position: int, proposals: tuple[SparseDistribution, ...] = ()
+    ) -> Scores:
+        assert answer.rows is not None
+        vocab_size = self._engine.info.vocab_size
+        return score_rows(
+            answer.rows.within(vocab_size),
+            [*answer.rows.following[:-1], -1],
+            self._sampling,
+            first_position,
+            proposals,
+            self._num_logprobs,
+            vocab_size,
+        )
+
+    def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
+        """Return the distributions of the drafts, if the sequence's coupling needs them."""
+        if self._sampling.coupling is not Coupling.REJECTION or self._sampling.temperature == 0:
+            return ()
+        drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
+        if faults := [*check_distributions(step.distributions, drafts, self._engine.info.vocab_size)]:
+            raise InvalidRequest(*faults)
+        return step.distributions

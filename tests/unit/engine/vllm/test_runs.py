@@ -1,0 +1,149 @@
+"""vLLM goes on decoding between extensions: nothing is lost, repeated or left behind."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fly.errors import InternalError
+from fly.request import SamplingParams
+from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
+from tests.unit.engine.vllm.vllm_stand_in import StandIn, stand_in_engine
+
+
+async def test_extensions_in_a_row_are_parts_of_one_request() -> None:
+    llm, expected = StandIn(), greedy(PROMPT, 40)
+    async with opened(stand_in_engine(llm)) as client:
+        found = [token for count in (1, 2, 4, 8, 16, 9) for token in (await client.extend(count)).choices]
+    assert found == expected
+    assert len(llm.requests) == 2 and llm.num_running == 0
+
+
+async def test_a_run_that_is_used_up_is_followed_by_another() -> None:
+    llm, expected = StandIn(), greedy(PROMPT, 200)
+    async with opened(stand_in_engine(llm)) as client:
+        found = list[int]()
+        while len(found) < 200:
+            found += (await client.extend(7)).choices
+    assert found[:200] == expected
+    assert len(llm.requests) == 1 + -(-193 // 64)
+
+
+async def test_a_run_decodes_no_more_than_the_request_may_need() -> None:
+    llm = StandIn()
+    async with opened(stand_in_engine(llm), max_new_tokens=10) as client:
+        for _ in range(10):
+            await client.extend(1)
+    assert llm.num_streamed == 9
+
+
+async def test_a_run_ends_at_a_stop_token() -> None:
+    expected = greedy(PROMPT, 12)
+    stop = expected[5]
+    async with opened(stand_in_engine(StandIn()), sampling=SamplingParams(stop_token_ids=(stop,))) as client:
+        found = [*(await client.extend(1)).choices]
+        while found[-1] != stop:
+            found += (await client.extend(3)).choices
+    assert found == expected[: expected.index(stop) + 1]
+
+
+async def test_another_step_ends_what_vllm_decodes_and_sees_none_of_it() -> None:
+    llm = StandIn(pace=asyncio.Event())
+    expected = greedy(PROMPT, 9)
+    async with opened(stand_in_engine(llm)) as client:
+        await client.extend(2)
+        await client.extend(1)
+        assert llm.num_running == 1
+        answer = await client.verify(*expected[3:8])
+        assert list(answer.choices) == expected[3:9] and llm.num_running == 0
+        client.sequence.extend([60])
+        assert list((await client.extend(2)).choices) == greedy([*PROMPT, *expected[:3], 60], 2)
+
+
+async def test_a_sequence_that_changed_is_continued_from_its_end() -> None:
+    async with opened(stand_in_engine(StandIn())) as client:
+        await client.extend(2)
+        await client.extend(2)
+        client.sequence.truncate(len(PROMPT) + 3)
+        client.sequence.extend([9])
+        start = list(client.sequence.ids)
+        assert list((await client.extend(3)).choices) == greedy(start, 3)
+
+
+async def test_closing_a_sequence_ends_its_run() -> None:
+    llm = StandIn(pace=asyncio.Event())
+    async with opened(stand_in_engine(llm)) as client:
+        await client.extend(1)
+        await client.extend(1)
+        assert llm.num_running == 1
+    assert llm.num_running == 0
+
+
+async def test_a_run_that_fails_ends_its_step() -> None:
+    llm = StandIn()
+    async with opened(stand_in_engine(llm)) as client:
+        await client.extend(1)
+        llm.error = ValueError("no such thing")
+        with pytest.raises(InternalError, match="no such thing"):
+            await client.extend(1)
+        llm.error = None
+        assert list((await client.extend(1)).choices) == greedy(PROMPT, 2)[1:]
+
+
+async def test_a_step_that_is_cancelled_loses_no_token() -> None:
+    llm, expected = StandIn(pace=asyncio.Event()), greedy(PROMPT, 6)
+    async with opened(stand_in_engine(llm)) as client:
+        await client.extend(1)
+        waiting = asyncio.create_task(client.extend(3))
+        while llm.num_streamed < 1:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        llm.pace.set()
+        assert list((await client.extend(5)).choices) == expected[1:6]
+
+
+async def test_a_run_ends_where_vllm_took_another_of_equal_tokens() -> None:
+    class TakesOthers(StandIn):
+        def answer(self, tokens: list[int], params: Any, salt: str) -> Any:
+            found = super().answer(tokens, params, salt)
+            if params.max_tokens > 4:
+                rows = found.outputs[0].logprobs[2]
+                rows.logprobs[0, 2], rows.ids[0, 2] = rows.logprobs[0, 1], 0
+            return found
+
+    async with opened(stand_in_engine(TakesOthers())) as client:
+        first = await client.extend(1)
+        second = await client.extend(6)
+        start = [*PROMPT, *first.choices, *second.choices]
+        third = await client.extend(1)
+    assert list(second.choices) == [*greedy(PROMPT, 3)[1:], 0]
+    assert list(third.choices) == greedy(start, 1)
+
+
+async def test_single_tokens_in_a_row_are_parts_of_one_request() -> None:
+    llm, expected = StandIn(), greedy(PROMPT, 12)
+    async with opened(stand_in_engine(llm)) as client:
+        for token in expected:
+            answer = await client.verify()
+            assert answer.choices == (token,) and (token == expected[0] or not answer.times.prefill_tokens)
+            client.sequence.extend(answer.choices)
+        assert list((await client.extend(3)).choices) == greedy([*PROMPT, *expected], 3)
+    assert len(llm.requests) == 2
+
+
+async def test_a_client_may_take_another_token_than_the_single_one() -> None:
+    async with opened(stand_in_engine(StandIn())) as client:
+        for token in (60, 61, 62):
+            await client.verify()
+            client.sequence.extend([token])
+        assert list((await client.verify()).choices) == greedy([*PROMPT, 60, 61, 62], 1)
+        assert list((await client.verify()).choices) == greedy([*PROMPT, 60, 61, 62], 1)
+
+
+async def test_one_token_after_another_is_no_prefill() -> None:
+    async with opened(stand_in_engine(StandIn())) as client:
+        for step in range(3):
+            answer = await client.verify(60)
+            client.sequence.extend([61])
+            assert bool(answer.times.prefill_tokens) is (step == 0)

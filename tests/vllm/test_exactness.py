@@ -1,0 +1,65 @@
+"""Through vLLM: exact equals plain and the builtin engine, `official` equals the builtin engine's."""
+
+import pytest
+from transformers import LlamaForCausalLM
+
+from demo.tasks import Task
+from fly.request import SamplingParams
+from fly.types import Coupling, Mode
+from flyserve import DraftLength, SpeculationParams
+from tests.support.comparison import GREEDY, assert_only_a_tie, differences, gap_after, prompt_ids, responses
+from tests.support.processes import Deployment
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+PLAIN = SpeculationParams(mode=Mode.PLAIN)
+EXACT = SpeculationParams(mode=Mode.EXACT)
+OFFICIAL = SpeculationParams(
+    mode=Mode.FLY, preset="official", draft_length=DraftLength(max=15), sub_drafter=False
+)
+
+
+class Expected:
+    """The builtin engine's responses, and whether others differ from them by more than a tie."""
+
+    def __init__(self, builtin: Deployment, problems: list[Task], reference: LlamaForCausalLM) -> None:
+        self._address, self._problems, self._reference = builtin.router.address, problems, reference
+        self._prompts = prompt_ids(self._address, problems)
+
+    def assert_equals(
+        self, router: str, speculation: SpeculationParams, sampling: SamplingParams = GREEDY
+    ) -> None:
+        expected = responses(self._address, self._problems, speculation, sampling)
+        found = responses(router, self._problems, speculation, sampling)
+
+        def gap(problem: int, position: int) -> float:
+            before = self._prompts[problem] + expected[problem][:position]
+            return gap_after(self._reference, before, sampling.temperature, 1000 + problem)
+
+        assert_only_a_tie(differences(expected, found, gap))
+
+
+@pytest.fixture(scope="module")
+def expected(builtin: Deployment, problems: list[Task], reference: LlamaForCausalLM) -> Expected:
+    return Expected(builtin, problems, reference)
+
+
+@pytest.mark.parametrize("speculation", [PLAIN, EXACT, OFFICIAL], ids=["plain", "exact", "official"])
+def test_greedy_responses_are_those_of_the_builtin_engine(
+    router: str, expected: Expected, speculation: SpeculationParams
+) -> None:
+    expected.assert_equals(router, speculation)
+
+
+@pytest.mark.parametrize("speculation", [PLAIN, EXACT], ids=["plain", "exact"])
+def test_sampled_responses_are_those_of_the_builtin_engine(
+    router: str, expected: Expected, speculation: SpeculationParams
+) -> None:
+    expected.assert_equals(router, speculation, SamplingParams(temperature=0.8, top_k=20, top_p=0.95))
+
+
+def test_drafts_are_judged_by_rejection_sampling(router: str, problems: list[Task]) -> None:
+    sampling = SamplingParams(temperature=0.8, top_k=20, coupling=Coupling.REJECTION)
+    first = responses(router, problems[:4], EXACT, sampling)
+    assert first == responses(router, problems[:4], EXACT, sampling)
+    assert all(first)
