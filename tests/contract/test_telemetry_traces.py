@@ -77,7 +77,8 @@ async def test_rounds_and_steps_are_events(model: Path) -> None:
     assert sum(step["positions"] for step in steps) == statistics.rounds + statistics.drafted
     drafts = span["drafter.draft"].events_named("step")
     assert sum(step["tokens"] for step in drafts) >= statistics.drafted
-    assert sum(step["forwards"] for step in drafts) == statistics.drafter_forwards
+    # NOTE: a draft that is late at the end of the response is a step of the drafter, and in no statistics.
+    assert sum(step["forwards"] for step in drafts) >= statistics.drafter_forwards > 0
     assert len(span["sub_drafter.draft"].events_named("step")) > 0
     assert all(proposal["seconds"] > 0 for proposal in span["drafter.draft"].events_named("proposal"))
     (response,) = span["generate"].events_named("response")
