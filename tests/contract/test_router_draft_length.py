@@ -24,7 +24,7 @@ from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Answer, Rig, ids
 from tests.support.serving import connected, serving
 
-CLOCK = SystemClock(2.0)
+CLOCK = SystemClock(4.0)
 """Slow, so that the costs of the models outweigh those of the machine."""
 LANGUAGE = SimulatedConfig(
     vocab_size=512, context_length=512, agreement=1.0, response_tokens=(300, 400), uncertain_share=0.9
