@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from fly.errors import ConfigError
 from flyserve.cli.terminal import messages, output, reported_errors
@@ -58,6 +57,8 @@ def serve(
     The deployment file that this line stands for is printed; flyserve up and flyserve apply take it.
     """
     with reported_errors():
+        import yaml
+
         from orchestration.deployment.one_line import OneLine, deployment_content, one_line_deployment
 
         if host is not None:
