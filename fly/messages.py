@@ -17,6 +17,23 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardCosts:
+    """Seconds of a forward of one sequence, measured when the model was loaded.
+
+    Attributes:
+        decode_s: Forward of one token.
+        verify_s: Forward of `VERIFIED_TOKENS` tokens.
+    """
+
+    decode_s: float
+    verify_s: float
+
+
+VERIFIED_TOKENS = 16
+"""Tokens of the forward that `ForwardCosts.verify_s` measures: a draft of 15 and the token before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """Model of a replica; the handshake between router and replica.
 
@@ -37,6 +54,7 @@ class ModelInfo:
             deployment have the same one.
         engine_version: Version of an engine other than FlyServe's own.
         quantization: Method by which the engine quantized the weights; empty if they are as they were.
+        costs: Durations of its forwards; None if they were not measured.
     """
 
     role: Role
@@ -54,6 +72,7 @@ class ModelInfo:
     engine: str = ""
     engine_version: str = ""
     quantization: str = ""
+    costs: ForwardCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)

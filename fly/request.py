@@ -169,6 +169,8 @@ class GenerateRequest(RequestParams):
     Attributes:
         prompt: Text, or token ids.
         max_new_tokens: None takes the deployment's default.
+        prediction: Text that the response is expected to resemble; drafts are taken from it. It never changes
+            what may be accepted. "" is none.
         resume: Received part of the response, if its stream broke.
     """
 
@@ -176,6 +178,7 @@ class GenerateRequest(RequestParams):
     max_new_tokens: int | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    prediction: str = ""
     resume: Resumption | None = None
 
     @property

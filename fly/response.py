@@ -62,6 +62,8 @@ class Statistics:
         drafted_ahead: Draft tokens that were ready before they were requested.
         dropped_ahead: Tokens drafted ahead that could not be used.
         cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence.
+        predicted: Draft tokens that were taken from the request's prediction.
+        predicted_accepted: Those of them that their round accepted.
     """
 
     rounds: int = 0
@@ -95,6 +97,8 @@ class Statistics:
     drafted_ahead: int = 0
     dropped_ahead: int = 0
     cached_tokens: int = 0
+    predicted: int = 0
+    predicted_accepted: int = 0
 
     def count_round(self, num_drafts: int, decision: Decision) -> None:
         """Add one verification and its decision."""

@@ -31,7 +31,7 @@ class LimitsConfig(Config):
     """Longest draft of one round, in tokens."""
 
     prompt_characters: int = Field(1_000_000, ge=1)
-    """Longest prompt text, before it is tokenized."""
+    """Longest prompt text, and longest prediction, before it is tokenized."""
 
     stop_strings: int = Field(16, ge=0)
     """Most stop strings."""

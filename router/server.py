@@ -1,11 +1,13 @@
 """Build a router: tokenizer, replica directory, servicer, host."""
 
+import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
 from starlette.applications import Starlette
 
+from fly.break_even import break_even
 from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
 from fly.messages import Role
@@ -32,6 +34,8 @@ from services.common.security.identity import Identity
 from services.common.telemetry.process import Telemetry
 from services.common.token_map import token_map_hash
 
+logger = logging.getLogger(__name__)
+
 _SIMULATED = "simulated"
 """Architecture of simulated models: their token ids have no text, so any tokenizer is accepted."""
 
@@ -56,6 +60,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     try:
         await replicas.start(config.start_timeout_s)
         _check_tokenizer(tokenizer, replicas, folder)
+        _log_break_even(replicas, config)
     except BaseException:
         await replicas.close()
         raise
@@ -90,6 +95,14 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         sidecars=sidecars,
         telemetry=telemetry,
     )
+
+
+def _log_break_even(replicas: ReplicaDirectory, config: RouterConfig) -> None:
+    """Log the tau from which speculation pays, as a warning if none does."""
+    target, drafter = replicas.paired()
+    found = break_even(target.info, drafter.info if drafter else None, config.speculation.draft_length.max)
+    if found is not None:
+        logger.log(logging.INFO if found.can_pay else logging.WARNING, "%s", found.describe())
 
 
 def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:

@@ -153,9 +153,16 @@ class GenerationService:
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer
-            return prepare(request, tokenizer.encode, tokenizer.eos_ids, target.info, context.config)
+            return prepare(
+                request,
+                tokenizer.encode,
+                tokenizer.encode_plain,
+                tokenizer.eos_ids,
+                target.info,
+                context.config,
+            )
 
-        return await _off_loop_if_long(request.prompt, prepared)
+        return await _off_loop_if_long(max(request.prompt, request.prediction, key=len), prepared)
 
     async def _paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """Return a target and a drafter to check the request against; wait at most `replica_wait_s`."""

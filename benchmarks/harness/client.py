@@ -59,6 +59,7 @@ def generate(
     cache_salt: str = "",
     sampling: SamplingParams | None = None,
     ignore_eos: bool = False,
+    prediction: str = "",
 ) -> tuple[Response, float]:
     """Return a response and its seconds, from the call to the whole response.
 
@@ -73,6 +74,7 @@ def generate(
         way,
         timeout_s=_TIMEOUT_S,
         cache_salt=cache_salt,
+        prediction=prediction,
     )
     return response, time.perf_counter() - start
 

@@ -1,6 +1,7 @@
 """`flyserve generate`: one prompt, its response streamed with coloured verdicts."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +18,9 @@ flyserve generate "Once upon a time" --max-new-tokens 50
 
 cat question.txt | flyserve generate - --mode exact --temperature 0.7 --seed 1
 
-flyserve generate "Hello" --json | jq .choices[0].statistics.tau"""
+flyserve generate "Hello" --json | jq .choices[0].statistics.tau
+
+flyserve generate "$(cat task.txt)" --prediction old_version.py"""
 
 
 @grouped
@@ -33,6 +36,9 @@ def generate(
     ] = None,
     logprobs: Annotated[
         int | None, typer.Option(min=0, max=20, help="With JSON: number of likeliest tokens per position.")
+    ] = None,
+    prediction: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File that the response will resemble.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
     as_lines: Annotated[
@@ -51,7 +57,8 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     with reported_errors(START_FIRST), connection.client() as client:
         request = (text, max_new_tokens, sampling, speculation)
-        options = RequestOptions(stop=stop or (), n=n, logprobs=logprobs)
+        predicted = "" if prediction is None else prediction.read_text(encoding="utf-8")
+        options = RequestOptions(stop=stop or (), n=n, logprobs=logprobs, prediction=predicted)
         if as_json or (n > 1 and not as_lines):
             response = client.generate(*request, timeout_s=connection.timeout_s, **options)
             (print_json if as_json else show_choices)(response)

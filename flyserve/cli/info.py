@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from fly.break_even import break_even
 from fly.errors import FlyServeError
 from fly.messages import ModelInfo
 from fly.response import DeploymentInfo
@@ -72,6 +73,7 @@ def view(status: Status) -> RenderableType:
         Text(f"FlyServe {deployment.target.version}, answered in {status.answered_in_s * 1000:.0f} ms"),
         _model("target", deployment.target),
         _model("drafter", deployment.drafter),
+        *_break_even(deployment),
         _pairs("by default", _flat(to_plain(deployment.default_speculation))),
         _pairs("at most", _limits(deployment)),
     )
@@ -122,6 +124,14 @@ def _model(tier: str, model: ModelInfo | None) -> Text:
     )
     listed = ", ".join(part for part in parts if part)
     return Text.assemble((f"{tier}: ", "dim"), (model.model_id, "bold"), f" ({listed})")
+
+
+def _break_even(deployment: DeploymentInfo) -> Iterator[Text]:
+    """Yield the line about the tau from which speculation pays, if the models report their costs."""
+    length = deployment.default_speculation.draft_length.max
+    found = break_even(deployment.target, deployment.drafter, length or 0)
+    if found is not None:
+        yield Text(found.describe(), style="" if found.can_pay else "yellow")
 
 
 def _pairs(title: str, values: dict[str, object]) -> Text:

@@ -108,13 +108,16 @@ def running_deployment(
 
 def _print_addresses(deployed: "LocalDeployment") -> None:
     aside = messages()
-    for replica in deployed.status():
+    status = deployed.status()
+    for replica in status.replicas:
         aside.print(f"{replica.replica:<16} {replica.address}", markup=False)
     aside.print(f"{'registry':<16} {deployed.registry}", markup=False)
     aside.print(f"{'router':<16} {deployed.address}", markup=False)
     if deployed.http_url is not None:
         aside.print(f"{'OpenAI API':<16} {deployed.http_url}/v1", markup=False)
         aside.print(f"{'playground':<16} {deployed.http_url}/", markup=False)
+    if status.speculation:
+        aside.print(status.speculation, markup=False)
 
 
 Show = Callable[["Sequence[ReplicaStatus]"], None]

@@ -167,6 +167,7 @@ class DeploymentManager:
         desired, names = self._desired(), {node.id: node.name for node in self._nodes.nodes}
         deployment = self._state.deployment
         scaled = {} if deployment is None else self._autoscaler.status(deployment)
+        draft_length = 0 if deployment is None else deployment.speculation.draft_length.max
         rows = status.replicas(desired, self._cluster, self._clock.now(), names)
         return status.DeploymentStatus(
             name=self.name,
@@ -175,6 +176,7 @@ class DeploymentManager:
             tiers=status.tiers(desired, rows, scaled),
             replicas=rows,
             notes=tuple(self._notes.values()),
+            speculation=status.speculation(self._cluster.instances.values(), draft_length),
         )
 
     async def _run(self) -> None:

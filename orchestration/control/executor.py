@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from fly.clock import Clock
 from fly.errors import describe
-from fly.messages import Load
+from fly.messages import Load, ModelInfo
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.fleet import (
     Fleet,
@@ -123,9 +123,9 @@ class Executor:
         key, address = instance.key, instance.address
         while True:
             if address:
-                async with aclosing(load_stream(instance.role, address, self._identity)) as loads:
-                    async for load in loads:
-                        self._record_load(key, address, load)
+                async with aclosing(load_stream(instance.role, address, self._identity)) as reports:
+                    async for info, load in reports:
+                        self._record_report(key, address, info, load)
                 self._cluster.mark_unreachable(key, self._clock.now())
                 self._wake()
                 await asyncio.sleep(_POLL_S)
@@ -136,10 +136,10 @@ class Executor:
                 self._cluster.record(key, waiting_for=str(unavailable))
                 await asyncio.sleep(_POLL_S)
 
-    def _record_load(self, key: InstanceKey, address: str, load: Load) -> None:
+    def _record_report(self, key: InstanceKey, address: str, info: ModelInfo | None, load: Load) -> None:
         before = self._cluster.instances.get(key)
         self._cluster.mark_ready(key, address, self._clock.now())
-        self._cluster.record(key, load=load)
+        self._cluster.record(key, load=load, info=info)
         if before is not None and before.phase is not Phase.READY:
             self._wake()
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fly.messages import Load, Role
+from fly.messages import Load, ModelInfo, Role
 from orchestration.deployment.plan import ReplicaSpec
 
 
@@ -41,6 +41,7 @@ class Instance:
         waiting_for: The reason why it cannot start yet, in one line.
         is_marked_for_replacement: It will be replaced although its spec is up to date.
         load: The load that it reported last.
+        info: The model that it serves; None if it does not report one.
     """
 
     spec: ReplicaSpec
@@ -52,6 +53,7 @@ class Instance:
     waiting_for: str = ""
     is_marked_for_replacement: bool = False
     load: Load = field(default_factory=Load)
+    info: ModelInfo | None = None
 
     @property
     def key(self) -> InstanceKey:

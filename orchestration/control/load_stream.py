@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fly.messages import Load, Role
+from fly.messages import Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub
@@ -20,14 +20,18 @@ _INFO_TIMEOUT_S = 5.0
 """A server that does not answer within this time counts as unreachable."""
 
 
-async def load_stream(role: Role, address: str, identity: Identity | None) -> AsyncGenerator[Load, None]:
-    """Yield the server's load once a second, until it fails or accepts no new work."""
+Report = tuple[ModelInfo | None, Load]
+"""The model of a server, None if it reports none, and its load."""
+
+
+async def load_stream(role: Role, address: str, identity: Identity | None) -> AsyncGenerator[Report, None]:
+    """Yield the server's report once a second, until it fails or accepts no new work."""
     tls = identity.peer_tls(certificate_name(role)) if identity else None
     async with open_channel(address, tls) as channel:
         end = asyncio.create_task(_end_of_serving(channel))
         try:
             while not end.done():
-                yield await _load(role, channel)
+                yield await _report(role, channel)
                 await asyncio.wait({end}, timeout=_INTERVAL_S)
         except grpc.aio.AioRpcError:
             return
@@ -49,12 +53,11 @@ async def _end_of_serving(channel: grpc.aio.Channel) -> None:
                 return
 
 
-async def _load(role: Role, channel: grpc.aio.Channel) -> Load:
+async def _report(role: Role, channel: grpc.aio.Channel) -> Report:
     stub = TargetStub(channel) if role is Role.TARGET else DrafterStub(channel)
     try:
-        _, load = info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=_INFO_TIMEOUT_S))
+        return info_from_wire(await stub.Info(common_pb2.InfoRequest(), timeout=_INFO_TIMEOUT_S))
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
             raise
-        return Load()
-    return load
+        return None, Load()

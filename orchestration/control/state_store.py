@@ -55,7 +55,7 @@ class PersistedState:
             self,
             snapshot=snapshot,
             instances=tuple(
-                replace(instance, since=0.0, load=Load(), waiting_for="")
+                replace(instance, since=0.0, load=Load(), info=None, waiting_for="")
                 for instance in cluster.instances.values()
             ),
             histories={name: replace(history, retry_at=0.0) for name, history in cluster.histories.items()},

@@ -1,9 +1,10 @@
 """The status of a deployment as shown to people: every replica's state, last fault and remedy. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fly.break_even import break_even
 from fly.messages import Load, Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.cluster_state import ClusterState
@@ -76,6 +77,7 @@ class DeploymentStatus:
         registry: host:port of the registry.
         controller_starts: Number of times that its controller was started.
         notes: Other problems of the deployment, each with its remedy.
+        speculation: The tau from which speculation pays, and the costs behind it; empty if unknown.
     """
 
     name: str
@@ -84,6 +86,7 @@ class DeploymentStatus:
     tiers: tuple[TierStatus, ...]
     replicas: tuple[ReplicaStatus, ...]
     notes: tuple[str, ...] = ()
+    speculation: str = ""
 
 
 def tiers(
@@ -136,6 +139,13 @@ def replicas(
     order = list(Role)
     rows = map(status, (*cluster.instances.values(), *missing))
     return tuple(sorted(rows, key=lambda row: (order.index(row.role), row.replica, row.generation)))
+
+
+def speculation(instances: Iterable[Instance], draft_length: int) -> str:
+    """Return the tau from which drafts of this length pay, in one line; empty if costs are unknown."""
+    infos = {each.role: each.info for each in instances if each.info is not None}
+    found = break_even(infos.get(Role.TARGET), infos.get(Role.DRAFTER), draft_length)
+    return "" if found is None else found.describe()
 
 
 def _state(instance: Instance, history: ReplicaHistory, now: float) -> tuple[ReplicaState, str]:

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +25,8 @@ FOLDER_PREFIX = "flyserve-"
 TOKEN = "RAY_AUTH_TOKEN"
 _OBJECT_STORE_BYTES = 100 * 2**20
 _EXIT_TIMEOUT_S = 5.0
+_NEEDED_BYTES = 256 * 2**20
+"""Free space for sockets and logs: on a full disk Ray waits for minutes before it fails."""
 
 
 def prepare_environment() -> None:
@@ -49,7 +52,17 @@ def set_import_path() -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a folder for sockets and logs, and delete it at the end of the block."""
+    """Create a folder for sockets and logs, and delete it at the end of the block.
+
+    Raises:
+        NotReady: There is too little free space.
+    """
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < _NEEDED_BYTES:
+        raise NotReady(
+            f"{tempfile.gettempdir()} has {free >> 20} MB of free space, Ray needs {_NEEDED_BYTES >> 20} MB:"
+            " free some, or set TMPDIR to another folder"
+        )
     # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -78,9 +78,10 @@ class LocalDeployment:
         """Return the URL of the OpenAI-compatible HTTP API; None if it is off."""
         return self.router.urls[0] if self.router.urls else None
 
-    def status(self) -> tuple[ReplicaStatus, ...]:
-        """Return the status of every replica."""
-        return tuple(get_result(self.controller.status.remote(), _ANSWER_TIMEOUT_S).replicas)
+    def status(self) -> DeploymentStatus:
+        """Return the status of the deployment and every replica."""
+        status: DeploymentStatus = get_result(self.controller.status.remote(), _ANSWER_TIMEOUT_S)
+        return status
 
     def wait(self) -> None:
         """Wait until a signal interrupts.

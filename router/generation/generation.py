@@ -18,6 +18,7 @@ from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
 from router.generation.observation import trace_response
 from router.generation.patience import Patience
+from router.generation.predictions import Predictions
 from router.generation.round import PendingLogprobs, Response, run_round
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.metrics import RouterMetrics
@@ -118,6 +119,7 @@ async def open_response(
             current_span(),
             Patience(config.draft_patience),
             ExtensionLength(config.stream_interval_s),
+            Predictions(request),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)

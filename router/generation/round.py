@@ -15,6 +15,7 @@ from router.generation.drafter_session import ArrivedDraft, DrafterSession, Draf
 from router.generation.extension import ExtensionLength
 from router.generation.observation import trace_round
 from router.generation.patience import Patience
+from router.generation.predictions import NO_DRAFT, Predictions
 from router.generation.target_session import TargetSession
 from router.metrics import ModeMetrics
 from router.requests.request import Deadline, PreparedRequest
@@ -47,7 +48,6 @@ class PendingLogprobs:
         return Logprobs(own, found.choice, tuple(top))
 
 
-NO_DRAFT = Draft(step_id=0, tokens=())
 _TOTALS = attrgetter("drafted", "accepted", "draft_s", "verify_s", "wire_s")
 """Statistics that a round adds to."""
 _OWN_CHOICES = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
@@ -65,6 +65,7 @@ class Response:
         span: Span of the request, with an event per round; None if the request is not traced.
         patience: Time that each round waits for its draft.
         extension: Number of tokens that the target decodes in a round without a draft.
+        predictions: Drafts from the prediction of the request.
         rounds_without_draft: Rounds in which no drafter was available.
         late_rounds: Rounds whose draft was outstanding when the target had to continue.
         waited_s: Time that rounds waited for drafts and that is not in the statistics yet.
@@ -85,6 +86,7 @@ class Response:
     span: Span | None
     patience: Patience
     extension: ExtensionLength
+    predictions: Predictions
     rounds_without_draft: int = 0
     late_rounds: int = 0
     waited_s: float = 0.0
@@ -122,16 +124,18 @@ async def run_round(response: Response) -> Decision:
 async def propose(response: Response) -> Draft:
     """Return a draft after the sequence; an empty one if none is wanted, available or in time.
 
+    The prediction of the request comes before the drafter, because it costs nothing.
     The first token never waits for the drafter: in the first round both prefill, and the draft is used later.
     """
     drafter, speculation = response.drafter, response.speculation
     length, most = response.draft_length.choose(), speculation.max_drafts
     if drafter is None or min(length, most) <= 0:
         return NO_DRAFT
-    if not speculation.statistics.rounds:
-        if most > 1:
-            _request(response, drafter, min(length + 1, most))
-        return NO_DRAFT
+    predicted = response.predictions.propose(speculation.sequence, min(length, most))
+    if not speculation.statistics.rounds and most > 1:
+        _request(response, drafter, min(length + 1, most))
+    if predicted.tokens or not speculation.statistics.rounds:
+        return predicted
     is_new = False
     while drafter.is_drafting or (not is_new and (is_new := _request(response, drafter, min(length, most)))):
         if not await _arrives(response, drafter):
@@ -191,7 +195,8 @@ async def verify(response: Response, draft: Draft) -> Verification:
         speculation.sequence, draft.tokens, speculation.decided_length, distributions
     )
     spent_s = response.clock.now() - requested_at
-    response.draft_length.record_verification(verification, spent_s)
+    if not response.predictions.is_pending:
+        response.draft_length.record_verification(verification, spent_s)
     _count_verification(response, verification, spent_s)
     return verification
 
@@ -246,18 +251,27 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
 
 def _record_round(response: Response, start: int, num_drafts: int, decision: Decision) -> None:
     """Record the decision of a round, before which the sequence had `start` tokens."""
-    speculation = response.speculation
-    if speculation.finish_reason is None:
-        is_open = bool(decision.provisional)
-        response.draft_length.record_round(start, num_drafts, speculation.decided_length, is_open)
+    speculation, statistics = response.speculation, response.speculation.statistics
     num_accepted = count_accepted(num_drafts, len(speculation.sequence) - start, decision)
     response.metrics.record_round(num_drafts, num_accepted, decision)
-    if num_drafts:
-        response.patience.record_round(num_accepted)
-    statistics = speculation.statistics
+    if response.predictions.is_pending:
+        response.predictions.record(num_drafts, num_accepted, statistics)
+    else:
+        _record_drafting(response, start, num_drafts, num_accepted, bool(decision.provisional))
     if not statistics.time_to_first_token_s and decision.decided:
         statistics.time_to_first_token_s = response.clock.now() - response.started
         response.metrics.first_token.observe(statistics.time_to_first_token_s)
+
+
+def _record_drafting(
+    response: Response, start: int, num_drafts: int, num_accepted: int, is_open: bool
+) -> None:
+    """Record a round for the next choices of a draft's length and of the wait for it."""
+    if response.speculation.finish_reason is None:
+        decided_length = response.speculation.decided_length
+        response.draft_length.record_round(start, num_drafts, decided_length, is_open)
+    if num_drafts:
+        response.patience.record_round(num_accepted)
 
 
 def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:

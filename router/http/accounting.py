@@ -3,7 +3,13 @@
 from collections import Counter
 
 from fly.response import Chunk
-from router.http.objects import Metrics, PromptTokensDetails, SpeculativeDecoding, Usage
+from router.http.objects import (
+    CompletionTokensDetails,
+    Metrics,
+    PromptTokensDetails,
+    SpeculativeDecoding,
+    Usage,
+)
 
 
 class Accounting:
@@ -15,6 +21,7 @@ class Accounting:
         self._cached: dict[int, int] = {}
         self._accepted = Counter[int]()
         self._drafted = self._longest = self._emitted = 0
+        self._predicted = self._predicted_accepted = 0
 
     def add(self, chunk: Chunk, request: int) -> None:
         """Add a chunk of the request's prompt with the index `request`."""
@@ -27,6 +34,8 @@ class Accounting:
                 self._longest = max(self._longest, each.drafted)
         if chunk.statistics is not None:
             self._emitted += chunk.statistics.draft_round_tokens
+            self._predicted += chunk.statistics.predicted
+            self._predicted_accepted += chunk.statistics.predicted_accepted
             cached = chunk.statistics.cached_tokens
             self._cached[request] = min(cached, self._cached.get(request, cached))
 
@@ -37,8 +46,14 @@ class Accounting:
         found = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
         if not self._cached:
             return found
-        details = PromptTokensDetails(cached_tokens=sum(self._cached.values()))
-        return found.model_copy(update={"prompt_tokens_details": details})
+        accepted, rejected = self._predicted_accepted, self._predicted - self._predicted_accepted
+        details = {
+            "prompt_tokens_details": PromptTokensDetails(cached_tokens=sum(self._cached.values())),
+            "completion_tokens_details": CompletionTokensDetails(
+                accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected
+            ),
+        }
+        return found.model_copy(update=details)
 
     @property
     def metrics(self) -> Metrics:

@@ -11,7 +11,7 @@ from fly.request import SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import Token
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
-from router.http.fields import Count, GenerationFields, RequestModel, Whole
+from router.http.fields import Count, GenerationFields, RequestModel, Text, Whole
 from router.http.objects import (
     AssistantMessage,
     ChatChoice,
@@ -26,35 +26,7 @@ from router.http.objects import (
 from router.http.parsing import parse
 from router.service import GenerationService
 
-_TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
 _CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
-
-
-class TextPart(RequestModel):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
-def _joined_text(value: Any) -> str:
-    """Join parts of text as lines of one text."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(_TEXT_OR_PARTS)
-    return "\n".join(_text_of_part(part) for part in value)
-
-
-def _text_of_part(part: Any) -> str:
-    kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
-    if isinstance(kind, str) and kind != "text":
-        raise PydanticCustomError(
-            "unsupported", "has a part of type {kind}, only text is supported", {"kind": kind}
-        )
-    if kind != "text" or not isinstance(text, str) or part.keys() - {"type", "text"}:
-        raise ValueError(_TEXT_OR_PARTS)
-    return text
 
 
 def _known_role(value: Any) -> Any:
@@ -72,7 +44,7 @@ class Message(RequestModel):
             _known_role, json_schema_input_type=Literal["system", "developer", "user", "assistant"]
         ),
     ]
-    content: Annotated[str, BeforeValidator(_joined_text, json_schema_input_type=str | list[TextPart])]
+    content: Text
     name: str | None = None
 
     @property

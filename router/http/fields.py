@@ -2,9 +2,10 @@
 
 from dataclasses import fields, replace
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
@@ -89,6 +90,47 @@ class StreamOptions(RequestModel):
     continuous_usage_stats: bool | None = None
 
 
+class TextPart(RequestModel):
+    """A part of a message's content, or of a prediction's."""
+
+    type: Literal["text"]
+    text: str
+
+
+_TEXT_OR_PARTS = 'must be a text, or a list of parts such as {"type": "text", "text": "..."}'
+
+
+def joined_text(value: Any) -> str:
+    """Join parts of text as lines of one text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError(_TEXT_OR_PARTS)
+    return "\n".join(_text_of_part(part) for part in value)
+
+
+def _text_of_part(part: Any) -> str:
+    kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
+    if isinstance(kind, str) and kind != "text":
+        raise PydanticCustomError(
+            "unsupported", "has a part of type {kind}, only text is supported", {"kind": kind}
+        )
+    if kind != "text" or not isinstance(text, str) or part.keys() - {"type", "text"}:
+        raise ValueError(_TEXT_OR_PARTS)
+    return text
+
+
+Text = Annotated[str, BeforeValidator(joined_text, json_schema_input_type=str | list[TextPart])]
+"""A text, or a list of parts."""
+
+
+class PredictionFields(RequestModel):
+    """A text that the response is expected to resemble."""
+
+    type: Literal["content"]
+    content: Text
+
+
 @with_fields_of(SamplingParams, http_type)
 class GenerationFields(RequestModel):
     """Fields that completions and chat share; those of `SamplingParams` among them.
@@ -100,6 +142,7 @@ class GenerationFields(RequestModel):
         seed: A negative seed counts as the unsigned number with the same bits.
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
         timeout: Seconds after which the client no longer needs the response.
+        prediction: Text that the response is expected to resemble, which makes it faster.
         speculation: Speculation parameters.
         verdicts: Return the verdict of every token, under `flyserve`.
     """
@@ -115,6 +158,7 @@ class GenerationFields(RequestModel):
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
     cache_salt: str | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
+    prediction: PredictionFields | None = None
     speculation: SpeculationFields | None = None
     verdicts: bool | None = None
 

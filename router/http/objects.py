@@ -25,6 +25,13 @@ class PromptTokensDetails(ResponseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(ResponseModel):
+    """Draft tokens that were taken from the prediction, by what became of them."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(ResponseModel):
     """Tokens of the whole request; the details are known when all its choices have ended."""
 
@@ -32,6 +39,7 @@ class Usage(ResponseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class SpeculativeDecoding(ResponseModel):

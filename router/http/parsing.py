@@ -27,7 +27,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **_accepting((), "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
     **_accepting((), "guided_decoding_backend", "guided_whitespace_pattern"),
     **_accepting((), "structured_outputs", "json_schema", "regex", "ebnf"),
-    **_accepting((), "audio", "prediction", "verbosity", "web_search_options", "thinking", "chat_template"),
+    **_accepting((), "audio", "verbosity", "web_search_options", "thinking", "chat_template"),
     **_accepting((), "truncate_prompt_tokens", "prompt_logprobs", "allowed_token_ids", "add_special_tokens"),
     **_accepting((False,), "store", "echo", "use_beam_search", "early_stopping", "continue_final_message"),
     **_accepting((False,), "return_tokens_as_token_ids", "return_token_ids", "include_stop_str_in_output"),

@@ -49,6 +49,7 @@ class PreparedRequest(RequestParams):
     Attributes:
         prompt: The prompt; its choices copy it.
         sampling: Sampling parameters with all stop token ids and a seed.
+        prediction: Tokens that the response is expected to resemble; none without a prediction.
         warnings: Warnings about the request.
         weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
         resumed: Choices of which the client has received a part.
@@ -59,6 +60,7 @@ class PreparedRequest(RequestParams):
     max_new_tokens: int
     sampling: SamplingParams
     plan: SpeculationPlan
+    prediction: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()

@@ -10,9 +10,10 @@ from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_
 from fly.messages import ModelInfo
 from fly.request import GenerateRequest, ReceivedChoice, SamplingParams
 from fly.sequence import TokenSequence
+from fly.types import Mode
 from router.config import LimitsConfig, RouterConfig
 from router.policies.request_key import request_key
-from router.requests.planning import check_speculation, plan_speculation
+from router.requests.planning import SpeculationPlan, check_speculation, plan_speculation
 from router.requests.request import PreparedRequest, draw_seed
 from router.requests.warnings import request_warnings
 
@@ -20,14 +21,15 @@ from router.requests.warnings import request_warnings
 def prepare(
     request: GenerateRequest,
     encode: Callable[[str], Sequence[int]],
+    encode_plain: Callable[[str], Sequence[int]],
     eos_ids: Sequence[int],
     target: ModelInfo,
     config: RouterConfig,
 ) -> PreparedRequest:
     """Return a request that can be served.
 
-    `encode` returns the token ids of a text; `eos_ids` are the model's own. Raise InvalidRequest with a
-    violation for every field that breaks a limit.
+    `encode` returns the token ids of a text, `encode_plain` those without special tokens; `eos_ids` are the
+    model's own. Raise InvalidRequest with a violation for every field that breaks a limit.
     """
     limits, default_plan = config.limits, config.speculation.plan
     violations = [*_check_texts(request, limits), *_check_length(request, limits)]
@@ -48,7 +50,18 @@ def prepare(
         violations += check_resumption(request, len(prompt_ids), target, limits)
     if violations:
         raise InvalidRequest(*violations)
-    return _complete(request, prompt_ids, eos_ids, target, config)
+    prepared = _complete(request, prompt_ids, eos_ids, target, config)
+    if not request.prediction:
+        return prepared
+    if not prepared.plan.drafts:
+        raise InvalidRequest.of("prediction", f"needs drafts, but {_reason_without_drafts(prepared.plan)}")
+    return replace(prepared, prediction=tuple(encode_plain(request.prediction)))
+
+
+def _reason_without_drafts(plan: SpeculationPlan) -> str:
+    if plan.mode is Mode.PLAIN:
+        return "speculation.mode is plain, must be exact or fly"
+    return "speculation.draft_length.max is 0, must be at least 1"
 
 
 def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
@@ -57,6 +70,9 @@ def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fie
     if isinstance(request.prompt, str) and len(request.prompt) > limits.prompt_characters:
         length = len(request.prompt)
         yield FieldViolation("prompt", f"has {length} characters, at most {limits.prompt_characters}")
+    if len(request.prediction) > limits.prompt_characters:
+        found = f"has {len(request.prediction)} characters, at most {limits.prompt_characters}"
+        yield FieldViolation("prediction", f"{found} (router.limits.prompt_characters)")
     for field, name in (("request_id", request.request_id), ("cache_salt", request.cache_salt)):
         if len(name) > limits.name_characters:
             yield FieldViolation(field, f"has {len(name)} characters, at most {limits.name_characters}")

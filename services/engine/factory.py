@@ -1,8 +1,11 @@
 """Build an engine from its configuration; torch is imported only for a real model."""
 
 import logging
+from dataclasses import replace
 
 from fly.clock import Clock, SystemClock
+from fly.messages import VERIFIED_TOKENS, ForwardCosts
+from services.engine.base import Runner
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.engine import Engine
 from services.engine.simulation.clock_engine import ClockEngine
@@ -31,9 +34,20 @@ def build_engine(
         from services.engine.sharding.leader import lead
 
         leader = lead(config, start_followers)
+        leader.info = replace(leader.info, costs=_costs(leader))
         return ThreadEngine(leader, config, keepalive=leader)
     from services.engine.forward.torch_runner import load_runner
 
     runner = load_runner(config)
+    runner.info = replace(runner.info, costs=_costs(runner))
     logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
     return ThreadEngine(runner, config)
+
+
+def _costs(runner: Runner) -> ForwardCosts | None:
+    """Return the durations of the model's forwards; None if its KV memory has no room to measure them."""
+    from services.engine.loading.bandwidth import measure_costs
+
+    if runner.kv_capacity < VERIFIED_TOKENS:
+        return None
+    return measure_costs(runner)

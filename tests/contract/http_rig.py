@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 from openai import AsyncOpenAI
 
-from tests.contract.fakes import save_tokenizer
+from tests.contract.fakes import HashModel, save_tokenizer
 from tests.contract.router_rig import Rig, running
 from tests.contract.scripted import LoggingDrafter, LoggingTarget, SeededModel
 
@@ -73,11 +73,16 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving_http(folder: Path, agreement: float = 0.8, **config: Any) -> AsyncIterator[HttpRig]:
-    """Serves until the block is left; the model has a chat template, its tokens depend on the seed."""
+async def serving_http(
+    folder: Path, agreement: float = 0.8, model: HashModel | None = None, **config: Any
+) -> AsyncIterator[HttpRig]:
+    """Serves until the block is left; the model has a chat template, its tokens depend on the seed.
+
+    `model` is that of the target, in place of the usual one.
+    """
     template = folder / "chat.jinja"
     template.write_text(TEMPLATE, encoding="utf-8")
-    target = LoggingTarget(SeededModel(certain_share=0.3))
+    target = LoggingTarget(model or SeededModel(certain_share=0.3))
     drafter = LoggingDrafter(SeededModel(agreement=agreement))
     config = {"http_port": 0, "model_name": MODEL, "chat_template": template, **config}
     async with running(save_tokenizer(folder), [target], [drafter], **config) as rig:

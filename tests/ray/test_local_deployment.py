@@ -61,7 +61,7 @@ def quiet(status: object) -> None:
 
 
 def by_name(running: LocalDeployment) -> dict[str, tuple[str, int]]:
-    return {status.replica: (status.address, status.generation) for status in running.status()}
+    return {status.replica: (status.address, status.generation) for status in running.status().replicas}
 
 
 def command(*arguments: str) -> str:

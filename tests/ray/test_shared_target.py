@@ -88,7 +88,9 @@ def actors(name: str) -> list[psutil.Process]:
 
 def generation(running: LocalDeployment) -> int:
     """Return the generation of the target that is ready; 0 if none is."""
-    ready = {row.replica: row.generation for row in running.status() if row.state is ReplicaState.READY}
+    ready = {
+        row.replica: row.generation for row in running.status().replicas if row.state is ReplicaState.READY
+    }
     return ready.get("target-0", 0)
 
 

@@ -1,4 +1,4 @@
-"""Acceleration of drafting: sub-drafters, drafting ahead, and the choice of the draft length (20 minutes)."""
+"""Acceleration of drafting: sub-drafters, predictions, drafting ahead, draft lengths (25 minutes)."""
 
 from functools import partial
 

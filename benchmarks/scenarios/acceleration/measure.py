@@ -6,9 +6,10 @@ from functools import partial
 from typing import Annotated
 from uuid import uuid4
 
-from benchmarks.harness.client import Prompts, demo_prompts, generate, random_prompts, speculation
+from benchmarks.harness.client import PLAIN, Prompts, demo_prompts, generate, random_prompts, speculation
 from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.load import Interleave
+from benchmarks.scenarios.acceleration.predictions import predictions
 from benchmarks.scenarios.acceleration.workloads import (
     AHEAD,
     BASELINE,
@@ -16,6 +17,7 @@ from benchmarks.scenarios.acceleration.workloads import (
     DRAFTINGS,
     NON_REPEATING,
     PASSES,
+    PREDICTED,
     REPEATING,
     SETTINGS,
     SUFFIX,
@@ -54,6 +56,7 @@ class Plan(BasePlan):
         passes: Second passes, each compared with a first pass at the same time.
         pass_prompts: Problems of a pass.
         control_prompts: The first of these problems, which are also passed without a sub-drafter.
+        predicted_prompts: Problems whose responses are predicted.
         ahead_pairs: Responses of the simulated engines under every setting.
         ahead_tokens: New tokens of each.
         ahead_lengths: Draft lengths; the best one counts, with drafting ahead and without.
@@ -66,6 +69,7 @@ class Plan(BasePlan):
     passes: Annotated[int, Quick(1)] = 7
     pass_prompts: Annotated[int, Quick(10)] = 100
     control_prompts: Annotated[int, Quick(2)] = 20
+    predicted_prompts: Annotated[int, Quick(2)] = 200
     ahead_pairs: Annotated[int, Quick(2)] = 7
     ahead_tokens: Annotated[int, Quick(64)] = 192
     ahead_lengths: Annotated[tuple[int, ...], Quick((8,))] = (4, 6, 8, 10)
@@ -200,6 +204,26 @@ def _run_passes(plan: Plan, context: Context) -> Runs:
         return measure_passes(helped, alone, prompts, plan.control_prompts, plan.passes, advance)
 
 
+def _run_predicted(plan: Plan, context: Context) -> Runs:
+    """Measure predictions beside none; each setting has a cache of responses of its own."""
+    prompts, way = demo_prompts(plan.predicted_prompts), SUFFIX.speculation
+    with running_drafters(demo_models(), (SUFFIX.drafting,)) as clients:
+        client = clients[SUFFIX.drafting]
+        texts = [generate(client, prompt, WHOLE_RESPONSE, PLAIN)[0].text for prompt in prompts]
+
+        def sender_of(given: Sequence[str]) -> Send:
+            def send(prompt: Sequence[int], number: int, repetition: int, salt: str) -> Run:
+                response, seconds = generate(
+                    client, prompt, WHOLE_RESPONSE, way, salt, prediction=given[number]
+                )
+                return Run(number, repetition, seconds, response.statistics)
+
+            return send
+
+        sends = {name: sender_of(given) for name, given in predictions(texts).items()}
+        return measure_settings(sends, prompts, plan.repeat, True, partial(context.interleave, PREDICTED))
+
+
 def _run_ahead(plan: Plan, context: Context) -> Runs:
     """Measure drafting ahead and not, with simulated engines and every draft length, in mode exact."""
     draftings = tuple(Drafting(SubDrafting.OFF, is_ahead) for is_ahead in (False, True))
@@ -220,6 +244,7 @@ def _run_ahead(plan: Plan, context: Context) -> Runs:
 PARTS: Mapping[str, Callable[[Plan, Context], Runs]] = {
     DEMO: partial(_run_workload, DEMO),
     PASSES: _run_passes,
+    PREDICTED: _run_predicted,
     REPEATING: partial(_run_workload, REPEATING),
     NON_REPEATING: partial(_run_workload, NON_REPEATING),
     AHEAD: _run_ahead,

@@ -16,6 +16,7 @@ from benchmarks.scenarios.acceleration.measure import (
     Run,
     Runs,
 )
+from benchmarks.scenarios.acceleration.predictions import CHANGED, UNRELATED, WITHOUT
 from benchmarks.scenarios.acceleration.workloads import (
     AGREEMENT,
     AHEAD,
@@ -26,6 +27,7 @@ from benchmarks.scenarios.acceleration.workloads import (
     NON_REPEATING,
     PASSES,
     PERIOD,
+    PREDICTED,
     RECIPE,
     SUFFIX,
     TARGET_S,
@@ -35,6 +37,7 @@ from benchmarks.scenarios.acceleration.workloads import (
 from flyserve.bench.statistics import Interval, bootstrap, share, speed, tau, total
 
 _FORWARDS_GOAL, _DEMO_GOAL, _NON_REPEATING_GOAL, _PASSES_GOAL, _AHEAD_GOAL = 0.5, 1.15, 0.97, 1.3, 1.15
+_CHANGED_GOAL, _UNRELATED_GOAL = 1.4, 0.97
 
 
 Pair = tuple[str, Sequence[Run], Sequence[Run]]
@@ -90,6 +93,11 @@ FIGURES: tuple[Figure[Pair], ...] = (
         {"proposals (late, invalid, weak)": _PROPOSALS},
     ),
     Figure("ahead_share", lambda p: _ahead_share(p[1]), {"ahead": "{:.0%}"}),
+    Figure(
+        "predicted",
+        lambda p: (_per_response(p[1], "predicted_accepted"), _per_response(p[1], "predicted")),
+        {"predicted": lambda each: f"{each[0]:.0f} of {each[1]:.0f}" if each[1] else "-"},
+    ),
     Figure(
         "draft_ms",
         lambda p: 1e3 * share(_total(p[1], "draft_s"), _total(p[1], "draft_rounds")),
@@ -178,6 +186,11 @@ def make_goals(plan: Plan, runs: Mapping[str, Runs]) -> Iterator[Goal]:
     if PASSES in runs:
         name = f"second pass by first, {plan.pass_prompts} problems: tokens per second"
         yield Goal(name, _PASSES_GOAL, compare(runs[PASSES][SECOND], runs[PASSES][FIRST]))
+    if PREDICTED in runs:
+        predicted = runs[PREDICTED]
+        for name, goal in ((CHANGED, _CHANGED_GOAL), (UNRELATED, _UNRELATED_GOAL)):
+            ratio = compare(predicted[name], predicted[WITHOUT])
+            yield Goal(f"prediction ({name}) by none, demo pair: tokens per second", goal, ratio)
     if AHEAD in runs:
         best, best_ahead = fastest(plan, runs[AHEAD])
         name = "drafting ahead by not, simulated, best lengths: tokens per second"

@@ -27,9 +27,10 @@ from flyserve.cli.terminal import messages
 from flyserve.client import Client
 
 DRAFT_LENGTH = 15
-DEMO, PASSES, REPEATING, NON_REPEATING, AHEAD = (
+DEMO, PASSES, PREDICTED, REPEATING, NON_REPEATING, AHEAD = (
     "demo",
     "second-pass",
+    "predicted",
     "repeating",
     "non-repeating",
     "draft-ahead",
@@ -38,6 +39,7 @@ DEMO, PASSES, REPEATING, NON_REPEATING, AHEAD = (
 TITLES = {
     DEMO: "The demo pair",
     PASSES: "A second pass",
+    PREDICTED: "A predicted response",
     REPEATING: "Text that repeats",
     NON_REPEATING: "Text that never repeats",
     AHEAD: "Drafting ahead, simulated",

@@ -64,7 +64,8 @@ def status_view(status: "DeploymentStatus") -> RenderableType:
     """Return the whole view."""
     starts = status.controller_starts
     head = f"{status.name}: registry {status.registry}, controller started {starts} time{'s' * (starts > 1)}"
-    notes = map(Text, [*fault_lines(status), *_autoscaling(status), *status.notes])
+    lines = (*fault_lines(status), *_autoscaling(status), *status.notes, status.speculation)
+    notes = [Text(line) for line in lines if line]
     return Group(Text(head), Text(summary(status)), _replicas(status), *notes)
 
 

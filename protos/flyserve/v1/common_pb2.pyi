@@ -583,6 +583,7 @@ class ModelInfo(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     ENGINE_VERSION_FIELD_NUMBER: _builtins.int
     QUANTIZATION_FIELD_NUMBER: _builtins.int
+    COSTS_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """Tier of the service."""
     model_id: _builtins.str
@@ -613,6 +614,10 @@ class ModelInfo(_message.Message):
     """Version of an engine other than FlyServe's own."""
     quantization: _builtins.str
     """Method by which the engine quantized the weights, such as `fp8`; empty if they are as they were."""
+    @_builtins.property
+    def costs(self) -> Global___ForwardCosts:
+        """Durations of its forwards; absent if they were not measured."""
+
     def __init__(
         self,
         *,
@@ -631,14 +636,41 @@ class ModelInfo(_message.Message):
         engine: _builtins.str = ...,
         engine_version: _builtins.str = ...,
         quantization: _builtins.str = ...,
+        costs: Global___ForwardCosts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
+
+@_typing.final
+class ForwardCosts(_message.Message):
+    """Seconds of a forward of one sequence, measured when the model was loaded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECODE_S_FIELD_NUMBER: _builtins.int
+    VERIFY_S_FIELD_NUMBER: _builtins.int
+    decode_s: _builtins.float
+    """Forward of one token."""
+    verify_s: _builtins.float
+    """Forward of 16 tokens."""
+    def __init__(
+        self,
+        *,
+        decode_s: _builtins.float = ...,
+        verify_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_s", b"decode_s", "verify_s", b"verify_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForwardCosts: _TypeAlias = ForwardCosts  # noqa: Y015
 
 @_typing.final
 class InfoResponse(_message.Message):

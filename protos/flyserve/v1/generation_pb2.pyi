@@ -263,6 +263,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id chosen by the client; if it is empty, the router draws one."""
@@ -282,6 +283,8 @@ class GenerateRequest(_message.Message):
     """Number of most likely tokens whose log-probabilities are returned for every token, in addition to those of the
     token and of the target's choice. 0 returns only the latter two; absent returns none.
     """
+    prediction: _builtins.str
+    """Text that the response is expected to resemble; drafts are taken from it. It never changes what may be accepted."""
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -318,11 +321,12 @@ class GenerateRequest(_message.Message):
         cache_salt: _builtins.str = ...,
         n: _builtins.int | None = ...,
         logprobs: _builtins.int | None = ...,
+        prediction: _builtins.str = ...,
         resume: Global___Resumption | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -683,6 +687,8 @@ class Statistics(_message.Message):
     DRAFTED_AHEAD_FIELD_NUMBER: _builtins.int
     DROPPED_AHEAD_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREDICTED_FIELD_NUMBER: _builtins.int
+    PREDICTED_ACCEPTED_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds, with and without a draft."""
     drafted: _builtins.int
@@ -745,6 +751,10 @@ class Statistics(_message.Message):
     """Tokens drafted ahead that could not be used."""
     cached_tokens: _builtins.int
     """Prompt tokens whose KV the first target reused from an earlier sequence."""
+    predicted: _builtins.int
+    """Draft tokens that were taken from the request's prediction."""
+    predicted_accepted: _builtins.int
+    """Those of them that their round accepted."""
     def __init__(
         self,
         *,
@@ -779,10 +789,12 @@ class Statistics(_message.Message):
         drafted_ahead: _builtins.int = ...,
         dropped_ahead: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
+        predicted: _builtins.int = ...,
+        predicted_accepted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "predicted", b"predicted", "predicted_accepted", b"predicted_accepted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

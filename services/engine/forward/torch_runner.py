@@ -86,8 +86,9 @@ class TorchRunner(DelegatedMemoryStats):
 
     def measure_bandwidth(self) -> Bandwidth:
         """Measure memory bandwidth, used and possible; takes a fraction of a second."""
+        forward_s = self.info.costs.decode_s if self.info.costs else measure_forward_s(self)
         limit = measure_limit(DTYPES[self.info.dtype], self._device)
-        return Bandwidth(self.weight_bytes, measure_forward_s(self), limit_bytes_per_s=limit)
+        return Bandwidth(self.weight_bytes, forward_s, limit_bytes_per_s=limit)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Runner
 
@@ -70,23 +71,28 @@ def measure_limit(
     return max(_read_rate(kind, device or torch.device("cpu"), num_bytes) for kind in {dtype, torch.float32})
 
 
-def measure_forward_s(runner: Runner) -> float:
-    """Measure the seconds for one token of one sequence, the minimum of several runs.
+def measure_costs(runner: Runner) -> ForwardCosts:
+    """Measure forwards of one sequence; raises what `measure_forward_s` raises."""
+    return ForwardCosts(measure_forward_s(runner), measure_forward_s(runner, VERIFIED_TOKENS))
+
+
+def measure_forward_s(runner: Runner, num_tokens: int = 1) -> float:
+    """Measure the seconds for a forward of one sequence, the minimum of several runs.
 
     Raises:
         RuntimeError: The runner has no free slot.
     """
-    slot = runner.allocate(1)
+    slot = runner.allocate(num_tokens)
     if slot is None:
         raise RuntimeError("no slot is free to measure a forward")
     item = ForwardInput(
         slot=slot,
         start=0,
-        tokens=(0,),
-        num_outputs=1,
+        tokens=(0,) * num_tokens,
+        num_outputs=num_tokens,
         sampling=SamplingParams(),
         prompt_length=1,
-        history=(0,),
+        history=(0,) * num_tokens,
     )
     try:
         return _minimum_s(lambda: runner.forward([item]))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fly.messages import ModelInfo, Role
+from fly.messages import VERIFIED_TOKENS, ForwardCosts, ModelInfo, Role
 from fly.version import VERSION
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import FewCandidates
@@ -41,6 +41,7 @@ class SimulatedRunner(SlotAllocator):
             kv_capacity=kv_tokens,
             version=VERSION,
             max_sequences=max_sequences,
+            costs=ForwardCosts(config.forward_s(1, 1), config.forward_s(1, VERIFIED_TOKENS)),
         )
         self._computed: Counter[KvSlot] = Counter()
 

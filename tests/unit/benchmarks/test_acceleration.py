@@ -24,6 +24,7 @@ from benchmarks.scenarios.acceleration.measure import (
     measure_settings,
     num_pass_prompts,
 )
+from benchmarks.scenarios.acceleration.predictions import CHANGED, SAME, UNRELATED, WITHOUT, predictions
 from benchmarks.scenarios.acceleration.report import (
     compare,
     make_goals,
@@ -222,7 +223,7 @@ def test_a_quick_run_is_smaller_in_everything() -> None:
         for name in Plan.__dataclass_fields__
         if name not in ("repeat", "ahead_lengths")
     )
-    assert len(quick.ahead_lengths) < len(whole.ahead_lengths) and len(PARTS) == 5
+    assert len(quick.ahead_lengths) < len(whole.ahead_lengths) and len(PARTS) == 6
 
 
 def test_a_bigram_model_says_what_followed() -> None:
@@ -235,3 +236,14 @@ def test_a_bigram_model_says_what_followed() -> None:
     assert torch.equal(logits.argmax(-1), counts[often].argmax(-1))
     shares = (counts[often] / counts[often].sum(1, keepdim=True)).amax(-1)
     assert torch.allclose(logits.softmax(-1).amax(-1), shares, atol=0.01)
+
+
+def test_predictions_differ_from_the_responses_as_they_say() -> None:
+    responses = ["Karl has 7 books and wins 12 more", "He counts them", ""]
+    found = predictions(responses)
+    assert list(found) == [WITHOUT, CHANGED, UNRELATED, SAME] and found[SAME] == responses
+    assert found[WITHOUT] == ["", "", ""] and found[UNRELATED] == [*responses[1:], responses[0]]
+    words = [text.split(" ") for text in (responses[0], found[CHANGED][0])]
+    others = [(old, new) for old, new in zip(*words, strict=True) if old != new]
+    assert len(others) == 3 and sum(new.isdigit() for _, new in others) == 1
+    assert found[CHANGED][2] == "" and predictions(responses) == found

@@ -1,6 +1,7 @@
 """A Ray that does not start: one more try, then one line with the remedy."""
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import ray
 
 from fly.errors import NotReady
-from orchestration.local.local_ray import local_ray
+from orchestration.local.local_ray import local_ray, temporary_folder
 
 
 @pytest.fixture
@@ -53,4 +54,12 @@ def test_a_second_failure_is_one_line_with_the_remedy(
 ) -> None:
     starts += [error, error]
     with pytest.raises(NotReady, match=message), local_ray(1, (), tmp_path, False):
+        pass
+
+
+def test_a_disk_that_is_almost_full_is_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")._replace(free=3 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    message = "has 3 MB of free space, Ray needs 256 MB: free some, or set TMPDIR"
+    with pytest.raises(NotReady, match=message), temporary_folder():
         pass

@@ -24,9 +24,13 @@ CONFIG = RouterConfig(model=Path("model"), targets=("127.0.0.1:1",))
 PROMPT = (5, 6, 7)
 
 
+def _encode(text: str) -> list[int]:
+    return [ord(letter) % 100 for letter in text]
+
+
 def prepared(target: ModelInfo = TARGET, **fields: Any) -> PreparedRequest:
     request = GenerateRequest(**{"prompt": PROMPT, **fields})
-    return prepare(request, lambda text: [ord(letter) % 100 for letter in text], (0, 1), target, CONFIG)
+    return prepare(request, _encode, _encode, (0, 1), target, CONFIG)
 
 
 def up_to(length: int) -> DraftLength:

@@ -1,0 +1,67 @@
+"""The tau from which speculation is faster than plain decoding, by measured costs. Pure."""
+
+from dataclasses import dataclass
+
+from fly.messages import VERIFIED_TOKENS, ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Costs of one round of one sequence on idle replicas, without the wire, and what they require.
+
+    Attributes:
+        draft_length: Draft tokens of a round.
+        draft_s: Seconds to draft them without a sub-drafter, and not ahead.
+        verify_s: Seconds to verify them.
+        decode_s: Seconds to decode one token without a draft.
+    """
+
+    draft_length: int
+    draft_s: float
+    verify_s: float
+    decode_s: float
+
+    @property
+    def tau(self) -> float:
+        """Tokens that a round must emit to be as fast as plain decoding."""
+        return (self.draft_s + self.verify_s) / self.decode_s
+
+    @property
+    def can_pay(self) -> bool:
+        """True if a round can emit so many: all drafts and the target's own token."""
+        return self.tau < self.draft_length + 1
+
+    def describe(self) -> str:
+        """Return one line: the costs, and the tau from which speculation pays, or a warning."""
+        costs = (
+            f"a draft of {self.draft_length} takes {_ms(self.draft_s)},"
+            f" its verification {_ms(self.verify_s)}, a token without drafts {_ms(self.decode_s)}"
+        )
+        if self.can_pay:
+            return f"speculation pays from tau {self.tau:.1f} on: {costs}"
+        return (
+            f"speculation cannot pay: it needs tau {self.tau:.1f}, but a round emits at most"
+            f" {self.draft_length + 1} tokens: {costs}; use a smaller or faster drafter, or one that looks"
+            " tokens up (engine suffix)"
+        )
+
+
+def break_even(target: ModelInfo | None, drafter: ModelInfo | None, draft_length: int) -> BreakEven | None:
+    """Return the costs of rounds with drafts of this length; None if a cost is unknown or nothing is drafted.
+
+    The time of a verification is taken to be linear in its tokens, as between the two that were measured.
+    """
+    costs, drafting = target and target.costs, drafter and drafter.costs
+    if not costs or not drafting or not draft_length or costs.decode_s <= 0:
+        return None
+    per_token_s = (costs.verify_s - costs.decode_s) / (VERIFIED_TOKENS - 1)
+    return BreakEven(
+        draft_length=draft_length,
+        draft_s=draft_length * drafting.decode_s,
+        verify_s=costs.decode_s + draft_length * max(0.0, per_token_s),
+        decode_s=costs.decode_s,
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

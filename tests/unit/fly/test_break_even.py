@@ -1,0 +1,56 @@
+"""The tau from which speculation pays, by measured costs."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fly.break_even import BreakEven, break_even
+from fly.messages import ForwardCosts, ModelInfo, Role
+
+TARGET = ModelInfo(
+    Role.TARGET, "big", "w", "a", "t", 100, 64, "float32", 1, 0, "", costs=ForwardCosts(0.010, 0.025)
+)
+DRAFTER = replace(TARGET, role=Role.DRAFTER, costs=ForwardCosts(0.001, 0.002))
+
+
+def found(draft_length: int, target: ModelInfo = TARGET, drafter: ModelInfo | None = DRAFTER) -> BreakEven:
+    result = break_even(target, drafter, draft_length)
+    assert result is not None
+    return result
+
+
+def test_a_round_must_emit_what_its_costs_would_decode() -> None:
+    whole = found(15)
+    assert (whole.draft_s, whole.verify_s, whole.tau) == pytest.approx((0.015, 0.025, 4.0))
+    assert found(5).tau == pytest.approx((0.005 + 0.015) / 0.010) and whole.can_pay
+    assert "pays from tau 4.0 on: a draft of 15 takes 15 ms, its verification 25 ms" in whole.describe()
+
+
+def test_a_slow_drafter_cannot_pay_at_any_tau() -> None:
+    slow = found(15, drafter=replace(DRAFTER, costs=ForwardCosts(0.010, 0.010)))
+    assert slow.tau == pytest.approx(17.5) and not slow.can_pay
+    assert "cannot pay: it needs tau 17.5, but a round emits at most 16 tokens" in slow.describe()
+    assert "engine suffix" in slow.describe()
+
+
+def test_nothing_is_said_without_the_costs() -> None:
+    unknown = replace(TARGET, costs=None)
+    assert break_even(unknown, DRAFTER, 15) is break_even(TARGET, unknown, 15) is None
+    assert (
+        break_even(TARGET, None, 15)
+        is break_even(None, DRAFTER, 15)
+        is break_even(TARGET, DRAFTER, 0)
+        is None
+    )
+
+
+costs_st = st.floats(1e-6, 10)
+
+
+@given(costs_st, costs_st, costs_st, st.integers(1, 64))
+def test_drafting_is_never_free(decode_s: float, verify_s: float, draft_s: float, length: int) -> None:
+    target = replace(TARGET, costs=ForwardCosts(decode_s, verify_s))
+    result = found(length, target, replace(DRAFTER, costs=ForwardCosts(draft_s, draft_s)))
+    assert result.tau > 1 and result.verify_s >= decode_s
