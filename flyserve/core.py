@@ -27,6 +27,8 @@ class RequestOptions(TypedDict, total=False):
         stop: The response ends before the first of these strings.
         n: Number of choices, decoded in parallel; 1 by default.
         logprobs: Return log-probabilities, also those of this many most likely tokens; 0 to 20.
+        prompt_logprobs: Return the tokens of the prompt with their log-probabilities, also those of this many
+            most likely tokens; 0 to 20. `max_new_tokens` may then be 0.
         cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
         priority: Higher values run first when work queues; 0 by default.
         request_id: For logs, the server's too; drawn by default.
@@ -35,6 +37,7 @@ class RequestOptions(TypedDict, total=False):
     stop: Sequence[str]
     n: int | None
     logprobs: int | None
+    prompt_logprobs: int | None
     cache_salt: str
     priority: int
     request_id: str

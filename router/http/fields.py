@@ -2,10 +2,11 @@
 
 from dataclasses import fields, replace
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from fly.limits import MOST_PRIORITY
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from services.common.derived_model import with_fields_of
@@ -17,6 +18,8 @@ Count = Annotated[int, Field(ge=0, le=_UINT32)]
 """A whole number that is not negative."""
 Whole = Annotated[int, Field(ge=-_UINT32, le=_UINT32)]
 """A whole number whose range the service checks."""
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+"""A priority in vLLM's sign: lower values run first."""
 
 
 def _listed(value: Any) -> Any:
@@ -100,6 +103,8 @@ class GenerationFields(RequestModel):
         seed: A negative seed counts as the unsigned number with the same bits.
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
         timeout: Seconds after which the client no longer needs the response.
+        priority: Lower values run first, as in vLLM; 0 by default.
+        service_tier: OpenAI's name of a priority: flex runs after all others, priority before them.
         speculation: Speculation parameters.
         verdicts: Return the verdict of every token, under `flyserve`.
     """
@@ -115,6 +120,8 @@ class GenerationFields(RequestModel):
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
     cache_salt: str | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
+    priority: Priority | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     speculation: SpeculationFields | None = None
     verdicts: bool | None = None
 
