@@ -74,6 +74,10 @@ class HttpConfig(Config):
     cors_origins: tuple[str, ...] = ()
     """Origins of the pages that may call from a browser; `*` is any origin."""
 
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, without a port, that the header `Host` of a request may have, such as `api.example.com`; empty
+    accepts any. It keeps a web page whose name was pointed at this address from using an API without keys."""
+
     speculation_metrics: bool = False
     """Adds `metrics.speculative_decoding` to every response, in the shape of vLLM's
     `--per-request-spec-decode-metrics summary`."""

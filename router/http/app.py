@@ -18,7 +18,7 @@ from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.middleware import REQUEST_ID, Authentication, ErrorMiddleware, RequestIds
+from router.http.middleware import REQUEST_ID, AllowedHosts, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.http.tokenization import TokenizationEndpoints
@@ -76,10 +76,12 @@ def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
         expose_headers=[REQUEST_ID, "Retry-After"],
     )
     authentication = [] if keys is None else [Middleware(Authentication, keys=keys)]
+    hosts = config.http.allowed_hosts
     return [
         Middleware(RequestIds),
         *([cors] if origins else []),
         Middleware(ErrorMiddleware),
+        *([Middleware(AllowedHosts, hosts=hosts)] if hosts else []),
         *authentication,
     ]
 

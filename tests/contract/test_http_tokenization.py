@@ -109,6 +109,17 @@ async def test_models_tell_names_and_no_folder(tmp_path: Path) -> None:
     shutil.rmtree(folder)
 
 
+async def test_only_the_hosts_that_are_named_are_served(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, http={"allowed_hosts": ["api.example.com", "127.0.0.1"]}) as rig:
+        for host in ("api.example.com", "API.example.com:8000", "127.0.0.1:1"):
+            assert (await rig.http.get("/v1/models", headers={"host": host})).status_code == 200
+        for host in ("evil.example", "api.example.com.evil.example", "api.example.com@evil", "[", "x" * 300):
+            for path in ("/v1/models", "/health", "/metrics", "/nowhere"):
+                response = await rig.http.get(path, headers={"host": host})
+                error = error_of(response)
+                assert (response.status_code, error["param"]) == (421, "Host") and len(error["message"]) < 200
+
+
 async def test_another_host_gets_no_redirect_to_itself(rig: HttpRig) -> None:
     for path in ("/health/", "/playground", "/v1/completions/", "/metrics/"):
         response = await rig.http.get(path, headers={"host": "evil.example"})
