@@ -39,7 +39,7 @@ class ModelInfo:
 
     Attributes:
         role: Tier of the replica.
-        model_id: Model id as configured.
+        model_id: Model id: a folder's name, or a hub id as configured.
         weight_fingerprint: Hash of the weights; replicas with the same hash return the same results.
         architecture: transformers architecture; `ngram` or `suffix` for a look-up engine.
         token_map_hash: Hash of the token-to-id map; empty if the service accepts any.

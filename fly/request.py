@@ -152,6 +152,7 @@ class RequestParams:
         n: Number of choices, decoded in parallel.
         logprobs: Number of most likely tokens whose log-probabilities are returned per position; None returns
             none.
+        prompt_logprobs: The same for the positions of the prompt, whose tokens are then returned first.
     """
 
     request_id: str = ""
@@ -160,6 +161,7 @@ class RequestParams:
     cache_salt: str = ""
     n: int = 1
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ class GenerateRequest(RequestParams):
 
     Attributes:
         prompt: Text, or token ids.
-        max_new_tokens: None takes the deployment's default.
+        max_new_tokens: None takes the deployment's default; 0 is allowed with `prompt_logprobs`.
         prediction: Text that the response is expected to resemble; drafts are taken from it. It never changes
             what may be accepted. "" is none.
         resume: Received part of the response, if its stream broke.

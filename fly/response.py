@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fly.messages import ModelInfo
 from fly.request import SpeculationParams
-from fly.types import Decision, FinishReason, Mode, Token, Verdict
+from fly.types import Decision, FinishReason, Mode, PromptToken, Token, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,7 @@ class Chunk(Part):
         request_id: In the response's first chunk, else empty.
         prompt_tokens: In the response's first chunk, else 0.
         origin: In the response's first chunk, else None.
+        prompt: In the response's first chunk, if log-probabilities of the prompt were requested; else empty.
     """
 
     choice_index: int = 0
@@ -172,6 +173,7 @@ class Chunk(Part):
     request_id: str = ""
     prompt_tokens: int = 0
     origin: Origin | None = None
+    prompt: tuple[PromptToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +205,7 @@ class Response:
         choices: Requested choices, at least one.
         prompt_tokens: Prompt length in tokens.
         warnings: Warnings about the request and its choices.
+        prompt: Tokens of the prompt, if their log-probabilities were requested; else empty.
         resumed: Number of times that its stream broke and another one continued it, token for token. The
             statistics of a choice then count from the last time, and its rounds are numbered from 0 again.
     """
@@ -211,6 +214,7 @@ class Response:
     choices: tuple[Choice, ...]
     prompt_tokens: int
     warnings: tuple[str, ...] = ()
+    prompt: tuple[PromptToken, ...] = ()
     resumed: int = 0
 
     @property

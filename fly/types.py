@@ -218,6 +218,22 @@ class Logprobs(NamedTuple):
     top: tuple[RankedToken, ...] = ()
 
 
+class PromptToken(NamedTuple):
+    """One token of a prompt.
+
+    Attributes:
+        id: Token id.
+        text: Text that the token adds to the prompt; empty while a character is incomplete.
+        logprob: Log-probability of the token after those before it; None for the first one.
+        top: The most likely tokens at its position, in descending order.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    top: tuple[RankedToken, ...] = ()
+
+
 class Token(NamedTuple):
     """One decided token of a response.
 

@@ -29,6 +29,8 @@ class RequestOptions(TypedDict, total=False):
         logprobs: Return log-probabilities, also those of this many most likely tokens; 0 to 20.
         prediction: Text that the response is expected to resemble, such as the file to be edited: it makes
             the response faster where it is right.
+        prompt_logprobs: Return the tokens of the prompt with their log-probabilities, also those of this many
+            most likely tokens; 0 to 20. `max_new_tokens` may then be 0.
         cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
         priority: Higher values run first when work queues; 0 by default.
         request_id: For logs, the server's too; drawn by default.
@@ -38,6 +40,7 @@ class RequestOptions(TypedDict, total=False):
     n: int | None
     logprobs: int | None
     prediction: str
+    prompt_logprobs: int | None
     cache_salt: str
     priority: int
     request_id: str

@@ -61,6 +61,7 @@ class ReceivedStream:
             choices=tuple(join_chunks(index, chunks) for index, chunks in enumerate(self._chunks)),
             prompt_tokens=self._prompt_tokens,
             warnings=tuple(dict.fromkeys(warnings)),
+            prompt=tuple(token for chunks in self._chunks[:1] for chunk in chunks for token in chunk.prompt),
             resumed=self.resumed,
         )
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from fly.limits import MOST_PRIORITY
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
 from fly.request import DraftLength, RuleOverrides, SpeculationParams
 from fly.types import DraftLengthPolicy, FlyRule, Mode
@@ -13,7 +14,7 @@ from router.policies import POLICIES
 from router.requests.planning import SpeculationPlan
 from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of
-from services.common.model_source import is_hub_id
+from services.common.model_source import is_hub_id, model_name
 from services.common.security.config import PublicSecurityConfig
 from services.common.service_config import ProcessSection
 
@@ -51,6 +52,12 @@ class LimitsConfig(Config):
     logprobs: int = Field(20, ge=0)
     """Most tokens per position whose log-probabilities are reported."""
 
+    prompt_logprobs: int = Field(262_144, ge=1)
+    """Most log-probabilities of one prompt: those of its tokens, and of the most likely ones at each."""
+
+    priority: int = Field(MOST_PRIORITY, ge=0, le=MOST_PRIORITY)
+    """Largest priority of a request, and its negative the smallest; 0 gives all requests the same one."""
+
     prompts: int = Field(64, ge=1)
     """Most prompts of one HTTP request; each takes the slots of its choices."""
 
@@ -66,6 +73,10 @@ class HttpConfig(Config):
 
     cors_origins: tuple[str, ...] = ()
     """Origins of the pages that may call from a browser; `*` is any origin."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, without a port, that the header `Host` of a request may have, such as `api.example.com`; empty
+    accepts any. It keeps a web page whose name was pointed at this address from using an API without keys."""
 
     speculation_metrics: bool = False
     """Adds `metrics.speculative_decoding` to every response, in the shape of vLLM's
@@ -275,7 +286,8 @@ class RouterConfig(RouterSection, ProcessSection):
         """Name of the model in HTTP requests."""
         if self.model_name is not None:
             return self.model_name
-        return str(self.model).partition("@")[0] if is_hub_id(self.model) else self.model.resolve().name
+        name = model_name(self.model)
+        return name.partition("@")[0] if is_hub_id(self.model) else name
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

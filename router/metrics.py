@@ -21,6 +21,9 @@ M = TypeVar("M", bound=MetricWrapperBase)
 UNKNOWN = "unknown"
 """Mode of a request that was rejected before its mode was determined."""
 
+_VLLM_LABELS = ("model_name", "engine")
+_ENGINE = "0"
+"""vLLM's number of an engine within a process: a router counts for all of its targets together."""
 _NUM_POSITIONS = 64
 """Draft positions that are counted one by one; later positions are not counted."""
 
@@ -36,7 +39,8 @@ class RouterMetrics:
         by_mode: The metrics of responses, with every label already resolved.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, model_name: str = "") -> None:
+        """Register the metrics; `model_name` is a label of those with vLLM's names."""
         outcomes = "Finished requests by outcome: ok or the kind of error."
         self.requests = Counter("flyserve_requests_total", outcomes, ("mode", "outcome"), registry=registry)
         self.request_duration = Histogram(
@@ -63,7 +67,7 @@ class RouterMetrics:
         self.replicas = Gauge("flyserve_replicas", accepting, ("role",), registry=registry)
         for role in (Role.TARGET, Role.DRAFTER):
             self.replicas.labels(role.value)
-        families, positions = _Families(registry), PositionCollector()
+        families, positions = _Families(registry), PositionCollector(model_name)
         self.by_mode = {mode: ModeMetrics(families, mode.value, positions.lengths[mode]) for mode in Mode}
         registry.register(positions)
 
@@ -197,8 +201,9 @@ class PositionCollector(Collector):
     A round only counts two lengths; the sums over positions are computed when Prometheus scrapes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model_name: str) -> None:
         self.lengths = {mode: _DraftLengths() for mode in Mode}
+        self._model_name = model_name
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         metric = CounterMetricFamily(
@@ -214,7 +219,7 @@ class PositionCollector(Collector):
         yield from self._vllm_metrics()
 
     def _vllm_metrics(self) -> Iterator[CounterMetricFamily]:
-        """Yield the same counts, over all modes, under the names of vLLM, for tools that read those."""
+        """Yield the same counts, over all modes, with vLLM's names and labels, for tools that read those."""
         totals = {outcome: [0] * _NUM_POSITIONS for outcome in ("drafted", "accepted")}
         for lengths in self.lengths.values():
             for outcome, position, number in lengths.by_position():
@@ -226,12 +231,14 @@ class PositionCollector(Collector):
             ("draft_tokens", "Draft tokens; as flyserve_draft_positions_total.", sum(drafted)),
             ("accepted_tokens", "Accepted draft tokens, rescued ones included.", sum(accepted)),
         ):
-            yield CounterMetricFamily(f"vllm:spec_decode_num_{name}", text, value=value)
+            metric = CounterMetricFamily(f"vllm:spec_decode_num_{name}", text, labels=_VLLM_LABELS)
+            metric.add_metric((self._model_name, _ENGINE), value)
+            yield metric
         by_position = CounterMetricFamily(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "Drafts whose token at a position was accepted.",
-            labels=("position",),
+            labels=(*_VLLM_LABELS, "position"),
         )
         for position, number in enumerate(accepted[:longest]):
-            by_position.add_metric((str(position),), number)
+            by_position.add_metric((self._model_name, _ENGINE, str(position)), number)
         yield by_position

@@ -65,7 +65,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         await replicas.close()
         raise
     telemetry = Telemetry(config.telemetry, "router")
-    metrics, lengths = RouterMetrics(telemetry.registry), DraftLengths(clock)
+    metrics, lengths = RouterMetrics(telemetry.registry, config.served_name), DraftLengths(clock)
     context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, metrics)
     generation = GenerationService(context)
 

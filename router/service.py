@@ -110,16 +110,32 @@ class GenerationService:
 
     async def tokenize(self, text: str) -> tuple[TextToken, ...]:
         """Return the tokens of a text; raise InvalidRequest if it is too long."""
+        return self._text_tokens(await self.token_ids(text))
+
+    async def token_ids(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Return the token ids of a text; raise InvalidRequest if it is too long."""
         limit = self._context.config.limits.prompt_characters
         if len(text) > limit:
             raise InvalidRequest.of("text", _too_long("has", len(text), limit))
         tokenizer = self._context.tokenizer
-        return self._text_tokens(await _off_loop_if_long(text, lambda: tokenizer.encode(text)))
+        return await _off_loop_if_long(text, lambda: tokenizer.encode(text, add_special_tokens))
+
+    async def token_names(self, ids: Sequence[int]) -> list[str]:
+        """Return the names of token ids in the vocabulary."""
+        return await _off_loop_if_long(ids, lambda: self._context.tokenizer.names(ids))
+
+    def tokenizer_info(self) -> dict[str, Any]:
+        """Return the tokenizer's special tokens and the chat template."""
+        template = self._context.chat_template.source
+        return {**self._context.tokenizer.special_tokens, "chat_template": template}
 
     async def render_chat(
-        self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, str]],
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool = True,
     ) -> tuple[int, ...]:
-        """Return the token ids of a conversation, up to where the model answers.
+        """Return the token ids of a conversation, up to where the model answers, or without this beginning.
 
         Each message has its role and content. Raise InvalidRequest if the messages are too long, or there is
         no chat template, or it rejects the messages or the variables.
@@ -131,7 +147,25 @@ class GenerationService:
                 _too_long("have", length, limit),
             )
         template = self._context.chat_template
-        return await _off_loop_if_long("".join(texts), lambda: template.render(messages, variables))
+        return await _off_loop_if_long(
+            "".join(texts), lambda: template.render(messages, variables, add_generation_prompt)
+        )
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included; raise InvalidRequest for an invalid id."""
+        limit, size = self._context.config.limits.prompt_characters, self._context.tokenizer.vocab_size
+        if len(ids) > limit:
+            allowed = f"at most {limit} are allowed (router.limits.prompt_characters)"
+            raise InvalidRequest.of("tokens", f"has {len(ids)} ids, {allowed}")
+        if max(ids, default=0) >= size:
+            index, token = next((index, token) for index, token in enumerate(ids) if token >= size)
+            raise InvalidRequest.of(f"tokens[{index}]", f"is {token}, must be 0 to {size - 1}")
+        return await self.text_of(ids, skip_special_tokens=False)
+
+    async def text_of(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens; ids that the tokenizer lacks have none."""
+        tokenizer = self._context.tokenizer
+        return await _off_loop_if_long(ids, lambda: tokenizer.decode(ids, skip_special_tokens))
 
     async def tokenize_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[TextToken, ...]:
         """Return the tokens of a conversation; raises what `render_chat` does."""

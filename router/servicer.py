@@ -1,5 +1,6 @@
 """Public gRPC service: converts requests and responses from and to the wire."""
 
+import asyncio
 from collections import defaultdict
 from typing import Any
 
@@ -16,6 +17,9 @@ from router.service import GenerationService
 from services.common.telemetry.tracing import traceparent_in
 
 SERVICE_NAME = "flyserve.v1.Generation"
+
+_MAX_INLINE_PROMPT_TOKENS = 512
+"""Tokens of a prompt above which they are converted off the event loop."""
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -45,7 +49,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             choices=tuple(join_chunks(index, chunks[index]) for index in sorted(chunks)),
             prompt_tokens=header.prompt_tokens,
             warnings=tuple(dict.fromkeys(warnings)),
+            prompt=tuple(token for chunk in chunks[0] for token in chunk.prompt),
         )
+        if len(response.prompt) > _MAX_INLINE_PROMPT_TOKENS:
+            return await asyncio.to_thread(response_to_wire, response)
         return response_to_wire(response)
 
     # NOTE: a coroutine that writes, not a generator: it is cancelled at the moment when the call ends.
@@ -53,7 +60,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> None:
         async def emit(chunk: Chunk) -> None:
-            await context.write(chunk_to_wire(chunk))
+            is_long = len(chunk.prompt) > _MAX_INLINE_PROMPT_TOKENS
+            await context.write(
+                await asyncio.to_thread(chunk_to_wire, chunk) if is_long else chunk_to_wire(chunk)
+            )
 
         trace = traceparent_in(context.invocation_metadata())
         await self._service.serve(request_from_wire(request), context.time_remaining(), emit, trace)

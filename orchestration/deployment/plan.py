@@ -121,12 +121,13 @@ def plan(
 
 
 def router_config(
-    deployment: Deployment, registry: str, start_timeout_s: float, grace_s: float
+    deployment: Deployment, registry: str, start_timeout_s: float, grace_s: float, name: str = "router-0"
 ) -> dict[str, Any]:
     """Return the configuration of a router of this deployment, as plain data.
 
-    It waits `start_timeout_s` for the first target, and running requests have `grace_s` to finish when it is
-    stopped. The model folders must be absolute; `registry` is host:port.
+    `name` is its name in metrics, traces and logs. It waits `start_timeout_s` for the first target, and
+    running requests have `grace_s` to finish when it is stopped. The model folders must be absolute;
+    `registry` is host:port.
     """
     return {
         **changed_values(deployment.router, RouterSection),
@@ -136,7 +137,11 @@ def router_config(
         "grace_s": grace_s,
         "speculation": changed_values(deployment.speculation, SpeculationConfig),
         "security": router_security(deployment.security),
-        "telemetry": {**changed_values(deployment.telemetry, TelemetrySection), "replica": "router-0"},
+        "telemetry": {
+            **changed_values(deployment.telemetry, TelemetrySection),
+            "replica": name,
+            "deployment": deployment.name,
+        },
     }
 
 
@@ -231,7 +236,7 @@ def _telemetry(deployment: Deployment, role: Role, replica: str) -> dict[str, An
     own = changed_values(telemetry, TelemetrySection)
     if not own:
         return {}
-    own |= {"replica": replica, "waits_for_port": True}
+    own |= {"replica": replica, "deployment": deployment.name, "waits_for_port": True}
     index = 0
     if deployment.service_ports is None:
         index = int(replica.rpartition("-")[2])

@@ -40,7 +40,8 @@ ROUTER: Mapping[str, str] = {
 
 TELEMETRY: Mapping[str, str] = {
     "metrics_ports": "the controller gives each tier a hundred",
-    "replica": "the controller names each replica",
+    "replica": "the controller names each replica, and flyserve router --name a router",
+    "deployment": "it is the key name of the file",
     "waits_for_port": "the controller sets it, for replicas that replace each other",
 }
 """Keys of a process's telemetry."""

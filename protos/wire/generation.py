@@ -5,7 +5,7 @@ from typing import Any
 
 from fly.request import ChatMessage, GenerateRequest
 from fly.response import Choice, Chunk, DeploymentInfo, Response, TextToken
-from fly.types import Logprobs, RankedToken, Token, Verdict
+from fly.types import Logprobs, PromptToken, RankedToken, Token, Verdict
 from protos.flyserve.v1 import generation_pb2 as pb
 from protos.wire.codec import decode, encode, set_field
 from protos.wire.enums import members, numbers
@@ -35,21 +35,26 @@ def request_from_wire(wire: pb.GenerateRequest) -> GenerateRequest:
 
 def chunk_to_wire(chunk: Chunk) -> pb.GenerateChunk:
     wire = pb.GenerateChunk(
-        text=chunk.text, tokens=_tokens_to_wire(chunk.tokens), choice_index=chunk.choice_index
+        text=chunk.text,
+        tokens=_tokens_to_wire(chunk.tokens),
+        choice_index=chunk.choice_index,
+        prompt=_prompt_to_wire(chunk.prompt),
     )
     for each in chunk.rounds:
         encode(each, wire.rounds.add())
     if chunk.finish_reason is None and not chunk.request_id:
         return wire
-    return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds"))
+    return encode(chunk, wire, without=("text", "tokens", "choice_index", "rounds", "prompt"))
 
 
 def chunk_from_wire(wire: pb.GenerateChunk) -> Chunk:
-    return decode(Chunk, wire, tokens=_tokens_from_wire(wire.tokens))
+    prompt = _prompt_from_wire(wire.prompt)
+    return decode(Chunk, wire, tokens=_tokens_from_wire(wire.tokens), prompt=prompt)
 
 
 def response_to_wire(response: Response) -> pb.GenerateResponse:
-    wire = encode(response, pb.GenerateResponse(), without=("choices",))
+    wire = pb.GenerateResponse(prompt=_prompt_to_wire(response.prompt))
+    encode(response, wire, without=("choices", "prompt"))
     for choice in response.choices:
         encode(choice, wire.choices.add(tokens=_tokens_to_wire(choice.tokens)), without=("tokens",))
     return wire
@@ -57,7 +62,7 @@ def response_to_wire(response: Response) -> pb.GenerateResponse:
 
 def response_from_wire(wire: pb.GenerateResponse) -> Response:
     choices = (decode(Choice, each, tokens=_tokens_from_wire(each.tokens)) for each in wire.choices)
-    return decode(Response, wire, choices=tuple(choices))
+    return decode(Response, wire, choices=tuple(choices), prompt=_prompt_from_wire(wire.prompt))
 
 
 def deployment_to_wire(info: DeploymentInfo) -> pb.DeploymentInfo:
@@ -118,10 +123,35 @@ def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
 
 
 def _logprobs_to_wire(logprobs: Logprobs) -> pb.Logprobs:
-    top = [pb.RankedToken(id=each.id, text=each.text, logprob=each.logprob) for each in logprobs.top]
-    return pb.Logprobs(token=logprobs.token, choice=logprobs.choice, top=top)
+    return pb.Logprobs(token=logprobs.token, choice=logprobs.choice, top=_ranked_to_wire(logprobs.top))
 
 
 def _logprobs_from_wire(wire: pb.Logprobs) -> Logprobs:
-    top = tuple(RankedToken(each.id, each.text, each.logprob) for each in wire.top)
-    return Logprobs(wire.token, wire.choice, top)
+    return Logprobs(wire.token, wire.choice, _ranked_from_wire(wire.top))
+
+
+def _prompt_to_wire(tokens: Iterable[PromptToken]) -> list[pb.PromptToken]:
+    return [
+        pb.PromptToken(id=token.id, text=token.text, logprob=token.logprob, top=_ranked_to_wire(token.top))
+        for token in tokens
+    ]
+
+
+def _prompt_from_wire(wire: Iterable[pb.PromptToken]) -> tuple[PromptToken, ...]:
+    return tuple(
+        PromptToken(
+            each.id,
+            each.text,
+            each.logprob if each.HasField("logprob") else None,
+            _ranked_from_wire(each.top),
+        )
+        for each in wire
+    )
+
+
+def _ranked_to_wire(tokens: Iterable[RankedToken]) -> list[pb.RankedToken]:
+    return [pb.RankedToken(id=each.id, text=each.text, logprob=each.logprob) for each in tokens]
+
+
+def _ranked_from_wire(wire: Iterable[pb.RankedToken]) -> tuple[RankedToken, ...]:
+    return tuple(RankedToken(each.id, each.text, each.logprob) for each in wire)

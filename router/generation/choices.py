@@ -9,6 +9,7 @@ from fly.errors import DeadlineExceeded
 from fly.response import Chunk
 from router.admission.admission import Slots
 from router.generation.generation import Emit, RouterContext, generate
+from router.generation.prompt_scoring import score_prompt
 from router.generation.step_timeout import StepTimeout
 from router.requests.request import Deadline, PreparedRequest
 
@@ -67,9 +68,17 @@ async def generate_choices(
     choices one at a time. Raise the error of the first choice that failed.
     """
     emit = serialized(emit)
+    prompt_sent = asyncio.Event()
+    # NOTE: a client that resumes a response has received its prompt before any token.
+    if request.prompt_logprobs is None or request.resumed:
+        prompt_sent.set()
 
     async def make(index: int, choice: PreparedRequest) -> None:
         async with slots.slot() as slot:
+            if index == 0 and not prompt_sent.is_set():
+                await emit(Chunk(text="", prompt=await score_prompt(context, choice, deadline, slot.acquire)))
+                prompt_sent.set()
+            await prompt_sent.wait()
             await generate(context, choice, index, started, deadline, slot.acquire, emit)
 
     await run_all(make(index, choice) for index, choice in request.unfinished().items())

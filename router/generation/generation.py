@@ -67,6 +67,9 @@ async def generate(
     `request` has the seed of this choice; the last chunk has a finish reason. `wait_for_place` is called when
     all targets refuse the sequence. Other arguments and errors are those of `generate_choices`.
     """
+    if not request.max_new_tokens:
+        await emit(_empty_chunk(context, request, index, started))
+        return
     async with open_response(context, request, started, deadline, wait_for_place) as response:
         while response.speculation.finish_reason is None:
             decision = await run_round(response)
@@ -167,6 +170,22 @@ def make_chunk(response: Response, index: int, decision: Decision, tokenizer: To
         finish_reason=finish_reason,
         statistics=_finish(response, finish_reason),
         warnings=(*response.request.warnings, *_warnings(response)),
+    )
+
+
+def _empty_chunk(context: RouterContext, request: PreparedRequest, index: int, started: float) -> Chunk:
+    """Return the only chunk of a choice that has no tokens: of its prompt alone."""
+    reason = FinishReason.LENGTH
+    statistics = Statistics(seed=request.seed, total_s=context.clock.now() - started)
+    context.metrics.by_mode[request.plan.mode].record_response(reason, statistics)
+    if (span := current_span()) is not None:
+        trace_response(span, request, reason, statistics)
+    return Chunk(
+        choice_index=index,
+        text="",
+        finish_reason=reason,
+        statistics=statistics,
+        warnings=request.warnings,
     )
 
 

@@ -235,7 +235,8 @@ def _count_verification(response: Response, verification: Verification, spent_s:
     statistics, forward_s = response.speculation.statistics, _forward_s(verification.times)
     response.logprobs.record(len(response.speculation.sequence), verification)
     response.metrics.verify_seconds.observe(spent_s)
-    if not statistics.rounds:
+    # NOTE: a prompt that was scored has been computed for this request, although the cache holds it now.
+    if not statistics.rounds and response.request.prompt_logprobs is None:
         statistics.cached_tokens = verification.times.reused_tokens
     statistics.verify_s += forward_s
     statistics.wire_s += max(0.0, spent_s - forward_s)

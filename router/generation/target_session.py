@@ -43,13 +43,15 @@ class TargetSession:
         num_logprobs: int | None = None,
         key: RequestKey = (),
         weight_fingerprint: str = "",
+        measures_pace: bool = True,
     ) -> None:
         """Open nothing yet.
 
         `make_open` makes the first message of every stream, because the remaining time differs. A replica
         that takes longer than `timeout_s` for one step, without the time that the sequence waits for its
         place, is probed and left; if there is none, a request waits `wait_s` for one. `num_logprobs` is what
-        the first message asks for; an empty `weight_fingerprint` accepts any.
+        the first message asks for; an empty `weight_fingerprint` accepts any. `measures_pace` is False if
+        the steps are much longer than those of rounds.
         """
         self.connections: Connections[TargetStream] = Connections()
         self._replicas = replicas
@@ -61,6 +63,7 @@ class TargetSession:
         self._key = key
         self._weight_fingerprint = weight_fingerprint
         self._wait_for_place = wait_for_place
+        self._measures_pace = measures_pace
         self._failed: list[Replica] = []
         self._failures_in_a_row = 0
         self._was_retried = False
@@ -147,7 +150,8 @@ class TargetSession:
         self.replica.record_answer(verification.load)
         is_usual = self._has_answered and not verification.times.prefill_tokens
         num_forwards = len(verification.choices) if is_extension else 1
-        self.replica.pace.record((loop.time() - self._started_s) / num_forwards, is_usual)
+        if self._measures_pace:
+            self.replica.pace.record((loop.time() - self._started_s) / num_forwards, is_usual)
         self._has_answered, self._was_retried, self._failures_in_a_row = True, False, 0
         return verification
 
@@ -244,6 +248,8 @@ class TargetSession:
             raise InvalidAnswer(
                 f"the target answered {len(answer.logprobs)} log-probabilities for {num_positions} positions"
             )
+        if any(position.draft is None for position in answer.logprobs[:num_drafts]):
+            raise InvalidAnswer("the target answered no log-probability of a draft")
 
     async def _pick(self, accepts: Accepts) -> Replica:
         await self._replicas.targets.wait(accepts, self._wait_s)

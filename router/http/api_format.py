@@ -1,15 +1,16 @@
 """The two API formats, completions and chat: bodies to requests, chunks to choices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 from fly.response import Choice, Chunk, Part
 from fly.types import FinishReason as Finish
+from fly.types import PromptToken
 from router.http.fields import GenerationFields
-from router.http.objects import Envelope, FinishReason, ResponseModel
+from router.http.objects import Envelope, FinishReason, ResponseModel, ServedTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,15 @@ class HttpRequest:
         body: Its fields.
         requests: One request per prompt, all with the same number of choices.
         names: Names of fields in the body, by their names in `GenerateRequest`.
+        tier: Service tier that the request gets; None if it names none.
+        echoes: Text of each request's prompt, if its choices begin with it; else empty.
     """
 
     body: GenerationFields
     requests: tuple[GenerateRequest, ...]
     names: Mapping[str, str]
+    tier: ServedTier | None = None
+    echoes: tuple[str, ...] = ()
 
 
 def make_request(
@@ -34,6 +39,8 @@ def make_request(
     max_tokens: int | None,
     logprobs: int | None,
     defaults: SamplingParams,
+    priority: int,
+    prompt_logprobs: int | None = None,
 ) -> GenerateRequest:
     """Return the request for one prompt, a text or token ids; the service checks it."""
     return GenerateRequest(
@@ -44,9 +51,11 @@ def make_request(
         stop=tuple(body.stop or ()),
         speculation=SpeculationParams() if body.speculation is None else body.speculation.params,
         prediction="" if body.prediction is None else body.prediction.content,
+        priority=priority,
         cache_salt=body.cache_salt or "",
         n=1 if body.n is None else body.n,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
@@ -79,8 +88,8 @@ class ApiFormat(ABC):
         """
 
     @abstractmethod
-    def choice(self, choice: Choice, extra: Mapping[str, Any]) -> ResponseModel:
-        """Return a whole choice, with further fields."""
+    def choice(self, choice: Choice, extra: Mapping[str, Any], sent: int = 0) -> ResponseModel:
+        """Return a whole choice, with further fields; its tokens come after `sent` characters."""
 
     @abstractmethod
     def chunk_choice(self, chunk: Chunk, sent: int | None) -> ResponseModel:
@@ -90,6 +99,16 @@ class ApiFormat(ABC):
             chunk: Its choice index is among all choices of the HTTP request.
             sent: Characters of the choice's tokens in earlier chunks; None for its first chunk.
         """
+
+    def with_echo(self, choice: Any, text: str, tokens: Sequence[PromptToken]) -> Any:
+        """Return a choice, or its first part, that begins with its prompt; completions only.
+
+        Args:
+            choice: Choice without the prompt.
+            text: Text of the prompt.
+            tokens: Tokens of the prompt with their log-probabilities; empty if none were requested.
+        """
+        raise NotImplementedError
 
 
 def finish_reason(part: Part) -> FinishReason | None:

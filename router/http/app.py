@@ -18,9 +18,10 @@ from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
-from router.http.middleware import REQUEST_ID, Authentication, ErrorMiddleware, RequestIds
+from router.http.middleware import REQUEST_ID, AllowedHosts, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
+from router.http.tokenization import TokenizationEndpoints
 from router.security.keys import Keys
 from router.service import GenerationService
 
@@ -37,8 +38,8 @@ def create_app(
     `defaults` are the sampling parameters of a request that does not set its own; `registry` has the metrics
     of the router.
     """
-    completions = Generate(service, Completions(defaults, config.limits), config)
-    chat = Generate(service, Chat(service, defaults), config)
+    completions = Generate(service, Completions(service, defaults, config.limits), config)
+    chat = Generate(service, Chat(service, defaults, config.limits), config)
     document = openapi_document(config.served_name)
 
     async def openapi(request: Request) -> Response:
@@ -52,12 +53,16 @@ def create_app(
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
         *InfoEndpoints(service, config).routes,
+        *TokenizationEndpoints(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
         *playground_routes(config),
     ]
     handlers = {HTTPException: _reject}
-    return Starlette(routes=routes, middleware=_middleware(config, keys), exception_handlers=handlers)
+    app = Starlette(routes=routes, middleware=_middleware(config, keys), exception_handlers=handlers)
+    # NOTE: it would redirect to whatever host the request names.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
@@ -71,10 +76,12 @@ def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
         expose_headers=[REQUEST_ID, "Retry-After"],
     )
     authentication = [] if keys is None else [Middleware(Authentication, keys=keys)]
+    hosts = config.http.allowed_hosts
     return [
         Middleware(RequestIds),
         *([cors] if origins else []),
         Middleware(ErrorMiddleware),
+        *([Middleware(AllowedHosts, hosts=hosts)] if hosts else []),
         *authentication,
     ]
 

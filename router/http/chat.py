@@ -10,6 +10,7 @@ from fly.errors import InvalidRequest
 from fly.request import SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import Token
+from router.config import LimitsConfig
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
 from router.http.fields import Count, GenerationFields, RequestModel, Text, Whole
 from router.http.objects import (
@@ -24,6 +25,7 @@ from router.http.objects import (
     RankedLogprob,
 )
 from router.http.parsing import parse
+from router.http.priorities import priority_of
 from router.service import GenerationService
 
 _CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
@@ -62,6 +64,10 @@ def _without_empty_extras(value: Any) -> Any:
     return {key: item for key, item in value.items() if key not in _CARRIED}
 
 
+Messages = Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
+"""A conversation, at least one message."""
+
+
 class ChatRequest(GenerationFields):
     """A body of `/v1/chat/completions`.
 
@@ -73,7 +79,7 @@ class ChatRequest(GenerationFields):
         chat_template_kwargs: Additional variables of the chat template.
     """
 
-    messages: Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
@@ -87,27 +93,29 @@ class Chat(ApiFormat):
     response = (ChatCompletion, "chat.completion")
     chunk = (ChatChunk, "chat.completion.chunk")
 
-    def __init__(self, service: GenerationService, defaults: SamplingParams) -> None:
+    def __init__(self, service: GenerationService, defaults: SamplingParams, limits: LimitsConfig) -> None:
         self._service = service
         self._defaults = defaults
+        self._limits = limits
 
     async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body; the chat template may reject its messages, too."""
         body = parse(ChatRequest, data)
         limit_name, max_tokens = _max_tokens(body)
         logprobs = _num_logprobs(body)
+        priority, tier = priority_of(body, self._limits.priority)
         messages = [message.as_dict for message in body.messages]
         prompt = await self._service.render_chat(messages, body.chat_template_kwargs or {})
-        request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults)
+        request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority)
         names = {
             "prompt_token_ids": "messages",
             "max_new_tokens": limit_name,
             "logprobs": "top_logprobs",
             "request_id": "X-Request-Id",
         }
-        return HttpRequest(body, (request,), names)
+        return HttpRequest(body, (request,), names, tier)
 
-    def choice(self, choice: Choice, extra: Mapping[str, Any]) -> ChatChoice:
+    def choice(self, choice: Choice, extra: Mapping[str, Any], sent: int = 0) -> ChatChoice:
         return ChatChoice(
             index=choice.index,
             message=AssistantMessage(role="assistant", content=choice.text, refusal=None),

@@ -9,12 +9,14 @@ from pydantic import PlainValidator
 from fly.errors import InvalidRequest
 from fly.request import GenerateRequest, SamplingParams
 from fly.response import Choice, Chunk
-from fly.types import Token
+from fly.types import PromptToken, RankedToken, Token
 from router.config import LimitsConfig
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
 from router.http.fields import Count, GenerationFields
 from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
+from router.http.priorities import priority_of
+from router.service import GenerationService
 
 Prompt = str | tuple[int, ...]
 _MOST = 2**32 - 1
@@ -32,11 +34,9 @@ def _prompts(value: Any) -> list[Prompt]:
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_id(token) for token in value)
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST
+    # NOTE: without a call per token, since a prompt may have a hundred thousand of them.
+    is_numbers = isinstance(value, list) and set(map(type, value)) == {int}
+    return is_numbers and min(value) >= 0 and max(value) <= _MOST
 
 
 Prompts = Annotated[
@@ -51,10 +51,12 @@ class CompletionRequest(GenerationFields):
     Attributes:
         prompt: A text, token ids, or several of either.
         logprobs: Return the log-probability of every token, and of this many most likely ones.
+        echo: Begin every choice with its prompt; with `logprobs`, those of the prompt's tokens, too.
     """
 
     prompt: Prompts
     logprobs: Count | None = None
+    echo: bool | None = None
 
 
 class Completions(ApiFormat):
@@ -63,7 +65,8 @@ class Completions(ApiFormat):
     id_prefix = "cmpl-"
     response = chunk = (Completion, "text_completion")
 
-    def __init__(self, defaults: SamplingParams, limits: LimitsConfig) -> None:
+    def __init__(self, service: GenerationService, defaults: SamplingParams, limits: LimitsConfig) -> None:
+        self._service = service
         self._defaults = defaults
         self._limits = limits
 
@@ -73,21 +76,36 @@ class Completions(ApiFormat):
             found = f"has {len(body.prompt)} prompts, at most {self._limits.prompts}"
             raise InvalidRequest.of("prompt", found)
         several = len(body.prompt) > 1
+        priority, tier = priority_of(body, self._limits.priority)
         requests = tuple(
-            self._request(body, prompt, f"{request_id}-{index}" if several else request_id)
+            self._request(body, prompt, f"{request_id}-{index}" if several else request_id, priority)
             for index, prompt in enumerate(body.prompt)
         )
-        names = {"prompt_token_ids": "prompt", "max_new_tokens": "max_tokens", "request_id": "X-Request-Id"}
-        return HttpRequest(body, requests, names)
+        names = {
+            "prompt_token_ids": "prompt",
+            "prompt_logprobs": "logprobs",
+            "max_new_tokens": "max_tokens",
+            "request_id": "X-Request-Id",
+        }
+        echoes = [await self._text(prompt) for prompt in body.prompt] if body.echo else ()
+        return HttpRequest(body, requests, names, tier, tuple(echoes))
 
-    def _request(self, body: CompletionRequest, prompt: Prompt, request_id: str) -> GenerateRequest:
-        return make_request(body, prompt, request_id, body.max_tokens, body.logprobs, self._defaults)
+    def _request(
+        self, body: CompletionRequest, prompt: Prompt, request_id: str, priority: int
+    ) -> GenerateRequest:
+        scored = body.logprobs if body.echo else None
+        return make_request(
+            body, prompt, request_id, body.max_tokens, body.logprobs, self._defaults, priority, scored
+        )
 
-    def choice(self, choice: Choice, extra: Mapping[str, Any]) -> CompletionChoice:
+    async def _text(self, prompt: Prompt) -> str:
+        return prompt if isinstance(prompt, str) else await self._service.text_of(prompt)
+
+    def choice(self, choice: Choice, extra: Mapping[str, Any], sent: int = 0) -> CompletionChoice:
         return CompletionChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=_logprobs(choice.tokens, 0),
+            logprobs=_logprobs(choice.tokens, sent),
             finish_reason=finish_reason(choice),
             **extra,
         )
@@ -99,6 +117,43 @@ class Completions(ApiFormat):
             logprobs=_logprobs(chunk.tokens, sent or 0),
             finish_reason=finish_reason(chunk),
         )
+
+    def with_echo(
+        self, choice: CompletionChoice, text: str, tokens: Sequence[PromptToken]
+    ) -> CompletionChoice:
+        changes: dict[str, Any] = {"text": text + choice.text}
+        if tokens:
+            prompt, own = _prompt_logprobs(tokens), choice.logprobs
+            changes["logprobs"] = prompt if own is None else _joined(prompt, own)
+        return choice.model_copy(update=changes)
+
+
+def _prompt_logprobs(tokens: Sequence[PromptToken]) -> CompletionLogprobs:
+    texts = [token.text for token in tokens]
+    return CompletionLogprobs(
+        tokens=texts,
+        token_logprobs=[token.logprob for token in tokens],
+        top_logprobs=[None if token.logprob is None else _by_text(token.top) for token in tokens],
+        text_offset=list(accumulate(map(len, texts[:-1]), initial=0)),
+    )
+
+
+def _joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    """Return the lists of both; the offsets are already those in the joined text."""
+    return CompletionLogprobs(
+        tokens=first.tokens + second.tokens,
+        token_logprobs=first.token_logprobs + second.token_logprobs,
+        top_logprobs=first.top_logprobs + second.top_logprobs,
+        text_offset=first.text_offset + second.text_offset,
+    )
+
+
+def _by_text(top: Sequence[RankedToken]) -> dict[str, float]:
+    """Return log-probabilities by text; of tokens with the same text that of the most likely one."""
+    found: dict[str, float] = {}
+    for ranked in top:
+        found.setdefault(ranked.text, ranked.logprob)
+    return found
 
 
 def _logprobs(tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None:
@@ -113,6 +168,6 @@ def _logprobs(tokens: Sequence[Token], offset: int) -> CompletionLogprobs | None
     return CompletionLogprobs(
         tokens=texts,
         token_logprobs=[logprobs.token for _, logprobs in found],
-        top_logprobs=[{ranked.text: ranked.logprob for ranked in logprobs.top} for _, logprobs in found],
+        top_logprobs=[_by_text(logprobs.top) for _, logprobs in found],
         text_offset=list(accumulate(map(len, texts[:-1]), initial=offset)),
     )

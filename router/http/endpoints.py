@@ -60,22 +60,23 @@ class InfoEndpoints:
         self._created = int(time.time())
 
     async def models(self, request: Request) -> Response:
-        return _json(ModelList(object="list", data=[await self._model()]))
+        return send_json(ModelList(object="list", data=[await self._model()]))
 
     async def model(self, request: Request) -> Response:
         require_model(request.path_params["model"], self._config)
-        return _json(await self._model())
+        return send_json(await self._model())
 
     async def health(self, request: Request) -> Response:
         if not self._service.is_ready:
             raise NotReady("no target replica is available")
-        return _json(Health(status="ready"))
+        return send_json(Health(status="ready"))
 
     async def version(self, request: Request) -> Response:
-        return _json(Version(version=VERSION))
+        return send_json(Version(version=VERSION))
 
     async def _model(self) -> ModelObject:
-        known: dict[str, Any] = {"id": self._config.served_name, "created": self._created}
+        name = self._config.served_name
+        known: dict[str, Any] = {"id": name, "created": self._created, "root": name, "parent": None}
         if self._service.is_ready:
             info = await self._service.describe()
             known |= {"max_model_len": info.target.context_length or None, "flyserve": info}
@@ -111,7 +112,8 @@ def _timeout_s(request: Request) -> float | None:
     return timeout_s
 
 
-def _json(content: ResponseModel) -> Response:
+def send_json(content: ResponseModel) -> Response:
+    """Return the response with an object."""
     return Response(content.to_json(), media_type="application/json")
 
 

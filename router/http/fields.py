@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from fly.limits import MOST_PRIORITY
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from services.common.derived_model import with_fields_of
@@ -18,6 +19,8 @@ Count = Annotated[int, Field(ge=0, le=_UINT32)]
 """A whole number that is not negative."""
 Whole = Annotated[int, Field(ge=-_UINT32, le=_UINT32)]
 """A whole number whose range the service checks."""
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+"""A priority in vLLM's sign: lower values run first."""
 
 
 def _listed(value: Any) -> Any:
@@ -143,6 +146,8 @@ class GenerationFields(RequestModel):
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
         timeout: Seconds after which the client no longer needs the response.
         prediction: Text that the response is expected to resemble, which makes it faster.
+        priority: Lower values run first, as in vLLM; 0 by default.
+        service_tier: OpenAI's name of a priority: flex runs after all others, priority before them.
         speculation: Speculation parameters.
         verdicts: Return the verdict of every token, under `flyserve`.
     """
@@ -159,6 +164,8 @@ class GenerationFields(RequestModel):
     cache_salt: str | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
     prediction: PredictionFields | None = None
+    priority: Priority | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     speculation: SpeculationFields | None = None
     verdicts: bool | None = None
 

@@ -1,14 +1,16 @@
-"""Middleware of every HTTP request: request ids, errors to responses, and authentication by API key."""
+"""Middleware of every HTTP request: request ids, errors to responses, hosts, authentication by API key."""
 
 import asyncio
 import uuid
+from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fly.errors import NotReady
-from router.http.errors import reply_to
+from router.http.errors import Rejected, reply_to
 from router.security.callers import AUTHORIZATION, set_caller
 from router.security.keys import Keys
 
@@ -59,6 +61,35 @@ class ErrorMiddleware:
             reply = reply_to(error)
         if not has_begun:
             await reply.response(scope, receive, send)
+
+
+class AllowedHosts:
+    """Middleware that rejects requests for other hosts than the configured ones."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or raise Rejected."""
+        said = Headers(scope=scope).get("host", "")
+        if _host_name(said) not in self._hosts:
+            found = (
+                f"Host is {said[:_SHOWN_CHARACTERS]!r}, which is not served here (router.http.allowed_hosts)"
+            )
+            raise Rejected(421, found, "Host", "unknown_host")
+        await self._app(scope, receive, send)
+
+
+_SHOWN_CHARACTERS = 60
+
+
+def _host_name(host: str) -> str:
+    """Return the name in the value of a header, without the port; empty if it has none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 _OPEN = frozenset({"/", "/health", "/version", "/openapi.json"})

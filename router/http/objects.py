@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from fly.response import DeploymentInfo, Round, Statistics
 
 FinishReason = Literal["stop", "length"]
+ServedTier = Literal["default", "flex", "priority"]
 
 
 class ResponseModel(BaseModel):
@@ -93,11 +94,11 @@ class Extension(ResponseModel):
 
 
 class CompletionLogprobs(ResponseModel):
-    """Lists of equal length, one entry for each token."""
+    """Lists of equal length, one entry for each token; the first token of a prompt has no log-probability."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -117,11 +118,12 @@ class CompletionChoice(ChoiceHead):
 
 
 class Envelope(ResponseModel):
-    """First fields of every response and every chunk."""
+    """First fields of every response and every chunk; the tier is there if the request names one."""
 
     id: str
     created: int
     model: str
+    service_tier: ServedTier | None = None
     usage: Usage | None = None
     metrics: Metrics | None = None
 
@@ -202,12 +204,17 @@ class ChatChunk(Envelope):
 
 
 class ModelObject(ResponseModel):
-    """A model that is served; `flyserve` has the models, defaults and limits of its deployment."""
+    """A model that is served; `flyserve` has the models, defaults and limits of its deployment.
+
+    `root` is the id again: it is the folder of the weights in vLLM, which is nobody else's concern.
+    """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str
+    parent: None
     max_model_len: int | None = None
     flyserve: DeploymentInfo | None = None
 
@@ -229,6 +236,32 @@ class Version(ResponseModel):
     """Version of FlyServe."""
 
     version: str
+
+
+class Tokenized(ResponseModel):
+    """Token ids of a text or a conversation; `token_strs` are their names in the vocabulary, if requested."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(ResponseModel):
+    """Text of tokens, special ones included."""
+
+    prompt: str
+
+
+class TokenizerInfo(ResponseModel):
+    """Tokenizer of the model; a token that it does not have is null."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
 
 
 class ErrorObject(ResponseModel):

@@ -14,21 +14,33 @@ from router.http.objects import (
     ChatChunk,
     ChatCompletion,
     Completion,
+    Detokenized,
     ErrorResponse,
     Health,
     ModelList,
     ModelObject,
+    Tokenized,
+    TokenizerInfo,
     Version,
 )
+from router.http.tokenization import DetokenizeRequest, TokenizeRequest
 
 _REFERENCE = "#/components/schemas/{model}"
-_REQUESTS: tuple[type[BaseModel], ...] = (CompletionRequest, ChatRequest)
+_REQUESTS: tuple[type[BaseModel], ...] = (
+    CompletionRequest,
+    ChatRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 _RESPONSES: tuple[type[BaseModel], ...] = (
     Completion,
     ChatCompletion,
     ChatChunk,
     ModelList,
     ModelObject,
+    Tokenized,
+    Detokenized,
+    TokenizerInfo,
     Health,
     Version,
     ErrorResponse,
@@ -52,11 +64,17 @@ _ERRORS = {
 }
 
 
+_BODY_ERRORS = ("400", "404", "408", "413", "415")
+
+
 def openapi_document(model: str) -> bytes:
     """Return the document as JSON; requests may name only this model."""
     schemas = _schemas()
     for request in _REQUESTS:
-        schemas[request.__name__]["properties"]["model"] = {"const": model, "type": "string"}
+        named: dict[str, Any] = {"const": model, "type": "string"}
+        if not request.model_fields["model"].is_required():
+            named = {"anyOf": [named, {"type": "null"}]}
+        schemas[request.__name__]["properties"]["model"] = named
     document = {
         "openapi": "3.1.0",
         "info": {"title": "FlyServe", "version": VERSION, "description": "OpenAI-compatible, with verdicts."},
@@ -85,6 +103,9 @@ def _paths(model: str) -> dict[str, Any]:
             "parameters": [name],
             "get": _get("One of them", ModelObject, "404"),
         },
+        "/tokenize": {"post": _post("Tokenize a text or a conversation", TokenizeRequest, Tokenized, "503")},
+        "/detokenize": {"post": _post("Join tokens to a text", DetokenizeRequest, Detokenized)},
+        "/tokenizer_info": {"get": _get("Special tokens and chat template", TokenizerInfo)},
         "/health": {"get": _get("Readiness", Health, "503")},
         "/version": {"get": _get("FlyServe's version", Version)},
         "/metrics": {"get": {"summary": "Metrics for Prometheus", "responses": {"200": _METRICS}}},
@@ -103,6 +124,11 @@ def _generate(
         "requestBody": {"required": True, "content": _json(request)},
         "responses": {"200": success, **_errors(*_ERRORS)},
     }
+
+
+def _post(summary: str, request: type[BaseModel], response: type[BaseModel], *errors: str) -> dict[str, Any]:
+    body = {"required": True, "content": _json(request)}
+    return {**_get(summary, response, *_BODY_ERRORS, *errors), "requestBody": body}
 
 
 def _get(summary: str, response: type[BaseModel], *errors: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Every fault has its field, and an unknown field the nearest known one. Fields of
 does not support are rejected by name, unless they request nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -35,30 +35,42 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),
     "best_of": (1,),
     "suffix": ("",),
     "length_penalty": (1.0,),
-    "priority": (0,),
 }
 """Accepted values by field name, in addition to null: they request nothing."""
+_REMEDIES = {"best_of": "use n"}
 
 
-def drop_unsupported(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that request nothing; raise InvalidRequest for unsupported features."""
-    asked = [name for name in data if name in UNSUPPORTED and not _asks_nothing(name, data[name])]
+def drop_unsupported(data: Mapping[str, Any], supported: Container[str] = ()) -> dict[str, Any]:
+    """Return the fields without those that request nothing; raise InvalidRequest for unsupported features.
+
+    Fields in `supported` are left as they are.
+    """
+    others = {name: value for name, value in data.items() if name not in supported}
+    asked = [name for name in others if name in UNSUPPORTED and not _asks_nothing(name, data)]
     if asked:
-        raise InvalidRequest(*map(_unsupported, asked))
-    return {name: value for name, value in data.items() if name not in UNSUPPORTED and name not in IGNORED}
+        raise InvalidRequest(*(_unsupported(name, data[name]) for name in asked))
+    idle = {name for name in others if name in UNSUPPORTED or name in IGNORED}
+    return {name: value for name, value in data.items() if name not in idle}
 
 
-def _asks_nothing(name: str, value: Any) -> bool:
-    """Compare with the accepted values; a truth value does not equal a number here."""
-    idle_values = [idle for idle in UNSUPPORTED[name] if isinstance(idle, bool) == isinstance(value, bool)]
+def _asks_nothing(name: str, data: Mapping[str, Any]) -> bool:
+    """Compare with the accepted values; a truth value does not equal a number here.
+
+    The best of n choices are all of them if there are n.
+    """
+    value = data[name]
+    accepted = (*UNSUPPORTED[name], data.get("n")) if name == "best_of" else UNSUPPORTED[name]
+    idle_values = [idle for idle in accepted if isinstance(idle, bool) == isinstance(value, bool)]
     return value is None or value in idle_values
 
 
-def _unsupported(name: str) -> FieldViolation:
+def _unsupported(name: str, value: Any) -> FieldViolation:
+    if name in _REMEDIES:
+        found = f"is {_cut(repr(value))}, is not supported: {_REMEDIES[name]}"
+        return FieldViolation(name, found, "unsupported_parameter")
     idle = " or ".join(_shown(value) for value in UNSUPPORTED[name])
     found = "is not supported" + (f", only {idle} is" if idle else "")
     return FieldViolation(name, found, "unsupported_parameter")
@@ -76,7 +88,7 @@ _TYPE_FAULTS = ("_type", "_parsing", "is_instance_of")
 
 def parse(model: type[M], data: Mapping[str, Any]) -> M:
     """Return the request; raise InvalidRequest with every fault."""
-    supported = drop_unsupported(data)
+    supported = drop_unsupported(data, model.model_fields)
     try:
         return model.model_validate(supported)
     except ValidationError as error:
@@ -107,10 +119,11 @@ def _description(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
             return f"is unknown{_nearest(model, fault['loc'])}"
         case "value_error" | "unsupported":
             return str(fault["msg"]).removeprefix(MESSAGE_PREFIX)
-    shown = repr(fault["input"])
-    if len(shown) > _SHOWN_CHARACTERS:
-        shown = shown[: _SHOWN_CHARACTERS - 3] + "..."
-    return f"is {shown}, {str(fault['msg']).replace('Input should', 'must', 1)}"
+    return f"is {_cut(repr(fault['input']))}, {str(fault['msg']).replace('Input should', 'must', 1)}"
+
+
+def _cut(shown: str) -> str:
+    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 3] + "..."
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -4,8 +4,9 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -15,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from fly.errors import DeadlineExceeded, InvalidRequest
 from fly.request import GenerateRequest
 from fly.response import Chunk, Round, Statistics, join_chunks
-from fly.types import Token
+from fly.types import PromptToken, Token
 from router.generation.choices import end_tasks, run_all
 from router.generation.generation import Emit
 from router.http.accounting import Accounting
@@ -47,6 +48,8 @@ async def _left(receive: Receive) -> None:
         pass
 
 
+_MAX_INLINE_PROMPT_TOKENS = 512
+"""Tokens of prompts above which the part of a response that contains them is made off the event loop."""
 _DONE = b"[DONE]"
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -83,10 +86,12 @@ class Responder:
         self._traceparent = traceparent
         self._accounting = Accounting()
         self._sends_metrics = sends_metrics
+        self._prompts: dict[int, tuple[PromptToken, ...]] = {}
         self._head = {
             "id": f"{api_format.id_prefix}{request_id}",
             "created": int(time.time()),
             "model": request.body.model,
+            **({} if request.tier is None else {"service_tier": request.tier}),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,6 +121,9 @@ class Responder:
             async def emit_in_turn(chunk: Chunk) -> None:
                 async with turn:
                     self._accounting.add(chunk, index)
+                    if chunk.prompt:
+                        self._prompts[index] = chunk.prompt
+                        return
                     await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
 
             await self._service.serve(request, self._timeout_s, emit_in_turn, self._traceparent)
@@ -144,22 +152,48 @@ class Responder:
             chunks[chunk.choice_index].append(chunk)
 
         await self._generate(collect)
-        choices = [self._whole_choice(index, chunks[index]) for index in sorted(chunks)]
-        whole = self._envelope(self._format.response, choices, **self._totals)
-        await Response(whole, media_type="application/json")(scope, receive, send)
+
+        def make() -> bytes:
+            choices = [self._whole_choice(index, chunks[index]) for index in sorted(chunks)]
+            # NOTE: freed here, because freeing a long prompt would block the event loop, too.
+            self._prompts.clear()
+            return self._envelope(self._format.response, choices, **self._totals)
+
+        await Response(await self._made(make), media_type="application/json")(scope, receive, send)
 
     def _whole_choice(self, index: int, chunks: Sequence[Chunk]) -> Any:
         choice, warnings = join_chunks(index, chunks), chunks[-1].warnings
         extra = self._extension(choice.tokens, choice.rounds, choice.statistics, warnings)
-        return self._format.choice(choice, extra)
+        return self._echoed(self._format.choice(choice, extra, len(self._echo(index))), index)
+
+    def _echo(self, index: int) -> str:
+        """Return the text of the prompt that a choice begins with; empty without `echo`."""
+        echoes = self._request.echoes
+        return echoes[index // self._request.requests[0].n] if echoes else ""
+
+    def _echoed(self, choice: Any, index: int) -> Any:
+        """Return a choice, or its first part, that begins with its prompt if the request has `echo`."""
+        if not self._request.echoes:
+            return choice
+        tokens = self._prompts.get(index // self._request.requests[0].n, ())
+        return self._format.with_echo(choice, self._echo(index), tokens)
+
+    async def _made(self, make: Callable[[], bytes]) -> bytes:
+        """Return what `make` returns; call it in a thread if it may contain a long prompt."""
+        if sum(map(len, self._prompts.values())) > _MAX_INLINE_PROMPT_TOKENS:
+            return await asyncio.to_thread(make)
+        return make()
 
     async def _stream(self, send: Send) -> None:
         events, sent = _Events(send), dict[int, int]()
 
         async def emit(chunk: Chunk) -> None:
             index = chunk.choice_index
-            await events.send(self._chunk(chunk, sent.get(index)))
-            sent[index] = sent.get(index, 0) + sum(len(token.text) for token in chunk.tokens)
+            make = partial(self._chunk, chunk, sent.get(index))
+            await events.send(make() if index in sent else await self._made(make))
+            sent[index] = sent.get(index, len(self._echo(index))) + sum(
+                len(token.text) for token in chunk.tokens
+            )
 
         try:
             await self._generate(emit)
@@ -175,7 +209,12 @@ class Responder:
         extra = self._extension(chunk.tokens, chunk.rounds, chunk.statistics, chunk.warnings)
         if self._options.include_usage:
             extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
-        return self._envelope(self._format.chunk, [self._format.chunk_choice(chunk, sent)], **extra)
+        if sent is not None:
+            choice = self._format.chunk_choice(chunk, sent)
+        else:
+            index = chunk.choice_index
+            choice = self._echoed(self._format.chunk_choice(chunk, len(self._echo(index)) or None), index)
+        return self._envelope(self._format.chunk, [choice], **extra)
 
     def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:
         """Return a response or a chunk as JSON."""

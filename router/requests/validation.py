@@ -46,7 +46,8 @@ def prepare(
     prompt_ids: tuple[int, ...] = ()
     if not any(violation.field == request.prompt_field for violation in violations):
         prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
-        violations += _check_prompt(request.prompt_field, prompt_ids, target)
+        violations += _check_prompt(request, prompt_ids, target)
+        violations += _check_prompt_logprobs(request, prompt_ids, limits)
         violations += check_resumption(request, len(prompt_ids), target, limits)
     if violations:
         raise InvalidRequest(*violations)
@@ -86,29 +87,48 @@ def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fie
 
 def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
     asked, limit = request.max_new_tokens, limits.max_new_tokens
-    if asked is not None and not 1 <= asked <= limit:
-        yield FieldViolation("max_new_tokens", f"is {asked}, must be 1 to {limit}")
+    least = 1 if request.prompt_logprobs is None else 0
+    if asked is not None and not least <= asked <= limit:
+        yield FieldViolation("max_new_tokens", f"is {asked}, must be {least} to {limit}")
     most = limits.default_new_tokens if asked is None else asked
     if request.sampling.min_tokens > most:
         found = request.sampling.min_tokens
         yield FieldViolation("sampling.min_tokens", f"is {found}, must be at most max_new_tokens = {most}")
+    if abs(request.priority) > limits.priority:
+        allowed = f"must be {-limits.priority} to {limits.priority} (router.limits.priority)"
+        yield FieldViolation("priority", f"is {request.priority}, {allowed}")
     if not 1 <= request.n <= limits.choices:
         yield FieldViolation("n", f"is {request.n}, must be 1 to {limits.choices}")
-    if request.logprobs is not None and request.logprobs > limits.logprobs:
-        yield FieldViolation("logprobs", f"is {request.logprobs}, must be 0 to {limits.logprobs}")
+    for field in ("logprobs", "prompt_logprobs"):
+        if (found := getattr(request, field)) is not None and found > limits.logprobs:
+            yield FieldViolation(field, f"is {found}, must be 0 to {limits.logprobs}")
 
 
-def _check_prompt(field: str, ids: Sequence[int], target: ModelInfo) -> Iterator[FieldViolation]:
+def _check_prompt(
+    request: GenerateRequest, ids: Sequence[int], target: ModelInfo
+) -> Iterator[FieldViolation]:
+    field, room = request.prompt_field, int(request.max_new_tokens != 0)
     if not ids:
         yield FieldViolation(field, "is empty, must have at least one token")
-    if target.context_length and len(ids) + 1 > target.context_length:
-        most = target.context_length - 1
-        found = f"has {len(ids)} tokens, at most {most} leave room for an answer"
-        yield FieldViolation(field, found, "context_length_exceeded")
+    if target.context_length and len(ids) + room > target.context_length:
+        allowed = f"at most {target.context_length - room} {'leave room for an answer' if room else 'fit'}"
+        yield FieldViolation(field, f"has {len(ids)} tokens, {allowed}", "context_length_exceeded")
     if max(ids, default=0) >= target.vocab_size:
         index, token = next((i, token) for i, token in enumerate(ids) if token >= target.vocab_size)
         allowed = f"must be 0 to {target.vocab_size - 1}"
         yield FieldViolation(f"{field}.ids[{index}]", f"is {token}, {allowed}")
+
+
+def _check_prompt_logprobs(
+    request: GenerateRequest, ids: Sequence[int], limits: LimitsConfig
+) -> Iterator[FieldViolation]:
+    """Limit the log-probabilities of a prompt: the router holds all of them before it sends the first."""
+    if request.prompt_logprobs is not None:
+        number = len(ids) * (1 + request.prompt_logprobs)
+        if number > limits.prompt_logprobs:
+            allowed = f"at most {limits.prompt_logprobs} (router.limits.prompt_logprobs)"
+            found = f"is {request.prompt_logprobs} for {len(ids)} tokens: {number} values, {allowed}"
+            yield FieldViolation("prompt_logprobs", found)
 
 
 def _complete(
@@ -119,7 +139,7 @@ def _complete(
     config: RouterConfig,
 ) -> PreparedRequest:
     """Add defaults to what the client left open, and cut the response to the target's context."""
-    asked = request.max_new_tokens or config.limits.default_new_tokens
+    asked = config.limits.default_new_tokens if request.max_new_tokens is None else request.max_new_tokens
     room = target.context_length - len(prompt_ids) if target.context_length else math.inf
     length, warnings = int(min(asked, room)), list[str]()
     if length < asked and request.max_new_tokens is not None:
@@ -138,6 +158,7 @@ def _complete(
         warnings=(*warnings, *request_warnings(request, plan)),
         n=request.n,
         logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
         weight_fingerprint=target.weight_fingerprint,
         resumed=request.resume.choices if request.resume else (),
         key=request_key(prompt_ids, request.cache_salt),

@@ -19,7 +19,17 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._template = None if file is None else _read(file)
 
-    def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> tuple[int, ...]:
+    @property
+    def source(self) -> str | None:
+        """The template in use; None if there is none."""
+        return self._tokenizer.chat_template if self._template is None else self._template
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool = True,
+    ) -> tuple[int, ...]:
         """Return the token ids of the prompt.
 
         Raise InvalidRequest if there is no template, or it rejects the messages.
@@ -30,7 +40,9 @@ class ChatTemplate:
         if reserved := sorted(self._tokenizer.template_arguments & variables.keys()):
             raise InvalidRequest.of("chat_template_kwargs", f"must not set {', '.join(reserved)}")
         try:
-            return self._tokenizer.apply_chat_template(messages, self._template, variables)
+            return self._tokenizer.apply_chat_template(
+                messages, self._template, variables, add_generation_prompt
+            )
         except Exception as error:
             found = f"are rejected by the model's chat template: {describe(error)}"
             raise InvalidRequest.of("messages", found) from None

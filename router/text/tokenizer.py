@@ -46,16 +46,20 @@ class Tokenizer:
             raise ModelError(f"{folder}: the tokenizer cannot be loaded: {_one_line(error)}") from error
         return cls(fast, _eos_ids(folder, fast))
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
-        return tuple(self._fast.encode(text))
+        return tuple(self._fast.encode(text, add_special_tokens=add_special_tokens))
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Return the token ids of a text without special tokens."""
         return tuple(self._fast.encode(text, add_special_tokens=False))
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, str]], template: str | None, variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, str]],
+        template: str | None,
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool = True,
     ) -> tuple[int, ...]:
         """Return the token ids of a conversation, up to where the model answers.
 
@@ -66,12 +70,32 @@ class Tokenizer:
             self._fast.apply_chat_template(
                 [dict(message) for message in messages],
                 chat_template=template,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 sanitize_control_tokens=True,
                 return_dict=False,
                 **variables,
             )
         )
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """Return the text of ids together."""
+        return str(self.backend.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The tokenizer's own chat template; None if it has none, or several by name."""
+        found = self._fast.chat_template
+        return found if isinstance(found, str) else None
+
+    @property
+    def special_tokens(self) -> dict[str, str | None]:
+        """Special tokens by the names of the tokenizer's configuration, and the kind of tokenizer."""
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        return {"tokenizer_class": type(self._fast).__name__, **{n: getattr(self._fast, n) for n in names}}
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Return the names of ids in the vocabulary."""
+        return [str(name) for name in self._fast.convert_ids_to_tokens(list(ids))]
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the text of each id by itself, special tokens included."""

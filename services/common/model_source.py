@@ -18,6 +18,11 @@ def is_hub_id(model: Path) -> bool:
     return _HUB_ID.fullmatch(str(model)) is not None
 
 
+def model_name(model: Path) -> str:
+    """Return the name of a model that others may see: the folder's own name, or `org/name@revision`."""
+    return str(model) if is_hub_id(model) else model.resolve().name
+
+
 def model_folder(model: Path, has_weights: bool = True) -> Path:
     """Return the folder of a model; download a model of the hub unless this machine has it.
 

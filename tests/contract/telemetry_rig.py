@@ -72,7 +72,11 @@ async def running_with_telemetry(
         hosts: dict[str, Host] = {}
 
         def section(role: str) -> dict[str, Any]:
-            return {} if role in silent else {"telemetry": {**telemetry, "replica": f"{role}-0"}}
+            return (
+                {}
+                if role in silent
+                else {"telemetry": {**telemetry, "replica": f"{role}-0", "deployment": "mine"}}
+            )
 
         async def start(role: str, host: Host) -> str:
             await host.start()

@@ -257,3 +257,8 @@ async def test_metrics_are_served_beside_the_api(rig: HttpRig) -> None:
         values[f"vllm:spec_decode_num_{name}_total"] for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert 0 < num_drafts < num_accepted < num_tokens
+    series = [line for line in response.text.splitlines() if line.startswith("vllm:")]
+    assert series and all(f'model_name="{MODEL}"' in line and 'engine="0"' in line for line in series)
+    by_position = [line for line in series if "per_pos_total" in line]
+    assert by_position and 'position="0"' in by_position[0]
+    assert sum(float(line.rpartition(" ")[2]) for line in by_position) == num_accepted

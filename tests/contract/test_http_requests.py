@@ -16,7 +16,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
-    async with serving_http(tmp_path, limits={"prompts": 3}) as rig:
+    async with serving_http(tmp_path, limits={"prompts": 3, "priority": 100}) as rig:
         yield rig
 
 
@@ -78,8 +78,17 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
         "'fixed'",
     ),
     ("speculation.carry_after", INVALID, {"speculation": {"carry_after": -1}}, "is -1"),
-    ("echo", UNSUPPORTED, {"echo": True}, "echo is not supported, only false is"),
-    ("best_of", UNSUPPORTED, {"best_of": 3}, "best_of is not supported, only 1 is"),
+    ("echo", TYPE, {"echo": "yes"}, "is 'yes'"),
+    ("max_tokens", INVALID, {"echo": True, "max_tokens": 0}, "is 0, must be 1 to 4096"),
+    ("max_tokens", INVALID, {"echo": True, "logprobs": 1, "max_tokens": -1}, "is -1, must be 0 to 4096"),
+    ("logprobs", INVALID, {"echo": True, "logprobs": 21, "max_tokens": 0}, "is 21, must be 0 to 20"),
+    ("best_of", UNSUPPORTED, {"best_of": 4}, "best_of is 4, is not supported: use n"),
+    ("best_of", UNSUPPORTED, {"best_of": 4, "n": 2}, "use n"),
+    ("priority", INVALID, {"priority": -(2**31)}, "is -2147483648, must be greater than or equal to -2147"),
+    ("priority", INVALID, {"priority": 101}, "is 101, must be -100 to 100 (router.limits.priority)"),
+    ("priority", TYPE, {"priority": 1.5}, "is 1.5"),
+    ("service_tier", INVALID, {"service_tier": "scale"}, "is 'scale', must be 'auto', 'default', 'flex'"),
+    ("service_tier", INVALID, {"service_tier": "flex", "priority": 3}, "but priority is 3: give one of them"),
     ("suffix", UNSUPPORTED, {"suffix": "."}, "is not supported"),
     ("guided_json", UNSUPPORTED, {"guided_json": {}}, "guided_json is not supported"),
     ("structured_outputs", UNSUPPORTED, {"structured_outputs": {"regex": "a"}}, "is not supported"),
@@ -115,6 +124,7 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ("top_logprobs", INVALID, {"logprobs": True, "top_logprobs": 21}, "must be 0 to 20"),
     ("top_logprobs", INVALID, {"top_logprobs": 2}, "without logprobs"),
     ("logprobs", TYPE, {"logprobs": 1}, "is 1"),
+    ("echo", UNSUPPORTED, {"echo": True}, "echo is not supported, only false is"),
     ("tools", UNSUPPORTED, {"tools": [{"type": "function"}]}, "tools is not supported"),
     ("tool_choice", UNSUPPORTED, {"tool_choice": "required"}, "tool_choice is not supported"),
     ("functions", UNSUPPORTED, {"functions": [{}]}, "functions is not supported"),

@@ -74,6 +74,24 @@ async def longest_of(rig: Rig, length: int, num_choices: int) -> tuple[LongestPi
     return longest, response
 
 
+@pytest.mark.parametrize(("length", "num_logprobs"), [(8_000, 1), (4_000, 20)])
+async def test_a_long_prompt_is_scored_in_short_pieces(
+    tmp_path: Path, length: int, num_logprobs: int
+) -> None:
+    async with system(save_tokenizer(tmp_path), "ngram") as rig:
+        pieces = []
+        for attempt in range(3):
+            ids = pb.TokenIds(ids=[(at * 7919 + attempt) % 300 for at in range(length)])
+            request = make_request(FLY, 0, prompt_token_ids=ids, prompt_logprobs=num_logprobs)
+            with longest_piece() as longest:
+                response = await rig.stub.Generate(request, timeout=100)
+            assert len(response.prompt) == length and not response.choices[0].tokens
+            pieces.append(longest)
+            if longest.seconds <= MAX_PIECE_S:
+                break
+        assert min(piece.seconds for piece in pieces) <= MAX_PIECE_S, pieces
+
+
 @pytest.mark.parametrize("sub_drafter", ["ngram", "suffix"])
 @pytest.mark.parametrize(
     ("length", "num_choices"), [(32_000, 4), pytest.param(130_000, 1, marks=pytest.mark.slow)]

@@ -74,7 +74,8 @@ async def test_the_metrics_agree_with_the_responses(model: Path) -> None:
     )
     assert sub_drafter("flyserve_step_seconds_count") > 0
     assert target("flyserve_kv_capacity_tokens") == 65536
-    assert target("flyserve_build_info", role="target", replica="target-0") == 1
+    assert target("flyserve_build_info", role="target", replica="target-0", deployment="mine") == 1
+    assert router("flyserve_build_info", role="router", replica="router-0", deployment="mine") == 1
     assert target("process_cpu_seconds_total") > 0
 
 

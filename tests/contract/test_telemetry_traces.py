@@ -56,6 +56,7 @@ async def test_the_spans_of_a_request_are_one_tree_over_all_processes(model: Pat
             assert parent.name == PARENTS[span.name]
             assert parent.start_ns <= span.start_ns
         assert span.service == SERVICES[span.name]
+        assert span.process == ("mine", f"{span.service.removeprefix('flyserve-')}-0")
         assert span.start_ns <= span.end_ns and not span.is_error
         assert all(span.start_ns <= event.at_ns <= span.end_ns for event in span.events)
     assert Counter(span.name for span in spans) == dict.fromkeys(SERVICES, 1)

@@ -25,9 +25,10 @@ class CollectedEvent:
 
 @dataclass(frozen=True)
 class Collected:
-    """One span as it was received."""
+    """One span as it was received; its process has the names of its deployment and its replica."""
 
     service: str
+    process: tuple[str, str]
     name: str
     trace: bytes
     id: bytes
@@ -58,7 +59,7 @@ class Collector(TraceServiceServicer):
         for process in request.resource_spans:
             resource = _attributes(process.resource.attributes)
             for scope in process.scope_spans:
-                self.spans += [_collected(resource["service.name"], span) for span in scope.spans]
+                self.spans += [_collected(resource, span) for span in scope.spans]
         return ExportTraceServiceResponse()
 
 
@@ -75,9 +76,10 @@ def collector() -> Iterator[Collector]:
         server.stop(None).wait()
 
 
-def _collected(service: str, span: Any) -> Collected:
+def _collected(resource: dict[str, Any], span: Any) -> Collected:
     return Collected(
-        service=service,
+        service=resource["service.name"],
+        process=(resource.get("service.namespace", ""), resource.get("service.instance.id", "")),
         name=span.name,
         trace=span.trace_id,
         id=span.span_id,

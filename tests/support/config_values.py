@@ -49,7 +49,9 @@ def _other_number(schema: Mapping[str, Any], default: float | None) -> float:
     value = (least if default is None else default) + 1
     if value <= (most := schema.get("maximum", value)):
         return value
-    return most if default != most else (least + most) / 2
+    if default != most:
+        return most
+    return (least + most) // 2 if isinstance(most, int) else (least + most) / 2
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

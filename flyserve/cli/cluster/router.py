@@ -1,5 +1,6 @@
 """`flyserve router`: run a router of a deployment in this process."""
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,10 @@ def router(
             min=0, max=65_535, help="Port of the HTTP API instead of the file's; 0 takes a free one."
         ),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of this router in metrics, traces and logs; default: this machine's name."),
+    ] = None,
     start_timeout_s: Annotated[
         float, typer.Option(min=1, help="Time limit for the first target, in seconds.")
     ] = 120.0,
@@ -49,7 +54,8 @@ def router(
 
         made = with_router_ports(load_deployment(deployment), port, http_port)
         registry = registry or _registry_of(made.name, ray_address)
-        content = router_config(made, registry, start_timeout_s, grace_s=made.rollout.drain_s)
+        name = name or socket.gethostname()
+        content = router_config(made, registry, start_timeout_s, made.rollout.drain_s, name)
         config = parse(RouterConfig, content, str(deployment))
         run_service(lambda: create_host(config), config, "router")
 

@@ -264,15 +264,16 @@ class GenerateRequest(_message.Message):
     N_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id chosen by the client; if it is empty, the router draws one."""
     prompt: _builtins.str
     """Text, tokenized by the router."""
     max_new_tokens: _builtins.int
-    """Most new tokens, at least 1; the deployment's default when absent."""
+    """Most new tokens, at least 1, or 0 with prompt_logprobs; the deployment's default when absent."""
     priority: _builtins.int
-    """Higher values run first when work queues."""
+    """Higher values run first when work queues. (The HTTP API has vLLM's sign: there, lower values run first.)"""
     cache_salt: _builtins.str
     """Cached prefixes and cached responses are shared only between requests with the same salt."""
     n: _builtins.int
@@ -285,6 +286,10 @@ class GenerateRequest(_message.Message):
     """
     prediction: _builtins.str
     """Text that the response is expected to resemble; drafts are taken from it. It never changes what may be accepted."""
+    prompt_logprobs: _builtins.int
+    """Number of most likely tokens whose log-probabilities are returned for every token of the prompt, in addition to
+    that of the token itself. If it is absent, the tokens of the prompt are not returned.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -322,11 +327,12 @@ class GenerateRequest(_message.Message):
         n: _builtins.int | None = ...,
         logprobs: _builtins.int | None = ...,
         prediction: _builtins.str = ...,
+        prompt_logprobs: _builtins.int | None = ...,
         resume: Global___Resumption | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
@@ -334,6 +340,8 @@ class GenerateRequest(_message.Message):
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["prompt", "prompt_token_ids"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     @_typing.overload
@@ -342,6 +350,8 @@ class GenerateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
@@ -599,6 +609,44 @@ class Logprobs(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Logprobs: _TypeAlias = Logprobs  # noqa: Y015
+
+@_typing.final
+class PromptToken(_message.Message):
+    """One token of the prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Token id."""
+    text: _builtins.str
+    """Text that the token adds to the prompt; empty while a character is incomplete, and for special tokens."""
+    logprob: _builtins.float
+    """Log-probability of the token after the tokens before it; absent for the first one."""
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedToken]:
+        """The most likely tokens at its position, in descending order; none for the first one."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        text: _builtins.str = ...,
+        logprob: _builtins.float | None = ...,
+        top: _abc.Iterable[Global___RankedToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "id", b"id", "logprob", b"logprob", "text", b"text", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
+    _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprob) -> _WhichOneofReturnType__logprob | None: ...
+
+Global___PromptToken: _TypeAlias = PromptToken  # noqa: Y015
 
 @_typing.final
 class Token(_message.Message):
@@ -865,6 +913,7 @@ class GenerateChunk(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text to append; whole UTF-8 characters."""
@@ -893,6 +942,10 @@ class GenerateChunk(_message.Message):
         """Rounds since the choice's last chunk."""
 
     @_builtins.property
+    def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptToken]:
+        """Set in the first chunk of a response if the request has prompt_logprobs and does not resume: all tokens of the prompt."""
+
+    @_builtins.property
     def origin(self) -> Global___Origin:
         """Set in the first chunk of a response."""
 
@@ -908,11 +961,12 @@ class GenerateChunk(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         choice_index: _builtins.int = ...,
         rounds: _abc.Iterable[Global___Round] | None = ...,
+        prompt: _abc.Iterable[Global___PromptToken] | None = ...,
         origin: Global___Origin | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin", "statistics", b"statistics"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "origin", b"origin", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "origin", b"origin", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "rounds", b"rounds", "statistics", b"statistics", "text", b"text", "tokens", b"tokens", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1010,6 +1064,7 @@ class GenerateResponse(_message.Message):
     CHOICES_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request."""
     prompt_tokens: _builtins.int
@@ -1022,6 +1077,10 @@ class GenerateResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Warnings about the request and its choices."""
 
+    @_builtins.property
+    def prompt(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptToken]:
+        """All tokens of the prompt, if the request has prompt_logprobs."""
+
     def __init__(
         self,
         *,
@@ -1029,10 +1088,11 @@ class GenerateResponse(_message.Message):
         choices: _abc.Iterable[Global___Choice] | None = ...,
         prompt_tokens: _builtins.int = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        prompt: _abc.Iterable[Global___PromptToken] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,6 +47,9 @@ class TelemetryConfig(TelemetrySection):
     replica: str = ""
     """Name of the process in metrics, traces and logs."""
 
+    deployment: str = ""
+    """Name of its deployment in metrics and traces."""
+
     waits_for_port: bool = False
     """If the port of the metrics is taken, as by the process that this one replaces: start without metrics,
     and serve them as soon as the port is free."""

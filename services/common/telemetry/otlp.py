@@ -3,7 +3,13 @@
 import threading
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.resources import (
+    SERVICE_INSTANCE_ID,
+    SERVICE_NAME,
+    SERVICE_NAMESPACE,
+    SERVICE_VERSION,
+    Resource,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
@@ -32,6 +38,8 @@ class SpanExport:
         attributes = {SERVICE_NAME: f"flyserve-{role}", SERVICE_VERSION: VERSION}
         if config.replica:
             attributes[SERVICE_INSTANCE_ID] = config.replica
+        if config.deployment:
+            attributes[SERVICE_NAMESPACE] = config.deployment
         resource = Resource.create(attributes)
         self._provider = TracerProvider(ParentBased(root), resource, shutdown_on_exit=False)
         self._provider.add_span_processor(

@@ -73,7 +73,7 @@ class Telemetry:
         self._config = config = config or TelemetryConfig()
         self._server: MetricsServer | None = None
         self._waiting: asyncio.Task[None] | None = None
-        self.registry, self._num_tasks = process_metrics(role, config.replica)
+        self.registry, self._num_tasks = process_metrics(role, config.replica, config.deployment)
         self._spans: SpanExport | None = None
         if config.otlp_endpoint is not None:
             # OpenTelemetry is loaded only where there is a collector.
@@ -123,14 +123,15 @@ class Telemetry:
                 self._serve(interface)
 
 
-def process_metrics(role: str, replica: str) -> tuple[CollectorRegistry, Gauge]:
+def process_metrics(role: str, replica: str, deployment: str = "") -> tuple[CollectorRegistry, Gauge]:
     """Return a new registry with the metrics of every process, and the gauge of its event loop's tasks."""
     # NOTE: this is global to the process. Otherwise each series has a second one with its time of creation.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    build = Info("flyserve_build", "Role, replica and version of the process.", registry=registry)
-    build.info({"role": role, "replica": replica, "version": VERSION})
+    named = "Role, replica, deployment and version of the process."
+    build = Info("flyserve_build", named, registry=registry)
+    build.info({"role": role, "replica": replica, "deployment": deployment, "version": VERSION})
     # Evaluated at scrape time, on the scraper's thread.
     tasks = Gauge(
         "flyserve_event_loop_tasks",

@@ -12,7 +12,7 @@ from torch import Tensor
 from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
-from services.common.model_source import model_folder
+from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.config import ModelConfig
 from services.engine.forward.attention import RaggedForward
@@ -126,7 +126,7 @@ def load_runner(
     logger.info("%s: %s", config.model, description)
     info = ModelInfo(
         role=config.role,
-        model_id=str(config.model),
+        model_id=model_name(config.model),
         weight_fingerprint=loaded.weight_fingerprint,
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,

@@ -6,6 +6,7 @@ from typing import Any
 from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
+from services.common.model_source import model_name
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.config import EngineName, ModelConfig
 from services.engine.loading.folder import fingerprint, read_architecture, weight_files
@@ -20,6 +21,7 @@ def describe_model(config: ModelConfig, folder: Path, vllm_config: Any, version:
     Raises:
         ModelError: The folder has no safetensors weights, or its tokenizer does not fit.
     """
+    assert config.model is not None
     token_map = read_token_map(folder)
     num_ids, rows = num_token_ids(token_map), vllm_config.model_config.get_vocab_size()
     if num_ids > rows:
@@ -29,7 +31,7 @@ def describe_model(config: ModelConfig, folder: Path, vllm_config: Any, version:
     weights = fingerprint([folder / "config.json", *weight_files(folder)])
     return ModelInfo(
         role=config.role,
-        model_id=str(config.model),
+        model_id=model_name(config.model),
         weight_fingerprint="-".join(filter(None, [weights, EngineName.VLLM.value, quantization])),
         architecture=read_architecture(folder),
         token_map_hash=hash_token_map(token_map),

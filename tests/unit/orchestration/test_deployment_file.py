@@ -7,7 +7,7 @@ from fly.errors import ConfigError
 from fly.presets import PRESETS
 from fly.types import TailPolicy
 from orchestration.deployment.file import APPLICATION_ROOT, load_deployment
-from orchestration.deployment.plan import router_config
+from orchestration.deployment.plan import plan, router_config
 from router.config import RouterConfig
 from services.common.config import parse
 from services.engine.config import Dtype
@@ -175,6 +175,20 @@ def test_the_router_gets_every_field_of_speculation_that_the_file_sets(folder: P
     assert speculation.rule == replace(PRESETS["flyserve"], window=4, min_following=4, tail=TailPolicy.REJECT)
     assert (speculation.draft_length.policy, speculation.draft_length.max) == ("goodput", 7)
     assert not speculation.sub_drafter
+
+
+def test_every_process_has_its_own_name_and_that_of_its_deployment(folder: Path) -> None:
+    text = "name: mine\ntarget: {model: big, replicas: 2}\ntelemetry: {metrics_port: 9000}"
+    deployment = load_deployment(written(folder, text))
+    for name in ("router-0", "flyserve-router-7d9f"):
+        config = router_config(deployment, "127.0.0.1:1", 60.0, 5.0, name)
+        telemetry = parse(RouterConfig, config, "router").telemetry
+        assert (telemetry.replica, telemetry.deployment) == (name, "mine")
+    services = [spec.config["telemetry"] for spec in plan(deployment, "127.0.0.1:1")]
+    assert [(each["replica"], each["deployment"]) for each in services] == [
+        ("target-0", "mine"),
+        ("target-1", "mine"),
+    ]
 
 
 def test_the_router_gets_what_the_file_says_of_http(folder: Path) -> None:

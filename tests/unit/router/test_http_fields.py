@@ -13,6 +13,7 @@ from fly.request import SamplingParams
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.parsing import IGNORED, UNSUPPORTED, parse
+from router.http.priorities import priority_of
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults
 from tests.contract.fakes import save_tokenizer
@@ -20,6 +21,7 @@ from tests.contract.fakes import save_tokenizer
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
 COMPLETION = {"model": "m", "prompt": "p"}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 NAMES = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *UNSUPPORTED, *IGNORED})
 
 
@@ -41,15 +43,39 @@ def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, A
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_an_unsupported_field_is_rejected_but_for_values_that_ask_nothing(name: str) -> None:
     for idle in (None, *UNSUPPORTED[name]):
-        parse(CompletionRequest, {**COMPLETION, name: idle})
-    with pytest.raises(InvalidRequest, match=f"{name} is not supported") as caught:
-        parse(CompletionRequest, {**COMPLETION, name: "something else"})
+        parse(ChatRequest, {**CHAT, name: idle})
+    with pytest.raises(InvalidRequest, match=f"{name} is .*not supported") as caught:
+        parse(ChatRequest, {**CHAT, name: "something else"})
     assert caught.value.violations[0].reason == "unsupported_parameter"
 
 
 def test_a_truth_value_is_no_number() -> None:
-    with pytest.raises(InvalidRequest, match="best_of is not supported"):
+    with pytest.raises(InvalidRequest, match="best_of is True, is not supported: use n"):
         parse(CompletionRequest, {**COMPLETION, "best_of": True})
+
+
+@pytest.mark.parametrize("given", [{"best_of": 1}, {"best_of": 3, "n": 3}, {"best_of": None, "n": 2}])
+def test_the_best_of_n_choices_are_all_of_them(given: dict[str, Any]) -> None:
+    assert parse(CompletionRequest, {**COMPLETION, **given}).n == given.get("n")
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "expected"),
+    [
+        ({}, 5, (0, None)),
+        ({"priority": 5}, 5, (-5, None)),
+        ({"priority": -5}, 5, (5, None)),
+        ({"priority": 0, "service_tier": "auto"}, 5, (0, "default")),
+        ({"service_tier": "default"}, 5, (0, "default")),
+        ({"service_tier": "flex"}, 5, (-1, "flex")),
+        ({"service_tier": "priority"}, 5, (1, "priority")),
+        ({"service_tier": "priority"}, 0, (0, "default")),
+    ],
+)
+def test_a_priority_is_higher_first_whatever_its_name(
+    given: dict[str, Any], limit: int, expected: tuple[int, str | None]
+) -> None:
+    assert priority_of(parse(CompletionRequest, {**COMPLETION, **given}), limit) == expected
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,20 @@ async def test_every_position_of_a_draft_is_scored() -> None:
     assert answer.times.queue_ns == 500_000_000 and answer.times.forward_ns == 1_000_000_000
 
 
+async def test_a_prompt_is_scored_as_the_drafts_of_its_first_token() -> None:
+    prompt = [3 + n % 50 for n in range(60)]
+    engine = stand_in_engine(StandIn())
+    for _ in range(2):  # the second time, the cache holds it
+        async with opened(engine, prompt[:1], num_logprobs=1) as client:
+            found: list[float | None] = []
+            for start in range(1, 60, 20):
+                answer = await client.verify(*prompt[start : start + 20])
+                found += [position.draft for position in answer.logprobs[:-1]]
+                client.sequence.extend(prompt[start : start + 20])
+        expected = [float(hash_logprobs(prompt[:at])[prompt[at]]) for at in range(1, 60)]
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
 async def test_rollback_and_growth_leave_no_trace() -> None:
     expected = greedy(PROMPT, 8)
     async with opened(stand_in_engine(StandIn())) as client:

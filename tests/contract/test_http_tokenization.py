@@ -1,0 +1,128 @@
+"""The tokenizer over HTTP, in vLLM's shapes; what the server says of itself."""
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.fakes import save_tokenizer
+from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
+    async with serving_http(tmp_path) as rig:
+        yield rig
+
+
+async def tokenized(rig: HttpRig, **fields: Any) -> dict[str, Any]:
+    response = await rig.post("/tokenize", fields)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    assert found["count"] == len(found["tokens"]) and found["max_model_len"] == 512
+    return found
+
+
+async def test_a_text_and_back(rig: HttpRig) -> None:
+    text = "the fox says 你好 😀"
+    found = await tokenized(rig, prompt=text)
+    assert found["token_strs"] is None
+    named = await tokenized(rig, model=MODEL, prompt=text, return_token_strs=True, add_special_tokens=False)
+    assert named["tokens"] == found["tokens"] and named["token_strs"][1] == "Ġfox"
+    response = await rig.post("/detokenize", {"model": MODEL, "tokens": found["tokens"]})
+    assert response.json() == {"prompt": text}
+    assert (await rig.post("/detokenize", {"tokens": [0, *found["tokens"]]})).json() == {
+        "prompt": f"<eos>{text}"
+    }
+    assert (await rig.post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
+    assert (await tokenized(rig, prompt=""))["tokens"] == []
+    completion = await rig.complete(prompt=text, max_tokens=1)
+    assert completion["usage"]["prompt_tokens"] == found["count"]
+
+
+async def test_a_conversation_is_the_prompt_of_its_answer(tmp_path: Path) -> None:
+    async with serving_http(tmp_path) as rig:
+        template = "{{ messages[0].content }}{% if add_generation_prompt %}!{% endif %}{{ tail }}"
+        (tmp_path / "other.jinja").write_text(template)
+    async with serving_http(tmp_path, chat_template=tmp_path / "other.jinja") as rig:
+        texts = {
+            "hello!": {},
+            "hello": {"add_generation_prompt": False},
+            "hello!?": {"add_generation_prompt": True, "chat_template_kwargs": {"tail": "?"}},
+        }
+        for text, fields in texts.items():
+            found = await tokenized(rig, messages=HELLO, **fields)
+            assert found["tokens"] == (await tokenized(rig, prompt=text))["tokens"], text
+        info = (await rig.http.get("/tokenizer_info")).json()
+        assert info["chat_template"] == template and {"eos_token", "bos_token", "tokenizer_class"} <= set(
+            info
+        )
+
+
+BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
+    ("/tokenize", {}, "prompt", "or messages must be set, and not both"),
+    ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt", "and not both"),
+    ("/tokenize", {"prompt": 7}, "prompt", "is 7"),
+    ("/tokenize", {"prompt": "a" * 1_000_001}, "prompt", "1000001 characters, at most 1000000 are allowed"),
+    ("/tokenize", {"messages": []}, "messages", "is []"),
+    ("/tokenize", {"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "must not be true"),
+    ("/tokenize", {"messages": HELLO, "documents": [1]}, "documents", "is not supported"),
+    ("/tokenize", {"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template", "is not supported"),
+    ("/tokenize", {"prompt": "a", "return_token_str": True}, "return_token_str", "mean return_token_strs?"),
+    ("/detokenize", {}, "tokens", "is missing"),
+    ("/detokenize", {"tokens": [3, 304]}, "tokens[1]", "is 304, must be 0 to 303"),
+    ("/detokenize", {"tokens": [-1]}, "tokens[0]", "is -1"),
+    ("/detokenize", {"tokens": "abc"}, "tokens", "is 'abc'"),
+    ("/detokenize", {"tokens": [1] * 1_000_001}, "tokens", "has 1000001 ids, at most 1000000 are allowed"),
+]  # fmt: skip
+
+
+async def test_bad_input_is_named(rig: HttpRig) -> None:
+    for path, body, param, part in BAD:
+        response = await rig.post(path, body)
+        error = error_of(response)
+        assert (response.status_code, error["param"]) == (400, param) and part in error["message"], error
+    for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})):
+        response = await rig.post(path, {"model": "gpt-4", **body})
+        assert (response.status_code, error_of(response)["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/tokenizer_info"])
+async def test_the_document_has_the_paths(rig: HttpRig, path: str) -> None:
+    assert path in (await rig.http.get("/openapi.json")).json()["paths"]
+
+
+async def test_models_tell_names_and_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "secret-place" / "my-model"
+    folder.mkdir(parents=True)
+    save_tokenizer(folder)
+    async with serving_http(folder, model_name=None) as rig:
+        listed = (await rig.http.get("/v1/models")).json()
+        (model,) = listed["data"]
+        assert (model["id"], model["root"], model["parent"]) == ("my-model", "my-model", None)
+        assert model["max_model_len"] == 512 and "secret-place" not in json.dumps(listed)
+    shutil.rmtree(folder)
+
+
+async def test_only_the_hosts_that_are_named_are_served(tmp_path: Path) -> None:
+    async with serving_http(tmp_path, http={"allowed_hosts": ["api.example.com", "127.0.0.1"]}) as rig:
+        for host in ("api.example.com", "API.example.com:8000", "127.0.0.1:1"):
+            assert (await rig.http.get("/v1/models", headers={"host": host})).status_code == 200
+        for host in ("evil.example", "api.example.com.evil.example", "api.example.com@evil", "[", "x" * 300):
+            for path in ("/v1/models", "/health", "/metrics", "/nowhere"):
+                response = await rig.http.get(path, headers={"host": host})
+                error = error_of(response)
+                assert (response.status_code, error["param"]) == (421, "Host") and len(error["message"]) < 200
+
+
+async def test_another_host_gets_no_redirect_to_itself(rig: HttpRig) -> None:
+    for path in ("/health/", "/playground", "/v1/completions/", "/metrics/"):
+        response = await rig.http.get(path, headers={"host": "evil.example"})
+        assert response.status_code == 404 and "evil.example" not in str(response.headers) + response.text
+    response = await rig.http.get("/v1/models", headers={"host": "evil.example"})
+    assert response.status_code == 200 and "evil.example" not in response.text
