@@ -8,7 +8,7 @@ from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
 from services.sub_drafter.engines.base import ProposalEngine
-from services.sub_drafter.servicer import LookupSession
+from services.sub_drafter.session import LookupSession
 
 PROMPT = [90, 91, 92]
 RESPONSE = [1, 2, 3, 4, 5, 6]
@@ -19,7 +19,7 @@ class Client:
 
     def __init__(self, engine: ProposalEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
         opening = Open("test", prompt_length, cache_salt=salt)
-        self.session = LookupSession(engine.open(opening), prompt_length, max_tokens=1000)
+        self.session = LookupSession(engine.open(opening), opening, SubDrafterConfig(max_tokens=1000))
         self._mirror = SequenceMirror()
 
     def update(self, ids: list[int], decided: int) -> SequenceUpdate:
