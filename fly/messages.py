@@ -79,6 +79,8 @@ class ModelInfo:
 class Load:
     """Current load of a replica, and totals since it started.
 
+    A look-up service counts tokens in its indexes as used KV positions, and cached responses as cached ones.
+
     Attributes:
         sequences: Number of open sequences, without those that wait.
         queued: Number of sequences that wait for a place or for memory.

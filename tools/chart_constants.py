@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fly.presets import PRESETS
 from orchestration.deployment.file import METRICS_OFFSETS, Deployment
 from services.common.config import leaves
+from services.sub_drafter.engines import ENGINES
 from tools.chart import CHART
 
 OUTPUT = CHART / "templates" / "_generated.tpl"
@@ -34,6 +35,7 @@ def _templates() -> Iterator[str]:
     defaults = {key: field.default for key, field in leaves(Deployment) if key in _USED}
     yield _NOTE
     yield _template("defaults", {key.rpartition(".")[2]: value for key, value in defaults.items()})
+    yield _template("lookupEngines", list(ENGINES))
     yield _template("windows", {name: rule.window for name, rule in sorted(PRESETS.items())})
     yield _template("metricsOffsets", {role.value: offset for role, offset in METRICS_OFFSETS.items()})
 

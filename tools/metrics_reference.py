@@ -11,7 +11,8 @@ from fly.messages import Load, Role
 from router.metrics import RouterMetrics
 from services.common.telemetry.process import process_metrics
 from services.drafter.servicer import DrafterMetrics
-from services.sub_drafter.servicer import SubDrafterMetrics
+from services.sub_drafter.engines.ngram import NgramEngine
+from services.sub_drafter.servicer import LookupMetrics
 from services.target.servicer import TargetMetrics
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "telemetry.md"
@@ -40,16 +41,19 @@ class Documented:
 def registries() -> Mapping[str, CollectorRegistry]:
     """Return one registry per role, and that of every process, filled by their owners."""
     every, _ = process_metrics("", "")
-    router, target, drafter, sub_drafter = (CollectorRegistry() for _ in range(4))
+    router, target, drafter, lookup, sub_drafter = (CollectorRegistry() for _ in range(5))
     RouterMetrics(router)
     TargetMetrics(target, Load)
     DrafterMetrics(drafter, Role.DRAFTER, Load, IndexBudget())
-    SubDrafterMetrics(sub_drafter, Load, IndexBudget())
+    engine, budget = NgramEngine(2, 5, IndexBudget()), IndexBudget()
+    LookupMetrics(lookup, Role.DRAFTER, Load, engine, budget)
+    LookupMetrics(sub_drafter, Role.SUB_DRAFTER, Load, engine, budget)
     return {
         "every process": every,
         "router": router,
         Role.TARGET.value: target,
         Role.DRAFTER.value: drafter,
+        f"{Role.DRAFTER} that looks up": lookup,
         Role.SUB_DRAFTER.value: sub_drafter,
     }
 

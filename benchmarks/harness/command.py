@@ -26,6 +26,7 @@ SCENARIOS = (
     "acceleration",
     "balancing",
     "load",
+    "lookup",
     "overload",
     "peers",
     "quality",

@@ -115,12 +115,13 @@ def _model(tier: str, model: ModelInfo | None) -> Text:
     if model is None:
         return Text.assemble((f"{tier}: ", "dim"), "none at present, so responses are decoded without drafts")
     context = f"{model.context_length:,} tokens" if model.context_length else "unlimited"
+    looks_up = not model.weight_fingerprint
     parts = (
-        model.architecture,
+        "looks tokens up, without a model" if looks_up else model.architecture,
         model.dtype,
         f"context {context}",
-        f"vocabulary {model.vocab_size:,}",
-        f"weights {model.weight_fingerprint[:12]}",
+        "" if looks_up else f"vocabulary {model.vocab_size:,}",
+        "" if looks_up else f"weights {model.weight_fingerprint[:12]}",
     )
     listed = ", ".join(part for part in parts if part)
     return Text.assemble((f"{tier}: ", "dim"), (model.model_id, "bold"), f" ({listed})")

@@ -14,6 +14,8 @@ EXAMPLES = """Examples:
 
 flyserve serve models/llama-70b --draft models/llama-8b --sub-draft suffix
 
+flyserve serve models/llama-70b --draft suffix
+
 flyserve serve org/name@main --port 9000 --print-config > deployment.yaml"""
 
 _port = {"min": 0, "max": 65_535}
@@ -22,11 +24,17 @@ _port = {"min": 0, "max": 65_535}
 def serve(
     target: Annotated[str, typer.Argument(help="Folder of the target, or org/name@revision on the hub.")],
     draft: Annotated[
-        str | None, typer.Option(help="Folder or hub name of the drafter; without it, nothing is drafted.")
+        str | None,
+        typer.Option(
+            help="Folder or hub name of the drafter; or suffix or ngram, which look tokens up without a model"
+            " (a folder of that name: ./suffix). Without it, nothing is drafted."
+        ),
     ] = None,
     sub_draft: Annotated[
         str | None,
-        typer.Option(help="suffix, ngram, none, or the folder of a tiny model; helps the drafter."),
+        typer.Option(
+            help="suffix, ngram, none, or the folder of a tiny model; helps a drafter with a model."
+        ),
     ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the target.")] = None,
     host: Annotated[

@@ -19,7 +19,7 @@ from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
 from services.engine.config import EngineName, EngineSection, ModelSection, Sharding
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
-from services.sub_drafter.config import SubDrafterSection
+from services.sub_drafter.config import LookupSection, SubDrafterSection
 from services.sub_drafter.engines import ENGINES
 from services.target.config import TargetSection
 
@@ -57,7 +57,7 @@ class Tier(Config):
 class ModelTier(ModelSection, Tier):
     """Model and replicas of a tier that can follow its load."""
 
-    model: Path
+    model: Path | None = None
     """Folder of the model; a relative one is searched next to the deployment file, then under the
     application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
@@ -91,7 +91,7 @@ class EngineTier(EngineSection, ModelTier):
 
     def _gpu_faults(self) -> Iterator[str]:
         """Yield the reason why vLLM cannot share its GPUs as the file says."""
-        if self.engine is not EngineName.VLLM or self.gpus in (0, 1):
+        if self.engine != EngineName.VLLM or self.gpus in (0, 1):
             return
         if self.num_processes > 1:
             yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
@@ -104,22 +104,51 @@ class EngineTier(EngineSection, ModelTier):
     @property
     def num_processes(self) -> int:
         """Processes that compute one replica, each with `threads` and `gpus` of its own."""
-        if self.engine is EngineName.VLLM:
+        if self.engine == EngineName.VLLM:
             return num_workers(self)
         return self.shards if isinstance(self, Sharding) else 1
 
     @property
     def num_actors(self) -> int:
         """Ray actors of one replica: one for each process, or one in which vLLM starts its processes."""
-        return 1 if self.engine is EngineName.VLLM else self.num_processes
+        return 1 if self.engine == EngineName.VLLM else self.num_processes
 
 
 class TargetTier(TargetSection, EngineTier):
     """The targets, which verify."""
 
+    model: Path
+    """Folder of the model; a relative one is searched next to the deployment file, then under the
+    application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
-class DrafterTier(DrafterSection, EngineTier):
-    """The drafters."""
+
+class DrafterTier(DrafterSection, LookupSection, EngineTier):
+    """The drafters: with a model, or by look-up without one."""
+
+    engine: Annotated[str, OneOf((*(name.value for name in EngineName), *ENGINES))] = EngineName.BUILTIN.value
+    """`builtin` and `vllm` run a model; `vllm` needs the extra of that name. Without a model, `ngram` looks
+    tokens up in the sequence itself, and `suffix` also in earlier responses of the deployment."""
+
+    model: Path | None = None
+    """Folder or hub id of the model, searched as that of the target; engines that look tokens up have none.
+    The keys of a model, such as `kv_tokens`, have no effect with them."""
+
+    @model_validator(mode="after")
+    def _has_what_its_engine_needs(self) -> Self:
+        if self.looks_up and self.model is not None:
+            raise ValueError(f"model: is {self.model}, but engine {self.engine} runs no model: leave it out")
+        if self.looks_up and self.gpus:
+            raise ValueError(f"gpus: is {self.gpus:g}, but engine {self.engine} uses none: leave it out")
+        if not self.looks_up and self.model is None:
+            raise ValueError(
+                f"model: is required with engine {self.engine}; engines without a model: {', '.join(ENGINES)}"
+            )
+        return self
+
+    @property
+    def looks_up(self) -> bool:
+        """True if the engine looks tokens up and runs no model."""
+        return self.engine in ENGINES
 
 
 class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
@@ -192,7 +221,7 @@ class Deployment(Config):
     """The drafters; null: the router decodes plainly."""
 
     sub_drafter: SubDrafterTier | None = None
-    """The sub-drafters, which help the drafters; null: the drafters draft alone."""
+    """The sub-drafters, which help drafters that run a model; null: the drafters draft alone."""
 
     router: RouterTier = RouterTier()
     """The routers, which serve the public API."""
@@ -230,6 +259,16 @@ class Deployment(Config):
     @model_validator(mode="after")
     def _drafts_within_limits(self) -> Self:
         self.router.require_draft_length(self.speculation)
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_drafter_to_help(self) -> Self:
+        drafter, helper = self.drafter, self.sub_drafter
+        if drafter is not None and drafter.looks_up and helper is not None and helper.engine != "none":
+            raise ValueError(
+                f"sub_drafter: has the engine {helper.engine}, but drafter.engine is {drafter.engine}: a"
+                " sub-drafter helps a drafter that runs a model: leave sub_drafter out"
+            )
         return self
 
     @property

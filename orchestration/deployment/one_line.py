@@ -22,13 +22,13 @@ class OneLine:
 
     Attributes:
         target: Folder of the target, or `org/name@revision`.
-        draft: The same of the drafter; None decodes without drafts.
-        sub_draft: Engine of the sub-drafter, `none`, or the folder of its model; needs `draft`.
+        draft: The same of the drafter, or an engine that looks tokens up; None decodes without drafts.
+        sub_draft: Engine of the sub-drafter, `none`, or the folder of its model; `draft` must have a model.
         replicas: Replicas of the target.
         port: Port of the HTTP API.
         grpc_port: Port of the gRPC API.
         host: Interface of both.
-        engine: Engine of target and drafter.
+        engine: Engine of target and drafter, unless the drafter looks tokens up.
         api_keys: File with the API keys that clients must present.
     """
 
@@ -53,7 +53,9 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
     size = {"dtype": line.dtype, "engine": line.engine}
     target = {"model": _model(line.target), "replicas": line.replicas, **size}
     tiers: dict[str, Mapping[str, Any]] = {"target": target}
-    if line.draft is not None:
+    if line.draft in ENGINES:
+        tiers["drafter"] = {"engine": line.draft}
+    elif line.draft is not None:
         drafter = {"model": _model(line.draft), **size}
         if drafter["model"] == target["model"]:
             raise ConfigError(
@@ -76,7 +78,7 @@ def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
         ModelError: A tokenizer cannot be read.
     """
     deployment = located_deployment(parse(Deployment, dict(content), _SOURCE), Path(_SOURCE))
-    if deployment.drafter is not None:
+    if deployment.drafter is not None and deployment.drafter.model is not None:
         _require_same_tokens(deployment.target.model, deployment.drafter.model)
     return deployment
 
@@ -93,7 +95,15 @@ def _require_same_tokens(target: Path, drafter: Path) -> None:
 def _sub_drafter(line: OneLine) -> dict[str, Any]:
     assert line.sub_draft is not None
     if line.draft is None:
-        raise ConfigError(f"--sub-draft: is {line.sub_draft}, which helps a drafter: give --draft too")
+        remedy = "give --draft too"
+        if line.sub_draft in ENGINES:
+            remedy += f", or only --draft {line.sub_draft}, which drafts without a model"
+        raise ConfigError(f"--sub-draft: is {line.sub_draft}, which helps a drafter: {remedy}")
+    if line.draft in ENGINES:
+        raise ConfigError(
+            f"--sub-draft: is {line.sub_draft}, which helps a drafter that runs a model, but --draft is"
+            f" {line.draft}: leave --sub-draft out"
+        )
     if line.sub_draft in ENGINES:
         return {"engine": line.sub_draft}
     model = _model(line.sub_draft)

@@ -11,6 +11,7 @@ from orchestration.deployment.file import (
     METRICS_OFFSETS,
     METRICS_PORTS_PER_TIER,
     Deployment,
+    DrafterTier,
     EngineTier,
     ModelTier,
     SubDrafterTier,
@@ -21,7 +22,7 @@ from services.common.config import Config, changed_values
 from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
-from services.sub_drafter.config import SubDrafterSection
+from services.sub_drafter.config import LookupSection, SubDrafterSection
 from services.target.config import TargetSection
 
 ACTORS: Mapping[Role, str] = {
@@ -33,6 +34,9 @@ ACTORS: Mapping[Role, str] = {
 
 MODEL_SUB_DRAFTER = "services.drafter.actor:ModelSubDrafterActor"
 """Class of a sub-drafter's actor that runs a model."""
+
+LOOKUP_DRAFTER = "services.sub_drafter.actor:LookupDrafterActor"
+"""Class of a drafter's actor that looks tokens up."""
 
 Members = Mapping[Role, tuple[str, ...]]
 """Names of the replicas that make up each tier."""
@@ -109,6 +113,8 @@ def plan(
     targets = replicas(Role.TARGET, actors[Role.TARGET], _requests(target), config)
     if drafter is None:
         return targets
+    if drafter.looks_up:
+        return (*replicas(Role.DRAFTER, *_lookup_drafter(drafter)), *targets)
     sub_drafters: tuple[ReplicaSpec, ...] = ()
     config = _model_config(drafter, DrafterSection)
     if (tier := deployment.sub_drafter) is not None and tier.engine != "none":
@@ -179,6 +185,13 @@ def _requests(tier: EngineTier) -> Requests:
     """Return the requests of a tier with a model: an actor requests what all of its processes need."""
     processes = tier.num_processes // tier.num_actors
     return Requests(float(tier.threads * processes), tier.gpus * processes, tier.num_actors)
+
+
+def _lookup_drafter(tier: DrafterTier) -> tuple[str, Requests, dict[str, Any]]:
+    """Return the actor, the requests and the configuration of a drafter without a model."""
+    own = tier.model_dump(mode="json", include={"engine", "max_draft", "max_sequences"})
+    config = {"role": Role.DRAFTER.value, **own, **changed_values(tier, LookupSection)}
+    return LOOKUP_DRAFTER, Requests(_LIGHT_CPUS, 0.0), config
 
 
 def _sub_drafter(tier: SubDrafterTier, actor: str) -> tuple[str, Requests, dict[str, Any]]:

@@ -113,7 +113,7 @@ def local_deployment(
         raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
     _require_free_ports(deployment.router)
     for tier in (deployment.target, deployment.drafter):
-        if tier is not None:
+        if tier is not None and tier.model is not None:
             model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:

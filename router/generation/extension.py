@@ -7,6 +7,7 @@ _LARGEST_GROWTH = 2
 _LEAST_TOKENS = 4
 """Fewer tokens are decoded one by one: their steps cost little beside forwards this long, and sequences whose
 steps end at different times share fewer forwards."""
+_MOST_DOUBLINGS = 32
 
 
 class ExtensionLength:
@@ -15,6 +16,10 @@ class ExtensionLength:
     The client gets these tokens together. So the forwards of a step take at most `interval_s`, by those of
     the steps before; the first one has one token, and no step has more than twice as many as the last one.
     The wait for the first forward does not count: the more a step waits, the less one token at a time pays.
+
+    A drafter may have nothing to propose, as a look-up engine without a match. It is asked again after every
+    step, so after the first such answer a step has one token, in order not to miss the next match. After each
+    further one in a row it may have twice as many, so text that never repeats costs few requests.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -22,15 +27,25 @@ class ExtensionLength:
         self._interval_s = interval_s
         self._token_s = Ewma(_NEWEST_SHARE)
         self._last = 0
+        self._empty_drafts = 0
+        self._follows_empty_draft = False
 
     def choose(self, most: int) -> int:
         """Return the number of tokens of the next step, from 1 to `most`."""
+        follows_empty_draft, self._follows_empty_draft = self._follows_empty_draft, False
         if self._token_s.value is None:
             return 1
         fitting = int(self._interval_s / max(self._token_s.value, 1e-9))
         if fitting < _LEAST_TOKENS:
             return 1
+        if follows_empty_draft:
+            most = min(most, _LARGEST_GROWTH ** (self._empty_drafts - 1))
         return max(1, min(fitting, _LARGEST_GROWTH * self._last, most))
+
+    def record_draft(self, num_tokens: int) -> None:
+        """Record the drafter's answer in this round, which may be empty."""
+        self._empty_drafts = 0 if num_tokens else min(_MOST_DOUBLINGS, self._empty_drafts + 1)
+        self._follows_empty_draft = not num_tokens
 
     def record(self, num_tokens: int, forward_s: float) -> None:
         """Record a step without drafts whose forwards decoded `num_tokens` in `forward_s` seconds."""

@@ -110,6 +110,8 @@ async def run_round(response: Response) -> Decision:
     response.deadline.remaining_ms()
     before, started = _TOTALS(response.speculation.statistics), response.clock.now()
     draft = await propose(response)
+    if draft is not NO_DRAFT:
+        response.extension.record_draft(len(draft.tokens))
     if not draft.tokens and response.speculation.is_settled:
         decision = await extend(response)
     else:

@@ -52,9 +52,9 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
 
     @model_validator(mode="after")
     def _fits_its_engine(self) -> Self:
-        if self.engine is EngineName.VLLM and self.role is Role.SUB_DRAFTER:
+        if self.engine == EngineName.VLLM and self.role is Role.SUB_DRAFTER:
             raise ValueError("engine: is vllm, must be builtin for a sub-drafter")
-        if self.engine is EngineName.VLLM and self.sub_drafter is not None:
+        if self.engine == EngineName.VLLM and self.sub_drafter is not None:
             raise ValueError(f"sub_drafter: is {self.sub_drafter}, but a drafter on vLLM uses none")
         return self
 

@@ -111,7 +111,7 @@ async def create_host(config: DrafterConfig) -> Host:
 
 
 async def _start_engine(config: DrafterConfig, identity: Identity | None) -> DrafterEngine:
-    if config.engine is EngineName.VLLM:
+    if config.engine == EngineName.VLLM:
         from services.drafter.vllm import VllmDrafter
         from services.engine.vllm.engine import start_engine
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fly.messages import Role
-from services.common.config import Config
+from services.common.config import Config, OneOf
 from services.engine.simulation.language import SimulatedConfig
 
 StartFollowers = Callable[[int], None]
@@ -35,7 +35,7 @@ class EngineName(StrEnum):
 class EngineSection(Config):
     """Engine of a replica."""
 
-    engine: EngineName = EngineName.BUILTIN
+    engine: Annotated[str, OneOf(name.value for name in EngineName)] = EngineName.BUILTIN.value
     """Engine that runs the model: `builtin`, or `vllm`, which needs the extra of that name."""
 
     engine_args: dict[str, Any] = Field({})
@@ -45,8 +45,8 @@ class EngineSection(Config):
 
     @model_validator(mode="after")
     def _has_arguments_of_its_engine(self) -> Self:
-        if self.engine_args and self.engine is EngineName.BUILTIN:
-            raise ValueError("engine_args: are those of vLLM, must be empty with engine builtin")
+        if self.engine_args and self.engine != EngineName.VLLM:
+            raise ValueError(f"engine_args: are those of vLLM, must be empty with engine {self.engine}")
         return self
 
 
@@ -117,6 +117,6 @@ class ModelConfig(ModelSection):
     def _has_one_model(self) -> Self:
         if (self.model is None) == (self.simulated is None):
             raise ValueError("give either model or simulated")
-        if self.simulated is not None and getattr(self, "engine", None) is EngineName.VLLM:
+        if self.simulated is not None and getattr(self, "engine", None) == EngineName.VLLM:
             raise ValueError("simulated: must be absent with engine vllm, which runs a model")
         return self

@@ -97,7 +97,7 @@ def num_workers(config: EngineSection) -> int:
 
 def config_faults(config: EngineSection) -> Iterator[str]:
     """Yield each key that vLLM cannot be run with: the key, its value, and the reason or the remedy."""
-    if config.engine is not EngineName.VLLM:
+    if config.engine != EngineName.VLLM:
         return
     for name, value in config.engine_args.items():
         if (reason := _argument_fault(name, value)) is not None:

@@ -1,4 +1,4 @@
-"""Ray actor of a sub-drafter replica that looks tokens up."""
+"""Ray actors of replicas that look tokens up."""
 
 from typing import Any
 
@@ -10,9 +10,15 @@ from services.sub_drafter.servicer import create_host
 
 
 class SubDrafterActor(ServiceActor):
-    """Serve proposals from the constructor on."""
+    """Serve proposals to drafters from the constructor on."""
 
     role = "sub_drafter"
 
     async def build(self, config: dict[str, Any]) -> Host:
-        return await create_host(parse(SubDrafterConfig, config, "sub_drafter"))
+        return await create_host(parse(SubDrafterConfig, config, self.role))
+
+
+class LookupDrafterActor(SubDrafterActor):
+    """Serve drafts to routers: the same servicer in another role."""
+
+    role = "drafter"

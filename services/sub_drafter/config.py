@@ -1,21 +1,18 @@
-"""Configuration of one sub-drafter replica that looks tokens up."""
+"""Configuration of one replica that looks tokens up: for drafters, or for the target itself."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fly.lookup.budget import IndexBudget
+from fly.messages import Role
 from services.common.config import Config, OneOf
 from services.common.service_config import ServeSection
 from services.sub_drafter.engines import ENGINES
 
 
-class SubDrafterSection(Config):
-    """Look-up of a sub-drafter replica."""
-
-    engine: Annotated[str, OneOf(ENGINES)] = "ngram"
-    """`ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` uses the
-    statistics of all occurrences, in the sequence and in a cache of finished responses."""
+class LookupSection(Config):
+    """Look-up of a replica of either tier."""
 
     response_cache_tokens: int = Field(10_000_000, ge=1024, le=1 << 31)
     """Tokens of finished responses that one replica of engine `suffix` keeps, over all cache salts."""
@@ -31,8 +28,25 @@ class SubDrafterSection(Config):
     bytes each. Beyond them it looks up the latest tokens of a sequence only."""
 
     max_tokens: int = Field(1_048_576, ge=1, le=1 << 24)
-    """Longest sequence of one stream, in tokens."""
+    """Longest sequence of one stream at a look-up engine, in tokens."""
+
+
+class SubDrafterSection(LookupSection):
+    """Look-up of a sub-drafter replica."""
+
+    engine: Annotated[str, OneOf(ENGINES)] = "ngram"
+    """`ngram` continues the latest earlier occurrence of the longest matching suffix; `suffix` uses the
+    statistics of all occurrences, in the sequence and in a cache of finished responses."""
 
 
 class SubDrafterConfig(SubDrafterSection, ServeSection):
-    """Everything that the process of a look-up sub-drafter replica is started with."""
+    """Everything that the process of a look-up replica is started with."""
+
+    role: Literal[Role.SUB_DRAFTER, Role.DRAFTER] = Role.SUB_DRAFTER
+    """`sub_drafter` helps drafters; `drafter` drafts for the target itself."""
+
+    max_draft: int = Field(1024, ge=1, le=2048)
+    """Longest draft that one step may ask for, in tokens."""
+
+    max_sequences: int = Field(0, ge=0, le=65_536)
+    """Sequences that the replica holds at once; further ones are refused. 0 is unlimited."""

@@ -84,7 +84,7 @@ async def create_host(config: TargetConfig, start_followers: StartFollowers | No
 
 
 async def _start_engine(config: TargetConfig, start_followers: StartFollowers | None) -> TargetEngine:
-    if config.engine is EngineName.VLLM:
+    if config.engine == EngineName.VLLM:
         from services.engine.vllm.engine import start_engine
         from services.target.vllm import VllmTarget
 

@@ -88,10 +88,10 @@ async def cache_load(address: str, becomes: Callable[[Load], bool]) -> Load:
 async def test_a_generated_response_is_proposed_the_next_time() -> None:
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         first = await respond(address)
-        load = await cache_load(suffix, lambda load: load.kv_used > 0)
+        load = await cache_load(suffix, lambda load: load.kv_cached > 0)
         second = await accelerated(address)
     assert tokens(second) == tokens(first)
-    assert (load.kv_used, load.kv_capacity) == (len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS, 4096)
+    assert load.kv_cached == len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS
     assert forwards(first) == NUM_DRAFTS * NUM_ROUNDS
     assert sum(draft.sub_drafter_tokens for draft in second) > 0
 
@@ -99,7 +99,7 @@ async def test_a_generated_response_is_proposed_the_next_time() -> None:
 async def test_other_salts_share_nothing() -> None:
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         await respond(address, replace(OPENING, cache_salt="mine"))
-        await cache_load(suffix, lambda load: load.kv_used > 0)
+        await cache_load(suffix, lambda load: load.kv_cached > 0)
         others = [await respond(address, replace(OPENING, cache_salt=salt), 2) for salt in ("", "yours")]
         await accelerated(address, replace(OPENING, cache_salt="mine"), 2)
     assert [forwards(drafts) for drafts in others] == [2 * NUM_DRAFTS] * 2
@@ -109,9 +109,9 @@ async def test_requests_without_sub_drafter_neither_use_nor_fill_its_cache() -> 
     async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
         drafts = await respond(address, replace(OPENING, without_sub_drafter=True))
         cached = await respond(address, rounds=1)
-        load = await cache_load(suffix, lambda load: load.kv_used > 0)
+        load = await cache_load(suffix, lambda load: load.kv_cached > 0)
     assert all(draft.proposals.requested == 0 for draft in drafts)
-    assert load.kv_used == len(PROMPT) + len(tokens(cached))
+    assert load.kv_cached == len(PROMPT) + len(tokens(cached))
 
 
 async def hangs(step: int) -> Any:

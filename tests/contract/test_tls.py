@@ -97,6 +97,23 @@ async def test_a_sub_drafter_accepts_only_a_drafter(authority: Authority) -> Non
         assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize(("caller", "is_accepted"), [(ROUTER, True), ("drafter.flyserve", False)])
+async def test_a_look_up_drafter_accepts_only_a_router(
+    authority: Authority, caller: str, is_accepted: bool
+) -> None:
+    config = {"role": "drafter", "security": authority.security("drafter.flyserve")}
+    host = await create_sub_drafter(parse(SubDrafterConfig, config, "test"))
+    peer = authority.peer(authority.issue(caller), "drafter.flyserve")
+    async with serving(host) as address, open_channel(address, peer) as channel:
+        asked = DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+        if is_accepted:
+            await asked
+            return
+        with pytest.raises(grpc.aio.AioRpcError) as rejected:
+            await asked
+        assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 async def test_peers_without_a_valid_certificate_cannot_connect(authority: Authority, tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     of_another = Authority(other).issue(ROUTER)

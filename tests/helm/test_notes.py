@@ -32,6 +32,10 @@ def test_the_notes_have_lines_to_try(tmp_path: Path) -> None:
     assert "helm test demo" in notes
     assert "grpcurl -plaintext" in notes and f"{SERVICE_NAME}/Generate" in notes
     assert "ray.gcsFaultTolerance" in notes
+    assert "looked up" not in notes
+    assert "(drafter.engine suffix): no draft model" in shown_notes(
+        tmp_path, CHART / "examples" / "lookup.yaml"
+    )
     secured = shown_notes(tmp_path, SECURED)
     assert "helm test demo" in secured and "-plaintext" not in secured
     assert "grpcurl -cacert ca.crt -authority demo-flyserve -cert client.crt -key client.key" in secured

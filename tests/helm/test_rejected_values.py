@@ -45,6 +45,22 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("ray.gcsFaultTolerance.redisAddress",),
     ),
     # What does not go together.
+    "a drafter that looks tokens up, with the shipped model": (
+        {"drafter": {"engine": "suffix"}, "sub_drafter": None},
+        ("drafter.model: is demo/models/drafter", "engine suffix", "set drafter.model to null"),
+    ),
+    "a drafter that looks tokens up, with a sub-drafter": (
+        {"drafter": {"engine": "ngram", "model": None}},
+        ("sub_drafter: helps a drafter that runs a model", "drafter.engine is ngram", "to null"),
+    ),
+    "a drafter that looks tokens up, on a GPU": (
+        {"drafter": {"engine": "ngram", "model": None, "gpus": 0.5}, "sub_drafter": None},
+        ("drafter.gpus: is 0.5", "engine ngram uses none"),
+    ),
+    "a drafter without a model": (
+        {"drafter": {"model": None}},
+        ("drafter.model: is empty", "drafter.engine ngram or suffix"),
+    ),
     "shards without their GPUs": (
         {**GPUS, "pods": {"target": {"gpus": 2}}},
         ("pods.target.gpus: is 2", "take 4", "set pods.target.gpus to 4"),

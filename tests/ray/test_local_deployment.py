@@ -8,13 +8,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
-from orchestration.deployment.file import Deployment
+from orchestration.deployment.file import Deployment, DrafterTier
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
+from protos.flyserve.v1 import common_pb2
+from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
+from protos.wire.streams import info_from_wire
 from services.common.config import parse
 
 pytestmark = pytest.mark.slow
@@ -101,6 +105,19 @@ def test_a_killed_replica_is_restarted_and_listed_again(deployment: Deployment) 
         assert after == before
         assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "sub_drafter-1" in by_name(running))
+
+
+def test_a_drafter_without_a_model_serves_and_is_scaled(small: Deployment) -> None:
+    deployment = small.model_copy(
+        update={"drafter": DrafterTier(engine="suffix", response_cache_tokens=1024)}
+    )
+    with local_deployment(deployment, quiet, OPTIONS) as running:
+        with grpc.insecure_channel(by_name(running)["drafter-0"][0]) as channel:
+            info, load = info_from_wire(DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5))
+        assert (info.role, info.architecture, info.max_sequences) == (Role.DRAFTER, "suffix", 64)
+        assert load.kv_capacity
+        assert command("scale", "drafter=2").strip() == "drafter.replicas: 1 -> 2 (scales the tier)"
+        eventually(lambda: "drafter-1" in by_name(running))
 
 
 def test_a_replica_that_cannot_start_is_reported_with_the_cause(

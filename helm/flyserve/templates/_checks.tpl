@@ -48,8 +48,29 @@
 {{- fail (printf "sub_drafter.model: is %q with the engine %s: give it with engine model, and only with it" $model $engine) -}}
 {{- end -}}
 {{- end -}}
+{{- if eq .role "drafter" -}}
+{{- include "flyserve.checkDrafter" . -}}
+{{- end -}}
 {{- if $tier.autoscaling -}}
 {{- include "flyserve.checkAutoscaling" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A drafter that looks tokens up has no model, no GPU and no sub-drafter. Arguments: root, role. */}}
+{{- define "flyserve.checkDrafter" -}}
+{{- $drafter := .root.Values.drafter -}}
+{{- if include "flyserve.looksUp" . -}}
+{{- if $drafter.model -}}
+{{- fail (printf "drafter.model: is %s, but the engine %s runs no model: set drafter.model to null" $drafter.model $drafter.engine) -}}
+{{- end -}}
+{{- if $drafter.gpus -}}
+{{- fail (printf "drafter.gpus: is %v, but the engine %s uses none: set it to 0" $drafter.gpus $drafter.engine) -}}
+{{- end -}}
+{{- if has "sub_drafter" (include "flyserve.tiers" .root | fromJsonArray) -}}
+{{- fail (printf "sub_drafter: helps a drafter that runs a model, but drafter.engine is %s: set sub_drafter to null" $drafter.engine) -}}
+{{- end -}}
+{{- else if not $drafter.model -}}
+{{- fail (printf "drafter.model: is empty: name the drafter's model, or look tokens up without one: drafter.engine %s" (include "flyserve.lookupEngines" . | fromJsonArray | join " or ")) -}}
 {{- end -}}
 {{- end -}}
 
@@ -166,7 +187,7 @@
 {{- define "flyserve.checkGuestEngine" -}}
 {{- $isGuestOnVllm := include "flyserve.isOnVllm" . -}}
 {{- $isHostOnVllm := include "flyserve.isOnVllm" (dict "root" .root "role" .host) -}}
-{{- $runsModel := or (ne .role "sub_drafter") (get .root.Values .role).model -}}
+{{- $runsModel := not (include "flyserve.looksUp" .) -}}
 {{- if and $isGuestOnVllm (not $isHostOnVllm) -}}
 {{- fail (printf "pods.%s.runsWith: is %s, whose pods have no vLLM: leave it empty, or set %s.engine to vllm, too" .role .host .host) -}}
 {{- end -}}

@@ -4,6 +4,10 @@
 {"gpus": 0.0, "shards": 1, "threads": 1, "min": 1, "engine": "ngram", "grpc_port": 50051, "preset": "flyserve", "surge": 1, "drain_s": 300.0}
 {{- end -}}
 
+{{- define "flyserve.lookupEngines" -}}
+["ngram", "suffix"]
+{{- end -}}
+
 {{- define "flyserve.windows" -}}
 {"flyserve": 6, "official": 5, "paper": 6, "vllm": 6}
 {{- end -}}

@@ -5,6 +5,14 @@
 {{- if eq (get .root.Values .role | default dict | dig "engine" "") "vllm" -}}yes{{- end -}}
 {{- end -}}
 
+{{/* `yes` if the replicas of a role look tokens up and run no model, else empty. Arguments: root, role. */}}
+{{- define "flyserve.looksUp" -}}
+{{- if ne .role "target" -}}
+{{- $default := ternary (include "flyserve.defaults" . | fromJson).engine "" (eq .role "sub_drafter") -}}
+{{- if has (get .root.Values .role | default dict | dig "engine" $default) (include "flyserve.lookupEngines" . | fromJsonArray) -}}yes{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Processes that compute one replica: shards, times the stages of a pipeline of vLLM. Arguments: root, role. */}}
 {{- define "flyserve.processes" -}}
 {{- $tier := get .root.Values .role -}}
@@ -20,13 +28,12 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- $defaults := include "flyserve.defaults" . | fromJson -}}
 {{- $scaling := get $tier "autoscaling" | default dict -}}
 {{- $replicas := dig "replicas" (dig "min" $defaults.min $scaling) $tier | int -}}
-{{- $isLookUp := and (eq .role "sub_drafter") (ne (dig "engine" $defaults.engine $tier) "model") -}}
 {{- dict
     "first" $replicas
     "min" (ternary (dig "min" $defaults.min $scaling | int) $replicas (not (empty $scaling)))
     "max" (int (dig "max" $replicas $scaling))
     "processes" (include "flyserve.processes" . | int)
-    "cpus" (ternary 0.5 (dig "threads" $defaults.threads $tier | float64) $isLookUp)
+    "cpus" (ternary 0.5 (dig "threads" $defaults.threads $tier | float64) (eq (include "flyserve.looksUp" .) "yes"))
     "gpus" (dig "gpus" $defaults.gpus $tier | float64)
   | toJson -}}
 {{- end -}}

@@ -1,6 +1,7 @@
 """Text sampled by exact speculation has the target's own distribution; another known scheme has not."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from fly.rule import decide
 from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
+from services.sub_drafter.session import certain
 
 WORDS = 10
 DRAWS = 20_000
@@ -34,6 +36,10 @@ DRAFTER = table(1) * 0.6 + table(2) * 0.8
 def next_word(logits: Floats, last: int) -> Floats:
     p = np.exp(logits[last] / TEMPERATURE)
     return p / p.sum()
+
+
+Drafter = Callable[["list[Text]", int, Coupling], list[DrawnToken]]
+"""Function that drafts one word per text, after its first drafts."""
 
 
 @dataclass(slots=True)
@@ -100,7 +106,22 @@ def two_words_by_comparison(num_samples: int) -> Ints:
     return counts
 
 
-def first_two_words(coupling: Coupling, num_drafts: int) -> Ints:
+def proposed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
+    """Draw the next draft of each text from the drafter's distribution."""
+    return drawn(DRAFTER, texts, index, coupling, True)
+
+
+def looked_up(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
+    """Return a word for each text that is not drawn: it depends on the last one alone."""
+    words = [int(DRAFTER[text.last(index)].argmax()) for text in texts]
+    proposals = [certain((word,), SamplingParams(temperature=1.0, coupling=coupling)) for word in words]
+    return [
+        DrawnToken(word, False, next(iter(proposal), None))
+        for word, proposal in zip(words, proposals, strict=True)
+    ]
+
+
+def first_two_words(coupling: Coupling, num_drafts: int, draft: Drafter = proposed) -> Ints:
     """Count the pairs of words that begin a response, (WORDS, WORDS)."""
     texts = [Text(seed) for seed in range(DRAWS)]
     counts = np.zeros((WORDS, WORDS), dtype=np.int64)
@@ -108,9 +129,9 @@ def first_two_words(coupling: Coupling, num_drafts: int) -> Ints:
         for text in texts:
             text.drafts, text.proposals = [], []
         for index in range(num_drafts):
-            for text, draft in zip(texts, drawn(DRAFTER, texts, index, coupling, True), strict=True):
-                text.drafts.append(draft.token)
-                text.proposals.append(draft.distribution)
+            for text, token in zip(texts, draft(texts, index, coupling), strict=True):
+                text.drafts.append(token.token)
+                text.proposals.append(token.distribution)
         for text, choices in zip(texts, judged(texts, num_drafts, coupling), strict=True):
             positions = tuple(Position(d, c, 1.0) for d, c in zip(text.drafts, choices, strict=False))
             evidence = Evidence(positions, choices[-1], 1.0)
@@ -147,6 +168,10 @@ def test_two_words_of_exact_speculation_have_the_targets_distribution(
     coupling: Coupling, num_drafts: int
 ) -> None:
     assert abs(deviation(first_two_words(coupling, num_drafts))) < CRITICAL
+
+
+def test_drafts_that_are_looked_up_leave_the_targets_distribution() -> None:
+    assert abs(deviation(first_two_words(Coupling.REJECTION, 2, looked_up))) < CRITICAL
 
 
 def test_accepting_a_draft_that_equals_either_of_two_samples_is_biased() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fly.lookup.ngram import NgramIndex, Proposal
 from fly.lookup.response_cache import ResponseCache
-from fly.lookup.suffix import SaltedCache, SuffixProposer
+from fly.lookup.suffix import FOR_TARGET, SaltedCache, SuffixProposer, SuffixRule
 
 ORDERS = (1, 2, 4)
 ngrams_st = st.sampled_from(ORDERS).flatmap(lambda order: st.tuples(*[st.integers(0, 3)] * order))
@@ -30,8 +30,10 @@ def test_it_finds_every_position_after_any_roll_back(
         assert index.followers(ngram, limit=1000) == brute_force(ids, ngram)
 
 
-def proposer(cache: ResponseCache, ids: list[int], salt: str = "") -> SuffixProposer:
-    made = SuffixProposer(SaltedCache(cache, salt))
+def proposer(
+    cache: ResponseCache, ids: list[int], salt: str = "", rule: SuffixRule | None = None
+) -> SuffixProposer:
+    made = SuffixProposer(SaltedCache(cache, salt), rule)
     made.update(ids, 0)
     return made
 
@@ -98,3 +100,32 @@ def test_the_sequence_itself_counts_more_than_other_responses() -> None:
     cache = ResponseCache(100)
     cache.add([1, 2, 3])
     assert proposer(cache, [1, 2, 4, 1, 2]).propose(1).tokens == (4,)
+
+
+def for_target(ids: list[int], max_tokens: int = 15) -> Proposal:
+    return proposer(ResponseCache(100), ids, rule=FOR_TARGET).propose(max_tokens)
+
+
+def test_one_token_that_occurred_once_is_no_reason_to_draft_for_a_target() -> None:
+    ids = [1, 2, 3, 4, 1]
+    assert proposer(ResponseCache(100), ids).propose(3).tokens == (2, 3, 4)
+    assert for_target(ids) == Proposal()
+
+
+def test_a_longer_match_supports_a_longer_draft() -> None:
+    text, cache = list(range(100, 150)), ResponseCache(100)
+    cache.add(text)
+    lengths = [
+        len(proposer(cache, text[:match], rule=FOR_TARGET).propose(30).tokens) for match in (1, 2, 4, 8, 16)
+    ]
+    assert lengths == sorted(lengths) and lengths[0] == 0 < lengths[1] < lengths[4] == 30
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 15))
+def test_a_draft_for_a_target_is_supported_token_by_token(ids: list[int], max_tokens: int) -> None:
+    proposal = for_target(ids, max_tokens)
+    assert len(proposal.tokens) <= max_tokens
+    assert for_target(ids, 15).tokens[:max_tokens] == proposal.tokens
+    if proposal.tokens:
+        assert FOR_TARGET.min_step <= proposal.confidence <= 1
+        assert brute_force(ids, tuple(ids[-proposal.match_length :]))

@@ -2,9 +2,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from fly.messages import ModelInfo, Role
+from fly.response import DeploymentInfo
 from flyserve.cli import app
+from flyserve.cli.info import Status, view
 from tests.unit.flyserve.fake_generation import FakeGeneration, fake_generation, rejected_address
 
 
@@ -56,6 +60,20 @@ def test_info_shows_what_is_served(served: tuple[FakeGeneration, str]) -> None:
     assert drafter.startswith("drafter: none at present")
     assert default == "by default: preset vllm"
     assert limits.startswith("at most: max_new_tokens 0")
+
+
+def test_info_of_a_drafter_without_a_model_shows_no_model() -> None:
+    def model(role: Role, name: str, weights: str = "", context: int = 0) -> ModelInfo:
+        return ModelInfo(role, name, weights, name, "", 0, context, "", shards=1, kv_capacity=1, version="0")
+
+    served = DeploymentInfo(
+        target=model(Role.TARGET, "big", "w1"), drafter=model(Role.DRAFTER, "suffix", context=4096)
+    )
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(view(Status(served, 0.1)))
+    drafter = captured.get().splitlines()[2].rstrip()
+    assert drafter == "drafter: suffix (looks tokens up, without a model, context 4,096 tokens)"
 
 
 def test_info_as_json(served: tuple[FakeGeneration, str]) -> None:

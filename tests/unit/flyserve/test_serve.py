@@ -69,6 +69,19 @@ def test_the_printed_file_is_one_that_up_takes(models: Path) -> None:
     assert deployment.sub_drafter.engine == "suffix"
 
 
+@pytest.mark.parametrize("engine", ["suffix", "ngram"])
+def test_drafts_need_no_model(models: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(models)
+    (models / engine).mkdir()
+    made = content(
+        "target", "--draft", engine, "--dtype", "float32", "--engine", "vllm", "--sub-draft", "none"
+    )
+    assert made["drafter"] == {"engine": engine} and "sub_drafter" not in made
+    assert made["target"]["dtype"] == "float32"
+    (models / engine / "tokenizer.json").write_text((models / "target" / "tokenizer.json").read_text())
+    assert content("target", "--draft", f"./{engine}")["drafter"] == {"model": str(models / engine)}
+
+
 def test_a_name_of_the_hub_stays_as_it_is() -> None:
     assert content("org/name@main", "--draft", "org/small@main")["drafter"] == {"model": "org/small@main"}
 
@@ -79,7 +92,14 @@ def test_a_name_of_the_hub_stays_as_it_is() -> None:
         (("absent",), "target.model: no folder absent"),
         (("target", "--draft", "target"), "--draft: is target, the target itself"),
         (("target", "--draft", "foreign"), "--draft: the tokens of"),
-        (("target", "--sub-draft", "suffix"), "--sub-draft: is suffix, which helps a drafter: give --draft"),
+        (
+            ("target", "--sub-draft", "suffix"),
+            "--sub-draft: is suffix, which helps a drafter: give --draft too, or only --draft suffix",
+        ),
+        (
+            ("target", "--draft", "suffix", "--sub-draft", "ngram"),
+            "--sub-draft: is ngram, which helps a drafter that runs a model, but --draft is suffix",
+        ),
         (
             ("target", "--draft", "drafter", "--sub-draft", "magic"),
             "--sub-draft: is 'magic', must be ngram, suffix, none, or the folder of a model",

@@ -48,6 +48,33 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "speculation.draft_length.maxx: unknown key, did you mean 'max'?",
         ),
         ("target: {model: big, dtype: float16}", "target.dtype: is 'float16'"),
+        ("target: {model: big, engine: suffix}", "target.engine: is 'suffix': Input should be 'builtin' or"),
+        ("target: {}", "target.model: is required"),
+        (
+            "target: {model: big}\ndrafter: {engine: magic}",
+            "drafter.engine: is 'magic': Input should be 'builtin', 'vllm', 'ngram' or 'suffix'",
+        ),
+        (
+            "target: {model: big}\ndrafter: {replicas: 2}",
+            "drafter.model: is required with engine builtin; engines without a model: ngram, suffix",
+        ),
+        ("target: {model: big}\ndrafter: {engine: vllm}", "drafter.model: is required with engine vllm"),
+        (
+            "target: {model: big}\ndrafter: {engine: suffix, model: small}",
+            "drafter.model: is small, but engine suffix runs no model: leave it out",
+        ),
+        (
+            "target: {model: big}\ndrafter: {engine: ngram, gpus: 1}",
+            "drafter.gpus: is 1, but engine ngram uses none: leave it out",
+        ),
+        (
+            "target: {model: big}\ndrafter: {engine: ngram, engine_args: {quantization: fp8}}",
+            "drafter.engine_args: are those of vLLM, must be empty with engine ngram",
+        ),
+        (
+            "target: {model: big}\ndrafter: {engine: suffix}\nsub_drafter: {engine: ngram}",
+            "sub_drafter: has the engine ngram, but drafter.engine is suffix: a sub-drafter helps a drafter",
+        ),
         (
             "target: {model: big, shards: 0}",
             "target.shards: is 0: Input should be greater than or equal to 1",

@@ -22,8 +22,8 @@ from orchestration.deployment.plan import plan, router_config
 from router.config import RouterConfig
 from services.common.config import Config, load_yaml, parse
 from services.common.telemetry.config import TelemetryConfig
-from services.drafter.config import DrafterConfig, DraftingSection
-from services.sub_drafter.config import SubDrafterConfig
+from services.drafter.config import DrafterConfig, DrafterSection, DraftingSection
+from services.sub_drafter.config import LookupSection, SubDrafterConfig
 from services.target.config import TargetConfig
 from tests.support.config_values import at, nested, other_values
 from tools.configuration_reference import OUTPUT
@@ -37,12 +37,13 @@ BASE = {
 }
 TLS = {f"security.tls.{name}": f"/c/{name}.pem" for name in ("certificate", "key", "ca")}
 MODEL_SUB_DRAFTER = {"sub_drafter.engine": "model", "sub_drafter.model": "/m/tiny"}
+LOOKUP_DRAFTER = {"drafter.engine": "suffix", "drafter.model": None, "sub_drafter.engine": "none"}
 ORCHESTRATION = ("replicas", "gpus", "node_resource", "autoscaling")
 """Keys of a tier that are the controller's own."""
 
 SECTIONS: dict[type[Config], tuple[type[Config], ...]] = {
     TargetTier: (TargetConfig,),
-    DrafterTier: (DrafterConfig,),
+    DrafterTier: (DrafterConfig, SubDrafterConfig),
     SubDrafterTier: (SubDrafterConfig, DrafterConfig),
     RouterTier: (RouterConfig,),
     DeploymentTelemetry: (TelemetryConfig,),
@@ -57,6 +58,11 @@ def companions(key: str) -> dict[str, Any]:
         return TLS
     if section == "sub_drafter" and (name in DraftingSection.model_fields or name == "model"):
         return MODEL_SUB_DRAFTER
+    if (
+        section == "drafter"
+        and name in LookupSection.model_fields.keys() - DrafterSection.model_fields.keys()
+    ):
+        return LOOKUP_DRAFTER
     if name == "engine_args":
         return {f"{section}.engine": "vllm"}
     if name.startswith("autoscaling."):
@@ -72,7 +78,9 @@ def written(folder: Path, values: dict[str, Any]) -> Deployment:
 def processes(deployment: Deployment) -> dict[str, dict[str, Any]]:
     """The configuration of one process of each kind, as it is constructed, as plain data."""
     classes: dict[Role, type[Config]] = {Role.TARGET: TargetConfig, Role.DRAFTER: DrafterConfig}
-    assert deployment.sub_drafter is not None
+    assert deployment.drafter is not None and deployment.sub_drafter is not None
+    if deployment.drafter.looks_up:
+        classes[Role.DRAFTER] = SubDrafterConfig
     is_model = deployment.sub_drafter.engine == "model"
     classes[Role.SUB_DRAFTER] = DrafterConfig if is_model else SubDrafterConfig
     made: dict[str, Config] = {

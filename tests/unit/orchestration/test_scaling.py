@@ -1,5 +1,6 @@
 """Which replicas make up a tier, what a tier carries, and what applying a file again leaves alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ReplicaSpec, plan
 from orchestration.deployment.scaling import at_its_largest, keeping_replicas, with_replicas
 from services.common.config import parse
+from services.common.telemetry.process import Telemetry
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.servicer import LookupServicer
 
 NAMES = ("target-0", "target-1", "target-2")
 
@@ -103,3 +107,24 @@ def test_sequences_that_wait_in_routers_add_to_the_demand() -> None:
     assert tier_demand(full, max_sequences=4, waiting=12) == Demand(4.0, 1.0)
     long = [instance(0, sequences=2, kv_used=80)]
     assert tier_demand(long, max_sequences=64, waiting=2) == Demand(1.6)
+
+
+def test_the_load_of_a_look_up_drafter_is_its_sequences_and_not_its_cache() -> None:
+    config = SubDrafterConfig(role="drafter", engine="suffix", response_cache_tokens=1024, max_sequences=10)
+    servicer = LookupServicer(config, Telemetry())
+    idle = servicer._load()
+    assert idle.kv_capacity, "0 stands for an unknown load"
+    full = replace(idle, sequences=7, kv_cached=1024)
+    drafters = [replace(instance(0), load=load) for load in (idle, full)]
+    assert tier_demand(drafters, max_sequences=10) == Demand(0.7)
+
+
+def test_a_look_up_drafter_is_autoscaled() -> None:
+    tier = {"engine": "ngram", "autoscaling": {"min": 1, "max": 4}}
+    made = parse(Deployment, {"target": {"model": "/m/big"}, "drafter": tier}, "test")
+    assert [spec.replica for spec in plan(with_replicas(made, {Role.DRAFTER: 3}), "here:1")][:3] == [
+        "drafter-0",
+        "drafter-1",
+        "drafter-2",
+    ]
+    assert len(plan(at_its_largest(made), "here:1")) == 5

@@ -7,10 +7,11 @@ import pytest
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.file import Deployment
-from orchestration.deployment.plan import MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
+from orchestration.deployment.plan import LOOKUP_DRAFTER, MODEL_SUB_DRAFTER, ReplicaSpec, plan, total_cpus
 from services.common.config import parse
 from services.drafter.config import DrafterConfig
 from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.engines import ENGINES
 
 
 def deployment(**tiers: Any) -> Deployment:
@@ -126,6 +127,18 @@ def test_a_model_sub_drafter_is_a_drafter_in_another_role() -> None:
     config = parse(DrafterConfig, dict(helper.config), "sub_drafter")
     assert (config.role, config.model, config.draft_ahead) == ("sub_drafter", Path("/m/tiny"), "off")
     assert drafter.config["registry"] == "here:1"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_drafter_that_looks_tokens_up_is_light(engine: str) -> None:
+    tier = {"engine": engine, "max_sequences": 9, "replicas": 2, "kv_tokens": 1, "threads": 4, "min_ngram": 3}
+    *drafters, target, _ = plan(deployment(drafter=tier, sub_drafter={"engine": "none"}), "here:1")
+    assert [spec.replica for spec in drafters] == ["drafter-0", "drafter-1"]
+    assert {spec.actor for spec in drafters} == {LOOKUP_DRAFTER} and target.role is Role.TARGET
+    assert {(spec.num_cpus, spec.num_gpus, spec.shards) for spec in drafters} == {(0.5, 0.0, 1)}
+    config = parse(SubDrafterConfig, dict(drafters[0].config), "drafter")
+    assert (config.role, config.engine, config.max_sequences, config.max_draft) == ("drafter", engine, 9, 64)
+    assert config.min_ngram == 3 and not hasattr(config, "kv_tokens")
 
 
 def test_a_drafter_gets_the_cpus_that_all_replicas_request() -> None:

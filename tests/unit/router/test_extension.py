@@ -33,3 +33,37 @@ def test_a_target_that_becomes_slow_is_followed() -> None:
     for _ in range(40):
         extension.record(number := extension.choose(1000), number * 0.03)
     assert extension.choose(1000) == 1
+
+
+def extended(extension: ExtensionLength, num_drafted: int | None = None) -> int:
+    """Return the tokens of a step of 1 ms per token, after the drafter's answer if there is one."""
+    if num_drafted is not None:
+        extension.record_draft(num_drafted)
+    number = extension.choose(1000)
+    extension.record(number, number * 0.001)
+    return number
+
+
+def test_after_empty_drafts_it_starts_small_and_doubles() -> None:
+    extension = ExtensionLength(0.05)
+    assert [extended(extension) for _ in range(8)][-1] == 50
+    assert [extended(extension, 0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 50, 50]
+
+
+def test_a_match_resets_it() -> None:
+    extension = ExtensionLength(0.05)
+    assert [extended(extension, 0) for _ in range(7)][-1] == 50
+    extension.record_draft(3)
+    assert [extended(extension, 0) for _ in range(3)] == [1, 2, 4]
+
+
+def test_a_round_that_asks_no_drafter_has_the_usual_number() -> None:
+    extension = ExtensionLength(0.05)
+    assert [extended(extension) for _ in range(8)][-1] == 50
+    assert extended(extension, 0) == 1
+    assert [extended(extension) for _ in range(6)] == [2, 4, 8, 16, 32, 50]
+
+
+def test_text_that_never_repeats_for_long_overflows_nothing() -> None:
+    extension = ExtensionLength(0.05)
+    assert [extended(extension, 0) for _ in range(200)][-1] == 50

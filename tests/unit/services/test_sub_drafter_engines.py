@@ -1,14 +1,20 @@
 """Sub-drafter sessions: proposals, cached responses, and isolation between cache salts."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from fly.errors import InvalidRequest
 from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, Open
+from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, SequenceUpdate, TokenSequence
+from fly.types import Coupling
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.engines import build_engine
 from services.sub_drafter.engines.base import ProposalEngine
-from services.sub_drafter.servicer import LookupSession
+from services.sub_drafter.session import LookupSession
 
 PROMPT = [90, 91, 92]
 RESPONSE = [1, 2, 3, 4, 5, 6]
@@ -19,7 +25,7 @@ class Client:
 
     def __init__(self, engine: ProposalEngine, salt: str = "", prompt_length: int = len(PROMPT)) -> None:
         opening = Open("test", prompt_length, cache_salt=salt)
-        self.session = LookupSession(engine.open(opening), prompt_length, max_tokens=1000)
+        self.session = LookupSession(engine.open(opening), opening, SubDrafterConfig(max_tokens=1000))
         self._mirror = SequenceMirror()
 
     def update(self, ids: list[int], decided: int) -> SequenceUpdate:
@@ -90,6 +96,44 @@ async def test_a_rejected_proposal_leaves_no_trace(name: str) -> None:
     assert (await client.ask([7, 8, 9, 7, 8], 0, max_tokens=1)).tokens == (9,)
     draft = await client.ask([7, 8, 9, 7, 8, 5, 7, 8, 5, 7, 8], 0, max_tokens=1)
     assert draft.tokens == (5,)
+
+
+async def drafted(step: Callable[[SequenceUpdate], DraftStep], **sampling: Any) -> Draft:
+    """Draft for a target after text of which the next tokens are 3 and 4."""
+    config = SubDrafterConfig(role="drafter", engine="suffix", response_cache_tokens=1024, max_draft=8)
+    opening = Open("test", 1, SamplingParams(**sampling))
+    session = LookupSession(build_engine(config, IndexBudget()).open(opening), opening, config)
+    ids = [1, 2, 3, 4, 5] * 4 + [1, 2]
+    return await session.step(step(SequenceMirror().update(TokenSequence(ids), (), 0)))
+
+
+async def test_a_draft_ends_with_a_stop_token_if_asked() -> None:
+    def ending(update: SequenceUpdate) -> DraftStep:
+        return DraftStep(update, 8, end_at_stop=True)
+
+    whole = (await drafted(lambda update: DraftStep(update, 8), stop_token_ids=(4,))).tokens
+    assert whole[:4] == (3, 4, 5, 1)
+    assert (await drafted(ending, stop_token_ids=(4,))).tokens == (3, 4)
+    assert (await drafted(ending, stop_token_ids=(4,), ignore_eos=True)).tokens == whole
+    assert (await drafted(ending, stop_token_ids=(99,))).tokens == whole
+
+
+async def test_a_draft_for_rejection_sampling_has_all_mass_on_its_tokens() -> None:
+    def two(update: SequenceUpdate) -> DraftStep:
+        return DraftStep(update, 2)
+
+    draft = await drafted(two, temperature=1.0, coupling=Coupling.REJECTION)
+    assert [(each.ids, each.probabilities) for each in draft.distributions] == [
+        ((3,), (1.0,)),
+        ((4,), (1.0,)),
+    ]
+    assert not (await drafted(two, temperature=1.0)).distributions
+    assert not (await drafted(two, coupling=Coupling.REJECTION)).distributions
+
+
+async def test_a_draft_that_is_too_long_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="max_tokens is 9, must be at most 8"):
+        await drafted(lambda update: DraftStep(update, 9))
 
 
 async def test_the_ngram_engine_caches_nothing() -> None:

@@ -1,0 +1,77 @@
+"""The session of one sequence at a look-up engine: apply updates, return proposals, cache the response."""
+
+import contextlib
+
+from fly.errors import InvalidRequest
+from fly.lookup.response_cache import END
+from fly.messages import Draft, DraftStep, Open, Role
+from fly.request import SamplingParams
+from fly.sequence import ReplicatedSequence, SequenceUpdate, StaleState
+from fly.types import Coupling, SparseDistribution
+from services.sub_drafter.config import SubDrafterConfig
+from services.sub_drafter.engines.base import SequenceLookup
+
+_LEAD_IN = 4
+"""Last tokens of a prompt that are cached with its response, so that its beginning can be looked up."""
+
+
+class LookupSession:
+    """The server's copy of one sequence, and its look-up."""
+
+    def __init__(self, lookup: SequenceLookup, opening: Open, config: SubDrafterConfig) -> None:
+        """Start with an empty sequence."""
+        self._sequence = ReplicatedSequence(vocab_size=END, context_length=config.max_tokens)
+        self._lookup = lookup
+        self._opening = opening
+        self._max_draft = config.max_draft
+        self._drafts_for_target = config.role is Role.DRAFTER
+        self._num_indexed = 0
+
+    async def step(self, step: DraftStep) -> Draft:
+        """Apply the update and return a proposal, and snippets if they are requested."""
+        if step.max_tokens > self._max_draft:
+            raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {self._max_draft}")
+        sequence, sampling = self._sequence, self._opening.sampling
+        unchanged = sequence.apply(step.update)
+        # NOTE: the proposal becomes part of the sequence, as the client assumes, but is not indexed.
+        self._lookup.update(sequence.tokens.ids, min(unchanged, self._num_indexed))
+        self._num_indexed = len(sequence)
+        snippets = self._lookup.snippets(step.snippet_tokens) if step.snippet_tokens else ()
+        proposal = self._lookup.propose(step.max_tokens)
+        tokens = until_stop(proposal.tokens, sampling.ending_ids) if step.end_at_stop else proposal.tokens
+        sequence.tokens.extend(tokens)
+        return Draft(
+            step.update.step_id,
+            tokens,
+            match_length=proposal.match_length,
+            confidence=proposal.confidence,
+            distributions=certain(tokens, sampling) if self._drafts_for_target else (),
+            snippets=tuple(snippets),
+        )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Apply the last update; ignore one that cannot be applied."""
+        with contextlib.suppress(StaleState, InvalidRequest):
+            self._sequence.apply(last)
+
+    def close(self) -> None:
+        """Cache the decided tokens of the response, even if the stream broke."""
+        prompt_length, decided = self._opening.prompt_length, self._sequence.decided
+        start = max(0, prompt_length - _LEAD_IN)
+        self._lookup.finish(self._sequence.tokens.ids[start:decided] if decided > prompt_length else ())
+
+
+def until_stop(tokens: tuple[int, ...], ending_ids: frozenset[int]) -> tuple[int, ...]:
+    """Return the tokens up to the first that ends the response, which is included."""
+    return tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ending_ids), None)]
+
+
+def certain(tokens: tuple[int, ...], sampling: SamplingParams) -> tuple[SparseDistribution, ...]:
+    """Return the distributions of tokens that are looked up and not drawn, if the target needs them.
+
+    Each has all of its mass on its token. Modified rejection sampling then accepts the token with the
+    target's probability of it, and otherwise draws from the target's other tokens: exact for any look-up.
+    """
+    if not sampling.temperature or sampling.coupling is not Coupling.REJECTION:
+        return ()
+    return tuple(SparseDistribution((token,), (1.0,)) for token in tokens)
