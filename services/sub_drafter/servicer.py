@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from fly.errors import Overloaded
 from fly.lookup.budget import IndexBudget
-from fly.messages import Draft, DraftStep, Load, ModelInfo, Open, Role
+from fly.messages import Draft, DraftStep, ForwardCosts, Load, ModelInfo, Open, Role
 from fly.version import VERSION
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
@@ -96,6 +96,7 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
             kv_capacity=self._capacity,
             version=VERSION,
             max_sequences=self._config.max_sequences,
+            costs=ForwardCosts(decode_s=0.0, verify_s=0.0),
         )
         return info_to_wire(info, self._load())
 
