@@ -1,8 +1,9 @@
 """Token counts and acceptance of drafts over all choices of one HTTP request."""
 
 from collections import Counter
+from collections.abc import Sequence
 
-from fly.response import Chunk
+from fly.response import Chunk, Round
 from router.http.objects import (
     CompletionTokensDetails,
     Metrics,
@@ -12,6 +13,41 @@ from router.http.objects import (
 )
 
 
+class AcceptedDrafts:
+    """Accepted tokens of each draft of one choice.
+
+    A carried window is decided in a later round. Its tokens count for the draft that they are from, so no draft
+    has more accepted tokens than it has tokens.
+    """
+
+    def __init__(self) -> None:
+        self._lengths = list[int]()
+        self._accepted = list[int]()
+
+    def add(self, each: Round) -> None:
+        """Add the next round."""
+        if each.drafted:
+            self._lengths.append(each.drafted)
+            self._accepted.append(0)
+        rest = each.accepted
+        for index in range(len(self._lengths) - 1, -1, -1):
+            if not rest:
+                break
+            counted = min(rest, self._lengths[index] - self._accepted[index])
+            self._accepted[index] += counted
+            rest -= counted
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Length of each draft."""
+        return self._lengths
+
+    @property
+    def accepted(self) -> Sequence[int]:
+        """Accepted tokens of each draft."""
+        return self._accepted
+
+
 class Accounting:
     """The figures of one HTTP request, chunk by chunk."""
 
@@ -19,19 +55,17 @@ class Accounting:
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._cached: dict[int, int] = {}
-        self._accepted = Counter[int]()
-        self._drafted = self._longest = self._emitted = 0
+        self._drafts: dict[tuple[int, int], AcceptedDrafts] = {}
+        self._emitted = 0
         self._predicted = self._predicted_accepted = 0
 
     def add(self, chunk: Chunk, request: int) -> None:
         """Add a chunk of the request's prompt with the index `request`."""
         self._prompt_tokens += chunk.prompt_tokens
         self._completion_tokens += len(chunk.tokens)
+        drafts = self._drafts.setdefault((request, chunk.choice_index), AcceptedDrafts())
         for each in chunk.rounds:
-            if each.drafted:
-                self._accepted[each.accepted] += 1
-                self._drafted += each.drafted
-                self._longest = max(self._longest, each.drafted)
+            drafts.add(each)
         if chunk.statistics is not None:
             self._emitted += chunk.statistics.draft_round_tokens
             self._predicted += chunk.statistics.predicted
@@ -58,16 +92,19 @@ class Accounting:
     @property
     def metrics(self) -> Metrics:
         """Acceptance of the drafts of all choices that have ended."""
-        num_steps, most = self._accepted.total(), max(self._accepted, default=0)
-        num_accepted = sum(accepted * number for accepted, number in self._accepted.items())
+        drafts = self._drafts.values()
+        accepted = Counter(number for each in drafts for number in each.accepted)
+        lengths = [length for each in drafts for length in each.lengths]
+        num_steps, num_drafted, longest = len(lengths), sum(lengths), max(lengths, default=0)
+        num_accepted = sum(number * count for number, count in accepted.items())
         return Metrics(
             speculative_decoding=SpeculativeDecoding(
                 mean_acceptance_length=self._emitted / num_steps if num_steps else 0.0,
-                draft_acceptance_rate=num_accepted / self._drafted if self._drafted else 0.0,
-                acceptance_histogram=[self._accepted[accepted] for accepted in range(most + 1)],
+                draft_acceptance_rate=num_accepted / num_drafted if num_drafted else 0.0,
+                acceptance_histogram=[accepted[number] for number in range(longest + 1)],
                 num_spec_steps=num_steps,
                 num_accepted_draft_tokens=num_accepted,
-                num_draft_tokens=self._drafted,
-                num_spec_tokens=self._longest,
+                num_draft_tokens=num_drafted,
+                num_spec_tokens=longest,
             )
         )

@@ -235,6 +235,7 @@ async def test_the_figures_of_drafts_come_in_the_shape_of_vllm(tmp_path: Path) -
         *_, last = await rig.stream("/v1/completions", **asked)
     found = whole["metrics"]["speculative_decoding"]
     histogram, num_accepted = found["acceptance_histogram"], found["num_accepted_draft_tokens"]
+    assert len(histogram) == found["num_spec_tokens"] + 1
     assert sum(histogram) == found["num_spec_steps"] > 0 and 0 < found["num_spec_tokens"] <= 16
     assert sum(length * number for length, number in enumerate(histogram)) == num_accepted
     assert found["draft_acceptance_rate"] == num_accepted / found["num_draft_tokens"]
