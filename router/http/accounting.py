@@ -16,8 +16,8 @@ from router.http.objects import (
 class AcceptedDrafts:
     """Accepted tokens of each draft of one choice.
 
-    A carried window is decided in a later round. Its tokens count for the draft that they are from, so no draft
-    has more accepted tokens than it has tokens.
+    A carried window is decided in a later round. Its tokens count for the draft that they are from, so no
+    draft has more accepted tokens than it has tokens.
     """
 
     def __init__(self) -> None:
