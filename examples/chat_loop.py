@@ -1,0 +1,28 @@
+"""Hold a conversation, while `flyserve up` runs: `chat_loop.py [URL]`; an empty line ends it."""
+
+import sys
+from typing import Any
+
+from openai import OpenAI
+
+
+def main(url: str) -> None:
+    """Read a line, stream the answer to the whole conversation, and repeat."""
+    client = OpenAI(base_url=f"{url}/v1", api_key="none")
+    model = client.models.list().data[0].id
+    messages: list[Any] = []
+    while line := input("> ").strip():
+        messages.append({"role": "user", "content": line})
+        answer = ""
+        for chunk in client.chat.completions.create(
+            model=model, messages=messages, temperature=0, stream=True
+        ):
+            text = chunk.choices[0].delta.content or ""
+            print(text, end="", flush=True)
+            answer += text
+        print()
+        messages.append({"role": "assistant", "content": answer})
+
+
+if __name__ == "__main__":
+    main(*(sys.argv[1:] or ["http://127.0.0.1:8000"]))
