@@ -7,9 +7,7 @@ from enum import StrEnum
 from itertools import product
 from pathlib import Path
 
-from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
-from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.models import PairRecipe, Shape
+from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from benchmarks.harness.client import speculation
 from benchmarks.harness.system import (
     BUILD,
@@ -125,10 +123,16 @@ class Models:
 
 def demo_models() -> Models:
     """Return the shipped pair and a bigram model of its corpus."""
+
+    def bigram_model() -> Flags:
+        from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
+
+        return model_flags(ensure_bigram_model(BUILD / "bigram"), "float32")
+
     return Models(
         target=model_flags(DEMO_MODELS / "target", "bfloat16"),
         drafter=model_flags(DEMO_MODELS / "drafter", "float32"),
-        sub_drafter=lambda: model_flags(ensure_bigram_model(BUILD / "bigram"), "float32"),
+        sub_drafter=bigram_model,
         tokenizer=DEMO_MODELS / "target",
     )
 
@@ -151,6 +155,8 @@ def aligned_recipe(part: str) -> PairRecipe:
 
 def aligned_models(recipe: PairRecipe) -> Models:
     """Return a pair and its sub-drafter; they are built if they do not exist yet."""
+    from benchmarks.aligned_pair.folders import ensure_pair
+
     folders = ensure_pair(recipe, BUILD / f"aligned-{recipe.period or 'endless'}")
     sub_drafter = folders.sub_drafter
     assert sub_drafter is not None
