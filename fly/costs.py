@@ -41,6 +41,7 @@ class CostCurve:
         self._extrapolates = extrapolates
         self._points: dict[int, _Point] = {}
         self._fit: tuple[list[float], list[float]] | None = ([], [])
+        self._slope: float | None = None
 
     def observe(self, size: float, seconds: float, weight: float = 1.0) -> None:
         """Add a forward of `size` token rows or sequences; ignore invalid values.
@@ -56,7 +57,7 @@ class CostCurve:
         point.size.add(size, weight)
         point.seconds.add(min(point.seconds.value * _OUTLIER, seconds), weight)
         point.seen_at = self._clock.now()
-        self._fit = None
+        self._fit = self._slope = None
 
     def estimate(self, size: float) -> float:
         """Return the seconds of a forward of this size; 0 before the first observation."""
@@ -67,7 +68,11 @@ class CostCurve:
         if not sizes:
             return 0.0
         if size > sizes[-1]:
-            return seconds[-1] + (size - sizes[-1]) * self._last_slope() * self._extrapolates
+            if not self._extrapolates:
+                return seconds[-1]
+            if self._slope is None:
+                self._slope = self._last_slope()
+            return seconds[-1] + (size - sizes[-1]) * self._slope
         if size <= sizes[0]:
             slope = seconds[0] / sizes[0]
             if len(sizes) > 1:

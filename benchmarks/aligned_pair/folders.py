@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaForCausalLM
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
-from benchmarks.aligned_pair.models import PairRecipe, build_pair, build_sub_drafter
+from benchmarks.aligned_pair.models import build_pair, build_sub_drafter
+from benchmarks.aligned_pair.recipe import PairRecipe
 
 _RECIPE = "recipe.json"
 

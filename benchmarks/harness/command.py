@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -9,14 +10,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
-import torch
 import typer
 import yaml
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from benchmarks.harness.load import interleave
-from benchmarks.harness.machine import Machine, this_machine
+from benchmarks.harness.machine import THREADS, Machine, this_machine
 from benchmarks.harness.system import RESULTS, ROOT
 from fly.errors import ConfigError
 from flyserve.bench.progress import progress_bar
@@ -162,7 +162,7 @@ def main(
     if not name:
         _list_scenarios()
         return
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = str(THREADS)  # read by torch, which only some scenarios import
     is_partial = quick or bool(only)
     pages, results = folder or (RESULTS if is_partial else PAGES), folder or RESULTS
     with reported_errors(START_FIRST):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from fly.version import VERSION
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16")
+THREADS = 1
+"""Threads of torch in every process of a benchmark."""
 _PACKAGES = ("torch", "transformers", "grpcio", "ray")
 
 
@@ -53,7 +53,7 @@ def this_machine() -> Machine:
         cpu=info.get("model name", platform.machine()),
         cores=len(os.sched_getaffinity(0)),
         flags={flag: flag in flags for flag in _FLAGS},
-        threads=torch.get_num_threads(),
+        threads=THREADS,
         load=os.getloadavg()[0],
         versions={**versions, **{name: version(name) for name in _PACKAGES}},
     )

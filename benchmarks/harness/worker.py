@@ -1,12 +1,11 @@
 """Objects in processes of their own, each with one thread for torch, whose methods a scenario calls."""
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from fly.errors import NotReady
 
@@ -54,7 +53,9 @@ def _result(future: "Future[Any]") -> Any:
 
 def _make(make: Callable[..., object], arguments: tuple[object, ...]) -> None:
     global _made
-    torch.set_num_threads(1)
+    # NOTE: the module of `make` is imported by now; simulated objects need no torch, whose import takes 2 s.
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
     _made = make(*arguments)
 
 

@@ -47,7 +47,7 @@ class Plan(BasePlan):
         repeat: Windows of every setting at every level, after one that does not count.
     """
 
-    levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.2, 1.2), Level(64, 0.6, 1.2)))] = (
+    levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.1, 0.6), Level(64, 0.6, 1.0)))] = (
         Level(1, 0.5, 2.5),
         Level(4, 0.5, 2.5),
         Level(16, 1.0, 3.5),

@@ -89,7 +89,7 @@ class RoundTimes:
         draft_s = late_s = 0.0
         if length:
             waits_s += self._draft_wait_s.value
-        for _ in range(_ITERATIONS):
+        for _ in range(_ITERATIONS if self.num_sequences > 1 else 1):
             forward_s = self._target.estimate(self.num_sequences * (length + 1) / groups)
             if length:
                 late_s = self._drafter_s(groups)

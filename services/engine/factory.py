@@ -8,6 +8,7 @@ from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from services.engine.base import Runner
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.engine import Engine
+from services.engine.loading.light_start import light_start
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedRunner
 from services.engine.thread_engine import ThreadEngine
@@ -31,14 +32,16 @@ def build_engine(
         return ClockEngine(simulated, clock or SystemClock(), config)
     if config.sharding is not None:
         assert start_followers is not None, "a shared model has followers"
-        from services.engine.sharding.leader import lead
+        with light_start(is_whole=False):
+            from services.engine.sharding.leader import lead
 
-        leader = lead(config, start_followers)
+            leader = lead(config, start_followers)
         leader.info = replace(leader.info, costs=_costs(leader))
         return ThreadEngine(leader, config, keepalive=leader)
-    from services.engine.forward.torch_runner import load_runner
+    with light_start(is_whole=True):
+        from services.engine.forward.torch_runner import load_runner
 
-    runner = load_runner(config)
+        runner = load_runner(config)
     runner.info = replace(runner.info, costs=_costs(runner))
     logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
     return ThreadEngine(runner, config)

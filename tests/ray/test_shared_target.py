@@ -26,7 +26,7 @@ from tests.support.processes import DRAFTER_MODEL, ROOT, TARGET_MODEL
 
 pytestmark = pytest.mark.slow
 
-NUM_PROBLEMS = 50
+NUM_PROBLEMS = 24
 MAX_NEW_TOKENS = 96
 CONCURRENCY = 16
 TIE = 1e-4

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, Load, StepTimes, Verification
@@ -88,6 +89,7 @@ class RoundLog:
         return changes / (last - first)
 
 
+@cache
 def expected_tokens(agreement: float, length: int) -> float:
     """Return the expected tokens of a round whose drafts are each accepted with probability `agreement`."""
     return sum(agreement**power for power in range(length + 1))

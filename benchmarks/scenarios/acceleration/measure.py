@@ -67,8 +67,8 @@ class Plan(BasePlan):
     aligned_prompts: Annotated[int, Quick(2)] = 12
     aligned_tokens: Annotated[int, Quick(64)] = 192
     passes: Annotated[int, Quick(1)] = 7
-    pass_prompts: Annotated[int, Quick(10)] = 100
-    control_prompts: Annotated[int, Quick(2)] = 20
+    pass_prompts: Annotated[int, Quick(4)] = 100
+    control_prompts: Annotated[int, Quick(1)] = 20
     predicted_prompts: Annotated[int, Quick(2)] = 200
     ahead_pairs: Annotated[int, Quick(2)] = 7
     ahead_tokens: Annotated[int, Quick(64)] = 192

@@ -1,15 +1,13 @@
 """The ways of drafting, the models and texts they are compared on, and the processes that serve them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
 
-from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
-from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.models import PairRecipe, Shape
+from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from benchmarks.harness.client import speculation
 from benchmarks.harness.system import (
     BUILD,
@@ -115,22 +113,28 @@ class Models:
     """The models of the tiers, as flags of their commands.
 
     Attributes:
-        sub_drafter: Model of the sub-drafter engine `model`; None if no setting uses it.
+        sub_drafter: Returns the model of the sub-drafter engine `model`, built if needed; None without one.
         tokenizer: Model folder of the routers' tokenizer.
     """
 
     target: Flags
     drafter: Flags
-    sub_drafter: Flags | None
+    sub_drafter: Callable[[], Flags] | None
     tokenizer: Path
 
 
 def demo_models() -> Models:
     """Return the shipped pair and a bigram model of its corpus."""
+
+    def bigram_model() -> Flags:
+        from benchmarks.aligned_pair.bigram_model import ensure_bigram_model
+
+        return model_flags(ensure_bigram_model(BUILD / "bigram"), "float32")
+
     return Models(
         target=model_flags(DEMO_MODELS / "target", "bfloat16"),
         drafter=model_flags(DEMO_MODELS / "drafter", "float32"),
-        sub_drafter=model_flags(ensure_bigram_model(BUILD / "bigram"), "float32"),
+        sub_drafter=bigram_model,
         tokenizer=DEMO_MODELS / "target",
     )
 
@@ -153,12 +157,15 @@ def aligned_recipe(part: str) -> PairRecipe:
 
 def aligned_models(recipe: PairRecipe) -> Models:
     """Return a pair and its sub-drafter; they are built if they do not exist yet."""
+    from benchmarks.aligned_pair.folders import ensure_pair
+
     folders = ensure_pair(recipe, BUILD / f"aligned-{recipe.period or 'endless'}")
-    assert folders.sub_drafter is not None
+    sub_drafter = folders.sub_drafter
+    assert sub_drafter is not None
     return Models(
         target=model_flags(folders.target, "bfloat16"),
         drafter=model_flags(folders.drafter, "float32"),
-        sub_drafter=model_flags(folders.sub_drafter, "float32"),
+        sub_drafter=lambda: model_flags(sub_drafter, "float32"),
         tokenizer=folders.target,
     )
 
@@ -194,7 +201,7 @@ def _sub_drafter_command(sub_drafting: SubDrafting, models: Models) -> Flags:
     if sub_drafting is not SubDrafting.MODEL:
         return sub_drafter_command(sub_drafting.value)
     assert models.sub_drafter is not None, "no model for the sub-drafter"
-    return ("services.drafter", "--role", "sub_drafter", "--draft-ahead", "off", *models.sub_drafter)
+    return ("services.drafter", "--role", "sub_drafter", "--draft-ahead", "off", *models.sub_drafter())
 
 
 def _drafter_command(drafting: Drafting, models: Models, helped: Mapping[SubDrafting, str]) -> Flags:

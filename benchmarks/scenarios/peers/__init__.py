@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.models import PairRecipe
+from benchmarks.aligned_pair.recipe import PairRecipe
 from benchmarks.harness.client import Prompts, demo_prompts, generate, random_prompts
 from benchmarks.harness.command import Context
 from benchmarks.harness.deployed import deployed, one_of_each

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from statistics import median
 
-from benchmarks.aligned_pair.models import PairRecipe
+from benchmarks.aligned_pair.recipe import PairRecipe
 from benchmarks.harness.machine import Machine
 from benchmarks.harness.plot import bar_chart
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Row, Table, make_rows, times

@@ -36,14 +36,14 @@ class Plan(BasePlan):
         seed: Seed of the requests.
     """
 
-    warm_up_s: Annotated[float, Quick(4.0)] = 600.0
-    load_s: Annotated[float, Field(ge=6), Quick(10.0)] = 1800.0
+    warm_up_s: Annotated[float, Quick(2.0)] = 600.0
+    load_s: Annotated[float, Field(ge=6), Quick(6.0)] = 1800.0
     clients: int = 24
     think_s: float = 1.0
     sample_s: Annotated[float, Quick(0.5)] = 5.0
     rest_s: float = 30.0
-    replace_s: Annotated[float, Quick(4.0)] = 300.0
-    vanish_s: Annotated[float, Quick(3.0)] = 20.0
+    replace_s: Annotated[float, Quick(2.5)] = 300.0
+    vanish_s: Annotated[float, Quick(2.0)] = 20.0
     write_timeout_s: float = 2.0
     seed: int = 0
 

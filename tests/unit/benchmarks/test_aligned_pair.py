@@ -5,14 +5,8 @@ import pytest
 import torch
 
 from benchmarks.aligned_pair.folders import ensure_pair
-from benchmarks.aligned_pair.models import (
-    PairRecipe,
-    Shape,
-    agreement,
-    build_pair,
-    build_sub_drafter,
-    draw_bigrams,
-)
+from benchmarks.aligned_pair.models import agreement, build_pair, build_sub_drafter, draw_bigrams
+from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from fly.messages import Role
 from router.text.tokenizer import Tokenizer
 from services.engine.config import ModelConfig

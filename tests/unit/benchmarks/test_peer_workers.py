@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.aligned_pair.folders import PairFolders, ensure_pair
-from benchmarks.aligned_pair.models import PairRecipe, Shape
+from benchmarks.aligned_pair.recipe import PairRecipe, Shape
 from benchmarks.harness.deployed import one_of_each
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.in_process import InProcess

@@ -17,7 +17,7 @@ from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 from services.sub_drafter.session import certain
 
 WORDS = 10
-DRAWS = 20_000
+DRAWS = 8_000
 TEMPERATURE = 0.9
 CRITICAL = 2.326
 """The standard normal distribution's quantile at 0.99."""
