@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 _COMPILER = "torch._dynamo"
 _USED_PART = f"{_COMPILER}._trace_wrapped_higher_order_op"
@@ -21,8 +20,8 @@ _USED_PART = f"{_COMPILER}._trace_wrapped_higher_order_op"
 def light_start(is_whole: bool) -> Iterator[None]:
     """Import torch and transformers and load a model inside this block, the first of its process.
 
-    `is_whole` tells that this process will load no part of a shared model: transformers is then told that
-    torch has no distributed tensors, as in builds of torch without them, for the rest of the process.
+    With `is_whole` this process may load whole models only: transformers takes torch for a build without
+    distributed tensors until the process ends.
     """
     was_collecting = gc.isenabled()
     gc.disable()  # thousands of modules are imported and none is garbage
@@ -84,7 +83,11 @@ def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
 def _without_distributed_tensors() -> None:
     import torch
 
-    with patch.object(torch.distributed, "is_available", lambda: False):
+    is_available = torch.distributed.is_available
+    torch.distributed.is_available = lambda: False
+    try:
         from transformers.utils.import_utils import is_torch_distributed_available
 
         is_torch_distributed_available()  # it remembers its first answer
+    finally:
+        torch.distributed.is_available = is_available
