@@ -95,6 +95,7 @@ async def open_response(
             request.logprobs,
             request.key,
             request.weight_fingerprint,
+            request.needs_entropies,
         )
         await sessions.enter_async_context(target)
         drafter = None
@@ -118,7 +119,7 @@ async def open_response(
             context.metrics.by_mode[request.plan.mode],
             current_span(),
             Patience(config.draft_patience),
-            ExtensionLength(config.stream_interval_s),
+            ExtensionLength(config.stream_interval_s, decodes_ahead=bool(target.replica.info.engine)),
             Predictions(request),
         )
         if drafter is not None:
@@ -138,6 +139,7 @@ def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         without_sub_drafter=not request.plan.sub_drafter,
         num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
+        without_entropies=not request.needs_entropies,
     )
 
 

@@ -8,7 +8,7 @@ from fly.clock import Clock
 from fly.errors import DeadlineExceeded
 from fly.request import ReceivedChoice, RequestParams, SamplingParams
 from fly.sequence import TokenSequence
-from fly.types import Coupling
+from fly.types import Coupling, Mode
 from router.policies.request_key import RequestKey
 from router.requests.planning import SpeculationPlan
 
@@ -80,6 +80,11 @@ class PreparedRequest(RequestParams):
     def needs_distributions(self) -> bool:
         """True if a draft is verified together with the distributions that it was drawn from."""
         return self.sampling.temperature > 0 and self.sampling.coupling is Coupling.REJECTION
+
+    @property
+    def needs_entropies(self) -> bool:
+        """True if the rule, or a client that asks for log-probabilities, uses the target's entropies."""
+        return self.plan.mode is not Mode.PLAIN or self.logprobs is not None
 
     def choices(self) -> tuple["PreparedRequest", ...]:
         """Return one request per choice, each with its own seed and id; the first is the request itself."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Extend
+from fly.messages import Extend, Open
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
 from tests.contract.scripted import LoggingTarget
@@ -89,3 +89,39 @@ async def test_a_step_of_several_tokens_is_one_chunk(model: Path) -> None:
     async with running(model, [FakeTarget(HashModel())], stream_interval_s=LONG_S) as rig:
         chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 31))]
     assert [len(chunk.tokens) for chunk in chunks if chunk.tokens] == [1, 2, 4, 8, 16]
+
+
+def have_entropies(response: Answer) -> set[bool]:
+    return {token.HasField("entropy") for token in response.tokens}
+
+
+async def test_plain_tokens_have_entropies_if_log_probabilities_were_requested(model: Path) -> None:
+    async with running(model, [LoggingTarget(HashModel())], [FakeDrafter(HashModel())]) as rig:
+        plain = await rig.generate(PLAIN, 12)
+        with_logprobs = await rig.generate(PLAIN, 12, logprobs=0)
+        exact = await rig.generate(EXACT, 12)
+    assert ids(plain) == ids(with_logprobs) == ids(exact)
+    assert have_entropies(plain) == {False}
+    assert have_entropies(with_logprobs) == have_entropies(exact) == {True}
+
+
+class Terse(FakeTarget):
+    """Sends entropies or none, whatever the first message says."""
+
+    def __init__(self, omits: bool) -> None:
+        super().__init__(HashModel())
+        self._omits = omits
+
+    def omits_entropies(self, opening: Open) -> bool:
+        return self._omits
+
+
+async def test_a_target_that_sends_entropies_unasked_is_accepted(model: Path) -> None:
+    async with running(model, [Terse(omits=False)]) as rig:
+        assert have_entropies(await rig.generate(PLAIN, 8)) == {True}
+
+
+async def test_a_target_that_omits_needed_entropies_is_left_for_another(model: Path) -> None:
+    async with running(model, [Terse(omits=True), FakeTarget(HashModel())]) as rig:
+        responses = [await rig.generate(EXACT, 8) for _ in range(2)]
+    assert all(have_entropies(response) == {True} for response in responses)
