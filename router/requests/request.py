@@ -54,6 +54,7 @@ class PreparedRequest(RequestParams):
         weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
         resumed: Choices of which the client has received a part.
         key: Key of the prompt and its cache salt, for balancing.
+        streams: False if the client gets its response as a whole.
     """
 
     prompt: TokenSequence = field(compare=False)
@@ -65,6 +66,7 @@ class PreparedRequest(RequestParams):
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()
     key: RequestKey = ()
+    streams: bool = True
 
     @property
     def prompt_ids(self) -> Sequence[int]:

@@ -57,8 +57,10 @@ def companions(key: str) -> dict[str, Any]:
         return TLS
     if section == "sub_drafter" and (name in DraftingSection.model_fields or name == "model"):
         return MODEL_SUB_DRAFTER
-    if name == "engine_args":
-        return {f"{section}.engine": "vllm"}
+    if name in ("engine", "engine_args") and section in ("target", "drafter"):
+        # A drafter on vLLM uses no sub-drafter.
+        alone = {"sub_drafter.engine": "none"} if section == "drafter" else {}
+        return alone | ({f"{section}.engine": "vllm"} if name == "engine_args" else {})
     if name.startswith("autoscaling."):
         return {f"{section}.autoscaling.max": 4}
     return {}
