@@ -136,6 +136,7 @@ class Open:
         entropy: Estimator that a target uses.
         num_logprobs: Number of most likely tokens whose log-probabilities a target returns per position; None
             returns none.
+        without_entropies: True if a target may leave out the entropies.
         without_sub_drafter: True if a drafter must not use its sub-drafter.
         max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
     """
@@ -150,6 +151,7 @@ class Open:
     without_sub_drafter: bool = False
     num_logprobs: int | None = None
     max_new_tokens: int = 0
+    without_entropies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class Verification:
 
     Attributes:
         choices: Token that the target itself chooses, at `num_drafts + 1` positions.
-        entropies: Entropy at these positions, in the estimator's unit.
+        entropies: Entropy at these positions, in the estimator's unit; none if `Open.without_entropies`.
         excluded_drafts: Indices of draft tokens that the sampling filters exclude.
         logprobs: One per choice if they were requested, else empty.
     """

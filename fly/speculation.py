@@ -75,12 +75,13 @@ class Speculation:
         """True if no provisional tokens are open: only then the target may extend the sequence."""
         return not self._state.provisional
 
-    def extend(self, choices: Sequence[int], entropies: Sequence[float]) -> Decision:
+    def extend(self, choices: Sequence[int], entropies: Sequence[float] = ()) -> Decision:
         """Decide tokens that the target decoded by itself after the sequence; update as `apply` does.
 
         It is one round, whatever their number, and the same as one round without a draft for each of them.
+        Without `entropies` those of the tokens are None.
         """
-        pairs = zip(choices, entropies, strict=True)
+        pairs = zip(choices, entropies or (None,) * len(choices), strict=True)
         tokens = [Token(choice, Verdict.PLAIN, choice, entropy) for choice, entropy in pairs]
         self._state = RuleState(self._state.num_decided + len(tokens))
         decision = self._cut(Decision(tuple(tokens)))

@@ -241,7 +241,8 @@ class Token(NamedTuple):
         id: Token id.
         verdict: Origin of the token.
         choice: The target's own choice at this position; differs from `id` only if the token was rescued.
-        entropy: Entropy of the target's distribution at this position, in the unit of the rule's estimator.
+        entropy: Entropy of the target's distribution at this position, in the unit of the rule's estimator;
+            None in mode plain without log-probabilities.
         text: Text that the token adds to the response; empty while a character is incomplete. A stop string
             is part of it.
         choice_text: Text of the choice alone, if it differs from the token.
@@ -251,7 +252,7 @@ class Token(NamedTuple):
     id: int
     verdict: Verdict
     choice: int
-    entropy: float
+    entropy: float | None
     text: str = ""
     choice_text: str = ""
     logprobs: Logprobs | None = None

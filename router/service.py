@@ -79,10 +79,12 @@ class GenerationService:
         time_remaining_s: float | None,
         emit: Emit,
         traceparent: str = "",
+        streams: bool = True,
     ) -> Header:
         """Check, admit and generate one request. All its work ends with this call, also after an error.
 
         `emit` gets each chunk as it is decided; `traceparent` is the client's W3C trace context, or empty.
+        `streams` is False if the client gets the response as a whole.
         Raise FlyServeError if the request breaks a limit, is not admitted, or cannot be finished.
         """
         context, clock = self._context, self._context.clock
@@ -95,7 +97,7 @@ class GenerationService:
         ):
             self._admission.check(tenant, deadline, request.n)
             prepared = await self._prepare(request)
-            prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt))
+            prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt), streams=streams)
             header = _header(prepared)
             observed.accepted(prepared)
             async with self._admission.slots(

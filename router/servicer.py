@@ -41,7 +41,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
         trace = traceparent_in(context.invocation_metadata())
         header = await self._service.serve(
-            request_from_wire(request), context.time_remaining(), collect, trace
+            request_from_wire(request), context.time_remaining(), collect, trace, streams=False
         )
         warnings = [warning for index in sorted(chunks) for warning in chunks[index][-1].warnings]
         response = Response(

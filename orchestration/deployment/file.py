@@ -246,6 +246,16 @@ class Deployment(Config):
     """First and last port of the services on every node, such as 50100-50199; each service takes the first
     free one. null takes any free ports."""
 
+    @model_validator(mode="after")
+    def _uses_its_sub_drafters(self) -> Self:
+        drafter, helper = self.drafter, self.sub_drafter
+        if drafter and drafter.engine == EngineName.VLLM and helper and helper.engine != "none":
+            raise ValueError(
+                f"sub_drafter: has the engine {helper.engine}, but drafter.engine is vllm, which uses no"
+                " sub-drafter: leave sub_drafter out, or set drafter.engine: builtin"
+            )
+        return self
+
     @field_validator("telemetry")
     @classmethod
     def _leaves_ports_for_all(cls, telemetry: DeploymentTelemetry) -> DeploymentTelemetry:

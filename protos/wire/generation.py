@@ -113,7 +113,7 @@ def _tokens_from_wire(wire: Any) -> tuple[Token, ...]:
             id=token.id,
             verdict=_VERDICTS.get(token.verdict, Verdict.PLAIN),
             choice=token.choice,
-            entropy=token.entropy,
+            entropy=token.entropy if token.HasField("entropy") else None,
             text=token.text,
             choice_text=token.choice_text,
             logprobs=_logprobs_from_wire(token.logprobs) if token.HasField("logprobs") else None,

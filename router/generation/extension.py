@@ -6,7 +6,11 @@ _NEWEST_SHARE = 0.2
 _LARGEST_GROWTH = 2
 _LEAST_TOKENS = 4
 """Fewer tokens are decoded one by one: their steps cost little beside forwards this long, and sequences whose
-steps end at different times share fewer forwards."""
+steps end at different times share fewer forwards.
+
+NOTE: that does not hold for a target on another engine, which decodes on between the steps: there each step
+saved is one less on cores that its forwards need.
+"""
 _MOST_DOUBLINGS = 32
 
 
@@ -22,9 +26,13 @@ class ExtensionLength:
     further one in a row it may have twice as many, so text that never repeats costs few requests.
     """
 
-    def __init__(self, interval_s: float) -> None:
-        """Let the forwards of a step take at most `interval_s` seconds; 0 decodes one token per step."""
+    def __init__(self, interval_s: float, decodes_ahead: bool = False) -> None:
+        """Let the forwards of a step take at most `interval_s` seconds; 0 decodes one token per step.
+
+        `decodes_ahead` is True for a target that decodes on between the steps.
+        """
         self._interval_s = interval_s
+        self._least_tokens = 1 if decodes_ahead else _LEAST_TOKENS
         self._token_s = Ewma(_NEWEST_SHARE)
         self._last = 0
         self._empty_drafts = 0
@@ -36,7 +44,7 @@ class ExtensionLength:
         if self._token_s.value is None:
             return 1
         fitting = int(self._interval_s / max(self._token_s.value, 1e-9))
-        if fitting < _LEAST_TOKENS:
+        if fitting < self._least_tokens:
             return 1
         if follows_empty_draft:
             most = min(most, _LARGEST_GROWTH ** (self._empty_drafts - 1))

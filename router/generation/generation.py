@@ -33,6 +33,8 @@ _USUAL_LATE_ROUNDS = 8
 """Late rounds of a response that need no warning, as while the drafter computes its prompt."""
 _MAX_INLINE_RECEIVED = 256
 """Number of tokens of a resumed response above which they are detokenized off the event loop."""
+_WHOLE_INTERVALS = 10
+"""Stream intervals in a step of a plain response that the client gets as a whole."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that are used as context to decode the first token."""
 
@@ -98,6 +100,7 @@ async def open_response(
             request.logprobs,
             request.key,
             request.weight_fingerprint,
+            request.needs_entropies,
         )
         await sessions.enter_async_context(target)
         drafter = None
@@ -121,7 +124,9 @@ async def open_response(
             context.metrics.by_mode[request.plan.mode],
             current_span(),
             Patience(config.draft_patience),
-            ExtensionLength(config.stream_interval_s),
+            ExtensionLength(
+                extension_interval_s(request, config), decodes_ahead=bool(target.replica.info.engine)
+            ),
             Predictions(request),
         )
         if drafter is not None:
@@ -141,7 +146,17 @@ def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         without_sub_drafter=not request.plan.sub_drafter,
         num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
+        without_entropies=not request.needs_entropies,
     )
+
+
+def extension_interval_s(request: PreparedRequest, config: RouterConfig) -> float:
+    """Return the longest time of the forwards of a step without drafts.
+
+    It is longer where nobody waits for a part of the response, and the target stops where the response does.
+    """
+    is_free = not (request.streams or request.stop or request.plan.drafts)
+    return config.stream_interval_s * (_WHOLE_INTERVALS if is_free else 1)
 
 
 async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:

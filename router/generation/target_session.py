@@ -43,6 +43,7 @@ class TargetSession:
         num_logprobs: int | None = None,
         key: RequestKey = (),
         weight_fingerprint: str = "",
+        needs_entropies: bool = True,
         measures_pace: bool = True,
     ) -> None:
         """Open nothing yet.
@@ -50,8 +51,8 @@ class TargetSession:
         `make_open` makes the first message of every stream, because the remaining time differs. A replica
         that takes longer than `timeout_s` for one step, without the time that the sequence waits for its
         place, is probed and left; if there is none, a request waits `wait_s` for one. `num_logprobs` is what
-        the first message asks for; an empty `weight_fingerprint` accepts any. `measures_pace` is False if
-        the steps are much longer than those of rounds.
+        the first message asks for, as `needs_entropies`; an empty `weight_fingerprint` accepts any.
+        `measures_pace` is False if the steps are much longer than those of rounds.
         """
         self.connections: Connections[TargetStream] = Connections()
         self._replicas = replicas
@@ -59,7 +60,7 @@ class TargetSession:
         self._timeout_s = timeout_s
         self._step_timeout = StepTimeout(timeout_s)
         self._wait_s = wait_s
-        self._num_logprobs = num_logprobs
+        self._num_logprobs, self._needs_entropies = num_logprobs, needs_entropies
         self._key = key
         self._weight_fingerprint = weight_fingerprint
         self._wait_for_place = wait_for_place
@@ -235,7 +236,8 @@ class TargetSession:
     def _check(self, answer: Verification, num_drafts: int, num_positions: int) -> None:
         """Raise InvalidAnswer if the answer does not fit its step, which is a fault of the replica."""
         vocab_size = self.replica.info.vocab_size
-        if len(answer.choices) != num_positions or len(answer.entropies) != num_positions:
+        wanted = num_positions if self._needs_entropies or answer.entropies else 0
+        if len(answer.choices) != num_positions or len(answer.entropies) != wanted:
             found = f"{len(answer.choices)} choices and {len(answer.entropies)} entropies"
             raise InvalidAnswer(f"the target answered {found} for {num_positions} positions")
         if max(answer.choices) >= vocab_size:

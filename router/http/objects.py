@@ -77,10 +77,13 @@ class NamedToken(ResponseModel):
 
 
 class VerdictToken(NamedToken):
-    """A token and its verdict; `choice` is the target's own choice if it differs."""
+    """A token and its verdict; `choice` is the target's own choice if it differs.
+
+    `entropy` is null in mode plain, unless log-probabilities were requested.
+    """
 
     verdict: Literal["exact", "rescued", "corrected", "bonus", "plain"]
-    entropy: float
+    entropy: float | None
     choice: NamedToken | None
 
 

@@ -126,7 +126,8 @@ class Responder:
                         return
                     await emit(replace(chunk, choice_index=first + chunk.choice_index) if first else chunk)
 
-            await self._service.serve(request, self._timeout_s, emit_in_turn, self._traceparent)
+            streams = bool(self._request.body.stream)
+            await self._service.serve(request, self._timeout_s, emit_in_turn, self._traceparent, streams)
 
         try:
             async with asyncio.timeout(self._timeout_s) as limit:

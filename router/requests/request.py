@@ -8,7 +8,7 @@ from fly.clock import Clock
 from fly.errors import DeadlineExceeded
 from fly.request import ReceivedChoice, RequestParams, SamplingParams
 from fly.sequence import TokenSequence
-from fly.types import Coupling
+from fly.types import Coupling, Mode
 from router.policies.request_key import RequestKey
 from router.requests.planning import SpeculationPlan
 
@@ -54,6 +54,7 @@ class PreparedRequest(RequestParams):
         weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
         resumed: Choices of which the client has received a part.
         key: Key of the prompt and its cache salt, for balancing.
+        streams: False if the client gets its response as a whole.
     """
 
     prompt: TokenSequence = field(compare=False)
@@ -65,6 +66,7 @@ class PreparedRequest(RequestParams):
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()
     key: RequestKey = ()
+    streams: bool = True
 
     @property
     def prompt_ids(self) -> Sequence[int]:
@@ -80,6 +82,11 @@ class PreparedRequest(RequestParams):
     def needs_distributions(self) -> bool:
         """True if a draft is verified together with the distributions that it was drawn from."""
         return self.sampling.temperature > 0 and self.sampling.coupling is Coupling.REJECTION
+
+    @property
+    def needs_entropies(self) -> bool:
+        """True if the rule, or a client that asks for log-probabilities, uses the target's entropies."""
+        return self.plan.mode is not Mode.PLAIN or self.logprobs is not None
 
     def choices(self) -> tuple["PreparedRequest", ...]:
         """Return one request per choice, each with its own seed and id; the first is the request itself."""

@@ -26,6 +26,7 @@ class ForwardInput:
         prompt_length: Positions from here on are response (penalties, min_tokens).
         history: Token ids of the whole sequence, including `tokens`, for penalties; must not be changed.
         drafts: The token that follows each output position, -1 for none; used to report excluded drafts.
+        entropy: Estimator of the entropies to report; None reports zeros.
         num_logprobs: Number of most likely tokens to report log-probabilities of; None reports none.
         proposals: Distributions that the drafts were drawn from (coupling `rejection`); empty if unknown.
         is_proposing: The chosen tokens are drafts themselves: no entropy is reported; under `rejection` they
@@ -43,7 +44,7 @@ class ForwardInput:
     prompt_length: int
     history: Sequence[int]
     drafts: Sequence[int] = ()
-    entropy: EntropyEstimator = EntropyEstimator.TOP_K
+    entropy: EntropyEstimator | None = EntropyEstimator.TOP_K
     num_logprobs: int | None = None
     proposals: Sequence[SparseDistribution] = ()
     is_proposing: bool = False

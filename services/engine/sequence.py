@@ -173,7 +173,7 @@ class EngineSequence(ReplicatedSequence):
             prompt_length=self.opening.prompt_length,
             history=ids,
             drafts=[*ids[end - num_outputs + 1 : end], -1] if num_outputs else (),
-            entropy=self.opening.entropy,
+            entropy=None if self.opening.without_entropies else self.opening.entropy,
             num_logprobs=self.opening.num_logprobs,
             num_reused=self._num_reused,
             blocks=blocks,

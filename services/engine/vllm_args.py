@@ -47,6 +47,7 @@ _ENVIRONMENT = {
 }
 _ENVIRONMENT_ON_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
+_IN_ENGINE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 _PIPELINE = "pipeline_parallel_size"
 _DEFAULT_BATCH_TOKENS = ModelSection.model_fields["max_batch_tokens"].default
 _DEFAULT_KV_TOKENS = ModelSection.model_fields["kv_tokens"].default
@@ -71,7 +72,7 @@ def engine_arguments(config: ModelConfig, folder: Path, known: Collection[str]) 
         "tensor_parallel_size": _shards(config),
         "enable_prefix_caching": True,
         "scheduling_policy": "priority",
-        **_executor(num_workers(config)),
+        **_executor(num_workers(config), config.device),
         **_batch(config),
         **(_on_cpus(config.engine_args) if config.device == "cpu" else {}),
         **config.engine_args,
@@ -156,10 +157,14 @@ def _on_cpus(engine_args: Mapping[str, Any]) -> dict[str, Any]:
     return _ON_CPUS if has_memory else _ON_CPUS | _CPU_MEMORY
 
 
-def _executor(workers: int) -> dict[str, Any]:
+def _executor(workers: int, device: str) -> dict[str, Any]:
     """Return how vLLM starts its processes.
 
     NOTE: inside a placement group it would start Ray actors by default, and wait forever for the resources
-    that the replica's own actor holds.
+    that the replica's own actor holds. The build for CPUs would start a process even for a single worker, to
+    set its number of threads, which `environment` does: the two spend more time on messages than on a small
+    model.
     """
-    return {"distributed_executor_backend": "mp"} if workers > 1 else {}
+    if workers > 1:
+        return {"distributed_executor_backend": "mp"}
+    return {"distributed_executor_backend": _IN_ENGINE} if device == "cpu" else {}

@@ -60,7 +60,7 @@ class VerifySession:
         return Verification(
             step_id=step.update.step_id,
             choices=scores.choices,
-            entropies=scores.entropies,
+            entropies=() if self._sequence.opening.without_entropies else scores.entropies,
             excluded_drafts=frozenset(
                 index for index, is_excluded in enumerate(scores.excluded) if is_excluded
             ),

@@ -1,5 +1,6 @@
 """vLLM as a target: scores drafts by their prompt log-probabilities, and decodes by itself."""
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -53,6 +54,8 @@ class VllmTarget:
 
 _AHEAD_TOKENS = 64
 """Tokens that vLLM decodes at a time once a client has extended a sequence twice in a row."""
+_PLAIN_AHEAD_TOKENS = 512
+"""The same without entropies: no draft is expected to end the run."""
 
 
 class VllmVerifySession:
@@ -68,6 +71,7 @@ class VllmVerifySession:
         self._num_candidates = num_candidates(
             self._sampling, opening.num_logprobs, MIN_LOGPROBS, engine.max_logprobs
         )
+        self._is_plain = opening.without_entropies and opening.num_logprobs is None
         self._run: DecodingRun | None = None
         self._awaited: tuple[int, ...] | None = None
 
@@ -77,7 +81,7 @@ class VllmVerifySession:
         return Verification(
             step_id=step.update.step_id,
             choices=scores.choices,
-            entropies=scores.entropies,
+            entropies=() if self._sequence.opening.without_entropies else scores.entropies,
             excluded_drafts=frozenset(
                 index for index, is_excluded in enumerate(scores.excluded) if is_excluded
             ),
@@ -161,18 +165,31 @@ class VllmVerifySession:
         """Take the next tokens of vLLM's run; start one if there is none."""
         if self._run is None or self._run.is_spent:
             await self.close()
-            self._run = self._sequence.run(max(max_tokens, self._num_ahead()), self._num_candidates)
+            num_candidates = None if self._is_plain else self._num_candidates
+            self._run = self._sequence.run(max(max_tokens, self._num_ahead()), max_tokens, num_candidates)
         tokens, rows = await self._sequence.take(self._run, max_tokens)
-        scores = self._decoded(tokens, rows)
+        scores = await self._taken(tokens) if rows is None else self._decoded(tokens, rows)
         if scores.choices != tokens:
             await self.close()
+        return scores
+
+    async def _taken(self, tokens: tuple[int, ...]) -> Scores:
+        """Append tokens that vLLM decoded without scores, up to one beyond the vocabulary.
+
+        A first one like that, which padding of the embedding makes possible, is chosen again.
+        """
+        vocab_size = self._engine.info.vocab_size
+        tokens = tuple(itertools.takewhile(lambda token: token < vocab_size, tokens))
+        scores = Scores(tokens, (), ()) if tokens else await self._draw()
+        self._sequence.extend(scores.choices)
         return scores
 
     def _num_ahead(self) -> int:
         """Return the number of tokens that vLLM may decode before they are asked for."""
         opening, length = self._sequence.opening, len(self._sequence)
         left = opening.prompt_length + opening.max_new_tokens - length if opening.max_new_tokens else length
-        return min(_AHEAD_TOKENS, self._sequence.num_free, max(1, left))
+        ahead = _PLAIN_AHEAD_TOKENS if self._is_plain else _AHEAD_TOKENS
+        return min(ahead, self._sequence.num_free, max(1, left))
 
     def _decoded(self, tokens: Sequence[int], rows: Rows) -> Scores:
         """Score decoded tokens and append them to the sequence.

@@ -223,8 +223,12 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
             first = len(known) - step.num_drafts
             prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
         choices = tuple(self.model.choice(p, opening.sampling, opening.prompt_length) for p in prefixes)
-        entropies = tuple(self.model.entropy(p) for p in prefixes)
+        entropies = () if self.omits_entropies(opening) else tuple(self.model.entropy(p) for p in prefixes)
         return Verification(step.update.step_id, choices, entropies, times=StepTimes(0, 1000, 1))
+
+    def omits_entropies(self, opening: Open) -> bool:
+        """Return True if an answer has no entropies."""
+        return opening.without_entropies
 
     def _decode(self, known: ReplicatedSequence, opening: Open, max_tokens: int) -> None:
         for _ in range(max_tokens):

@@ -1,12 +1,13 @@
 """Rounds without drafts in which the target decodes several tokens by itself."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fly.messages import Extend
+from fly.messages import Extend, Open, StepTimes, Verification
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
 from tests.contract.scripted import LoggingTarget
@@ -89,3 +90,59 @@ async def test_a_step_of_several_tokens_is_one_chunk(model: Path) -> None:
     async with running(model, [FakeTarget(HashModel())], stream_interval_s=LONG_S) as rig:
         chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 31))]
     assert [len(chunk.tokens) for chunk in chunks if chunk.tokens] == [1, 2, 4, 8, 16]
+
+
+def have_entropies(response: Answer) -> set[bool]:
+    return {token.HasField("entropy") for token in response.tokens}
+
+
+async def test_plain_tokens_have_entropies_if_log_probabilities_were_requested(model: Path) -> None:
+    async with running(model, [LoggingTarget(HashModel())], [FakeDrafter(HashModel())]) as rig:
+        plain = await rig.generate(PLAIN, 12)
+        with_logprobs = await rig.generate(PLAIN, 12, logprobs=0)
+        exact = await rig.generate(EXACT, 12)
+    assert ids(plain) == ids(with_logprobs) == ids(exact)
+    assert have_entropies(plain) == {False}
+    assert have_entropies(with_logprobs) == have_entropies(exact) == {True}
+
+
+class Terse(FakeTarget):
+    """Sends entropies or none, whatever the first message says."""
+
+    def __init__(self, omits: bool) -> None:
+        super().__init__(HashModel())
+        self._omits = omits
+
+    def omits_entropies(self, opening: Open) -> bool:
+        return self._omits
+
+
+async def test_a_target_that_sends_entropies_unasked_is_accepted(model: Path) -> None:
+    async with running(model, [Terse(omits=False)]) as rig:
+        assert have_entropies(await rig.generate(PLAIN, 8)) == {True}
+
+
+async def test_a_target_that_omits_needed_entropies_is_left_for_another(model: Path) -> None:
+    async with running(model, [Terse(omits=True), FakeTarget(HashModel())]) as rig:
+        responses = [await rig.generate(EXACT, 8) for _ in range(2)]
+    assert all(have_entropies(response) == {True} for response in responses)
+
+
+async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: Path) -> None:
+    class Slow(LoggingTarget):
+        """Reports forwards of 20 ms per token."""
+
+        def answer(self, known: Any, opening: Open, step: Any) -> Verification:
+            answer = super().answer(known, opening, step)
+            return replace(answer, times=StepTimes(0, 20_000_000 * len(answer.choices), 1))
+
+    target = Slow(HashModel())
+    async with running(model, [target], stream_interval_s=0.05) as rig:
+        whole = await rig.generate(PLAIN, 60)
+        longest = [step.max_tokens for step in target.asked if isinstance(step, Extend)]
+        target.asked.clear()
+        await rig.generate(PLAIN, 60, stop=["never"])
+        chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 60))]
+    assert longest == [2, 4, 8, 16, 25, 4] and len(whole.tokens) == 60
+    assert {len(chunk.tokens) for chunk in chunks} == {1}
+    assert len(target.asked) == 120 and not any(isinstance(step, Extend) for step in target.asked)

@@ -184,6 +184,15 @@ async def test_an_extension_is_plain_decoding_in_one_message(channel: grpc.aio.C
     assert stream.replays == 0
 
 
+async def test_entropies_are_left_out_where_nobody_uses_them(channel: grpc.aio.Channel) -> None:
+    sequence, opening = TokenSequence(PROMPT), replace(OPENING, without_entropies=True)
+    async with TargetStream(channel, opening) as stream:
+        extension = await stream.extend(sequence, len(sequence), 5)
+        verification = await stream.verify(sequence, extension.choices[:4], len(sequence))
+    assert list(extension.choices) == list(verification.choices) == await greedy(channel, 5)
+    assert not extension.entropies and not verification.entropies
+
+
 async def test_an_extension_ends_with_a_stop_token(channel: grpc.aio.Channel) -> None:
     expected = await greedy(channel, 6)
     sampling = SamplingParams(stop_token_ids=(expected[3],))

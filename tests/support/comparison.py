@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from demo.tasks import Task
 from demo.tokenizer import render
 from fly.noise import Domain, noise_keys, token_noise
+from fly.response import Response
 from flyserve import Client, SamplingParams, SpeculationParams
 
 TIE = 1e-4
@@ -37,19 +38,33 @@ def responses(
     sampling: SamplingParams = GREEDY,
     concurrency: int = CONCURRENCY,
 ) -> list[list[int]]:
-    """Return the token ids of every response of the router at `address`; requests run concurrently.
+    """Return the token ids of every response of the router at `address`, as `answers` does."""
+    return [ids_of(answer) for answer in answers(address, problems, speculation, sampling, concurrency)]
+
+
+def answers(
+    address: str,
+    problems: Sequence[Task],
+    speculation: SpeculationParams,
+    sampling: SamplingParams = GREEDY,
+    concurrency: int = CONCURRENCY,
+) -> list[Response]:
+    """Return every response of the router at `address`; requests run concurrently.
 
     Each problem has its own seed instead of that of `sampling`.
     """
     with Client(address) as client, ThreadPoolExecutor(concurrency) as pool:
 
-        def respond(number: int) -> list[int]:
+        def respond(number: int) -> Response:
             own = replace(sampling, seed=seed_of(number))
-            prompt = render(problems[number].prompt)
-            response = client.generate(prompt, MAX_NEW_TOKENS, own, speculation)
-            return [token.id for token in response.tokens]
+            return client.generate(render(problems[number].prompt), MAX_NEW_TOKENS, own, speculation)
 
         return list(pool.map(respond, range(len(problems))))
+
+
+def ids_of(response: Response) -> list[int]:
+    """Return the tokens of a response."""
+    return [token.id for token in response.tokens]
 
 
 def seed_of(number: int) -> int:

@@ -5,15 +5,26 @@ from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
 from fly.request import SamplingParams
+from fly.response import Response
 from fly.types import Coupling, Mode
 from flyserve import DraftLength, SpeculationParams
-from tests.support.comparison import GREEDY, assert_only_a_tie, differences, gap_after, prompt_ids, responses
+from tests.support.comparison import (
+    GREEDY,
+    answers,
+    assert_only_a_tie,
+    differences,
+    gap_after,
+    ids_of,
+    prompt_ids,
+    responses,
+)
 from tests.support.processes import Deployment
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
+MOST_TAU_DIFFERENCE = 0.01
 PLAIN = SpeculationParams(mode=Mode.PLAIN)
-EXACT = SpeculationParams(mode=Mode.EXACT)
+EXACT = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=15), sub_drafter=False)
 OFFICIAL = SpeculationParams(
     mode=Mode.FLY, preset="official", draft_length=DraftLength(max=15), sub_drafter=False
 )
@@ -29,14 +40,26 @@ class Expected:
     def assert_equals(
         self, router: str, speculation: SpeculationParams, sampling: SamplingParams = GREEDY
     ) -> None:
-        expected = responses(self._address, self._problems, speculation, sampling)
-        found = responses(router, self._problems, speculation, sampling)
+        responses = [
+            answers(address, self._problems, speculation, sampling) for address in (self._address, router)
+        ]
+        expected, found = ([ids_of(response) for response in each] for each in responses)
 
         def gap(problem: int, position: int) -> float:
             before = self._prompts[problem] + expected[problem][:position]
             return gap_after(self._reference, before, sampling.temperature, 1000 + problem)
 
         assert_only_a_tie(differences(expected, found, gap))
+        if speculation.mode is not Mode.PLAIN:
+            own, theirs = map(tau_of, responses)
+            print(f"tau of {speculation.preset or speculation.mode}: builtin {own:.4f}, vLLM {theirs:.4f}")
+            assert theirs == pytest.approx(own, rel=MOST_TAU_DIFFERENCE)
+
+
+def tau_of(responses: list[Response]) -> float:
+    """Return the tokens per round with a draft, over all responses."""
+    statistics = [response.statistics for response in responses]
+    return sum(each.draft_round_tokens for each in statistics) / sum(each.draft_rounds for each in statistics)
 
 
 @pytest.fixture(scope="module")

@@ -73,9 +73,9 @@ def test_a_target_that_is_killed_changes_no_response(
 
 
 def engine_of(service: ServiceProcess) -> psutil.Process:
-    """Return the process of vLLM's engine: the child that has children of its own."""
+    """Return the process of vLLM's engine: the child that holds the model."""
     children = psutil.Process(service.process.pid).children()
-    return max(children, key=lambda child: len(child.children(recursive=True)))
+    return max(children, key=lambda child: int(child.memory_info().rss))
 
 
 def test_an_engine_that_hangs_ends_its_service() -> None:

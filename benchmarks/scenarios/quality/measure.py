@@ -69,6 +69,7 @@ def find_rescues(tokens: Iterable[Token]) -> tuple[Rescue, ...]:
     rescues, start = [], 0
     for token in tokens:
         if token.verdict is Verdict.RESCUED:
+            assert token.entropy is not None, "a rule with rescues needs entropies"
             rescues.append(Rescue(start, token.text, token.choice_text, token.entropy))
         start += len(token.text)
     return tuple(rescues)

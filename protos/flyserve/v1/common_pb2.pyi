@@ -274,6 +274,7 @@ class Open(_message.Message):
     NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
     WITHOUT_SUB_DRAFTER_FIELD_NUMBER: _builtins.int
     MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
+    WITHOUT_ENTROPIES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs and traces."""
     prompt_length: _builtins.int
@@ -294,6 +295,10 @@ class Open(_message.Message):
     """Drafter: draft without the sub-drafter, even if there is one."""
     max_new_tokens: _builtins.int
     """Most tokens after the prompt, from which the server estimates the memory that the sequence will need; 0 if unknown."""
+    without_entropies: _builtins.bool
+    """Target: the client does not use entropies, so the target may leave them out, all of an answer or none. Set for responses in
+    mode plain without log-probabilities.
+    """
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""
@@ -311,10 +316,11 @@ class Open(_message.Message):
         num_logprobs: _builtins.int | None = ...,
         without_sub_drafter: _builtins.bool = ...,
         max_new_tokens: _builtins.int = ...,
+        without_entropies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015

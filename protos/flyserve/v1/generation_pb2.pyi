@@ -668,7 +668,9 @@ class Token(_message.Message):
     choice: _builtins.int
     """The target's own choice at this position; differs from id only if the token was rescued."""
     entropy: _builtins.float
-    """Entropy of the target's distribution at this position, in the unit of the rule's estimator."""
+    """Entropy of the target's distribution at this position, in the unit of the rule's estimator. Absent in mode plain, unless
+    log-probabilities were requested.
+    """
     text: _builtins.str
     """Text that the token adds to the response; empty while a character is incomplete. Joined, the texts of all tokens
     are the response's text, except for an incomplete character at its end and for what a stop string cuts off.
@@ -685,16 +687,18 @@ class Token(_message.Message):
         id: _builtins.int = ...,
         verdict: Global___Verdict.ValueType = ...,
         choice: _builtins.int = ...,
-        entropy: _builtins.float = ...,
+        entropy: _builtins.float | None = ...,
         text: _builtins.str = ...,
         choice_text: _builtins.str = ...,
         logprobs: Global___Logprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_entropy", b"_entropy", "entropy", b"entropy", "logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "choice_text", b"choice_text", "entropy", b"entropy", "id", b"id", "logprobs", b"logprobs", "text", b"text", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_entropy", b"_entropy", "choice", b"choice", "choice_text", b"choice_text", "entropy", b"entropy", "id", b"id", "logprobs", b"logprobs", "text", b"text", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__entropy: _TypeAlias = _typing.Literal["entropy"]  # noqa: Y015
+    _WhichOneofArgType__entropy: _TypeAlias = _typing.Literal["_entropy", b"_entropy"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entropy) -> _WhichOneofReturnType__entropy | None: ...
 
 Global___Token: _TypeAlias = Token  # noqa: Y015
 

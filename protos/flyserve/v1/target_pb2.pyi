@@ -194,7 +194,7 @@ class Verification(_message.Message):
 
     @_builtins.property
     def entropies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Entropy of the target's distribution at each position, in the estimator's unit."""
+        """Entropy of the target's distribution at each position, in the estimator's unit; none if the open message allows that."""
 
     @_builtins.property
     def excluded_drafts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

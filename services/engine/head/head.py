@@ -169,7 +169,7 @@ class RawFacts:
     """Entropies and log-probabilities of a chunk's rows, from the logits that the model computed.
 
     Attributes:
-        entropies: Entropy of each row by its sequence's estimator; 0 of a sequence that is proposing.
+        entropies: Entropy of each row by its sequence's estimator; 0 without one, or while it is proposing.
         mass: Mass of the rows at temperature 1; None if nothing needs it.
     """
 
@@ -188,7 +188,7 @@ class RawFacts:
         if EntropyEstimator.TOP_K in estimators:
             self.entropies = top_k_entropy(self._values, self._totals).tolist()
         for part, span in zip(chunk, spans_of(chunk), strict=True):
-            if part.item.is_proposing:
+            if part.item.is_proposing or part.item.entropy is None:
                 self.entropies[span] = [0.0] * part.num_rows
             elif part.item.entropy is EntropyEstimator.NORMALIZED:
                 self.entropies[span] = normalized_entropy(logits[span]).tolist()

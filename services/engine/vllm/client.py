@@ -83,7 +83,7 @@ class VllmClient:
             generation = self._llm.generate(request.prompt(), params, name, priority=-request.priority)
             async with aclosing(generation):
                 async for output in generation:
-                    if output.outputs[0].token_ids and (output.finished or request.streams):
+                    if output.outputs[0].token_ids and (output.finished or request.part_tokens):
                         yield TokenAnswer.of(request, output)
 
     async def _answer(self, request: TokenRequest, reads_cache: bool = True) -> TokenAnswer:

@@ -15,6 +15,7 @@ from services.engine.config import EngineSection, ModelConfig
 from services.engine.engine import check_open
 from services.engine.future import WaitReport
 from services.engine.vllm.client import VllmClient
+from services.engine.vllm.costs import measure_costs
 from services.engine.vllm.library import Library, load_library
 from services.engine.vllm.model import describe_model
 from services.engine.vllm.places import Places
@@ -126,6 +127,7 @@ async def start_engine(config: Any, timeout_s: float = 60.0) -> VllmEngine:
     try:
         info = describe_model(config, folder, llm.vllm_config, library.version)
         await _warm_up(client)
+        info = dataclasses.replace(info, costs=await measure_costs(client, info.context_length))
     except BaseException:
         await client.stop()
         raise

@@ -22,7 +22,7 @@ class TokenRequest:
         cache_salt: KV is shared only between requests with the same salt.
         priority: Higher values run first.
         name: Name in vLLM's logs.
-        streams: Tokens are returned as soon as they are decoded.
+        part_tokens: Tokens to return at a time, after the first one; 0 returns all at the end.
     """
 
     tokens: Sequence[int]
@@ -33,7 +33,7 @@ class TokenRequest:
     cache_salt: str = ""
     priority: int = 0
     name: str = ""
-    streams: bool = False
+    part_tokens: int = 0
 
     @property
     def first_row(self) -> int:
@@ -56,7 +56,8 @@ class TokenRequest:
             prompt_logprobs=self.num_candidates if self.num_rows else None,
             detokenize=False,
             skip_reading_prefix_cache=not reads_cache,
-            output_kind=library.delta if self.streams else library.final_only,
+            output_kind=library.delta if self.part_tokens else library.final_only,
+            stream_interval=self.part_tokens or None,
             extra_args={ROWS_KEY: self.num_rows},
         )
 

@@ -15,9 +15,10 @@ class DecodingRun:
     """
 
     def __init__(self, client: VllmClient, request: TokenRequest) -> None:
-        """Start decoding; `request` must stream."""
+        """Start decoding; `request` must return parts."""
         self._tokens: list[int] = []
         self._rows: list[Rows] = []
+        self._has_rows = request.num_candidates is not None
         self._ready_ns = [time.perf_counter_ns()]
         self._num_taken = 0
         self._changed = asyncio.Event()
@@ -28,8 +29,8 @@ class DecodingRun:
         """True if it has ended and all of its tokens were taken."""
         return self._task.done() and self._num_taken == len(self._tokens)
 
-    async def take(self, count: int) -> tuple[tuple[int, ...], Rows, int]:
-        """Return the next tokens, their rows, and the nanoseconds of their decoding; fewer at the end.
+    async def take(self, count: int) -> tuple[tuple[int, ...], Rows | None, int]:
+        """Return the next tokens, their rows if wanted, and the nanoseconds of decoding; fewer at the end.
 
         Raises:
             NotReady: The engine has ended before the first of them.
@@ -44,7 +45,8 @@ class DecodingRun:
         last = min(last, len(self._tokens))
         self._num_taken = last
         spent_ns = self._ready_ns[last] - self._ready_ns[first]
-        return tuple(self._tokens[first:last]), Rows.joined(self._rows[first:last]), spent_ns
+        rows = Rows.joined(self._rows[first:last]) if self._has_rows else None
+        return tuple(self._tokens[first:last]), rows, spent_ns
 
     async def close(self) -> None:
         """End the run; its further tokens are lost."""
@@ -60,10 +62,11 @@ class DecodingRun:
             asyncio.get_running_loop().call_soon(self._changed.set)
 
     def _add(self, answer: TokenAnswer) -> None:
-        assert answer.rows is not None
+        first_ns, count = self._ready_ns[-1], len(answer.tokens)
         now_ns = time.perf_counter_ns()
-        for index, token in enumerate(answer.tokens):
-            self._tokens.append(token)
-            self._rows.append(answer.rows.part(index, index + 1))
-            self._ready_ns.append(now_ns)
+        self._tokens += answer.tokens
+        # A part arrives with its last token; the others were decoded since the part before.
+        self._ready_ns += [first_ns + (now_ns - first_ns) * number // count for number in range(1, count + 1)]
+        if answer.rows is not None:
+            self._rows += [answer.rows.part(index, index + 1) for index in range(count)]
         self._changed.set()

@@ -68,18 +68,18 @@ class VllmSequence(ReplicatedSequence):
         self.tokens.truncate(length)
         self._num_computed = min(self._num_computed, length)
 
-    def run(self, max_tokens: int, num_candidates: int) -> DecodingRun:
-        """Let vLLM decode after its end, for at most `max_tokens` tokens."""
+    def run(self, max_tokens: int, part_tokens: int, num_candidates: int | None) -> DecodingRun:
+        """Let vLLM decode after its end, at most `max_tokens` tokens, and send `part_tokens` at a time."""
         request = self._request(
             self.tokens.ids,
             num_candidates,
             max_tokens=max_tokens,
             ending_ids=self.opening.sampling.ending_ids,
         )
-        return DecodingRun(self._client, replace(request, streams=True))
+        return DecodingRun(self._client, replace(request, part_tokens=part_tokens))
 
-    async def take(self, run: DecodingRun, count: int) -> tuple[tuple[int, ...], Rows]:
-        """Return the next tokens of a run after its end, and their rows."""
+    async def take(self, run: DecodingRun, count: int) -> tuple[tuple[int, ...], Rows | None]:
+        """Return the next tokens of a run after its end, and their rows if it has any."""
         tokens, rows, spent_ns = await run.take(count)
         self._num_computed = len(self.tokens) + len(tokens)
         self.times = StepTimes(forward_ns=spent_ns, batch_size=1, batch_tokens=1)

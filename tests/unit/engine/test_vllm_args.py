@@ -45,7 +45,10 @@ def test_a_drafter_runs_in_one_process_and_vllm_chooses_its_token_budget() -> No
     drafter = parse(DrafterConfig, {"model": "/m/small", "engine": "vllm"}, "drafter")
     arguments = arguments_of(drafter)
     assert arguments["tensor_parallel_size"] == 1
-    assert not arguments.keys() & {"max_num_batched_tokens", "distributed_executor_backend"}
+    assert "max_num_batched_tokens" not in arguments
+    assert arguments["distributed_executor_backend"].endswith(".UniProcExecutor")
+    on_gpu = parse(DrafterConfig, {"model": "/m/small", "engine": "vllm", "device": "cuda"}, "drafter")
+    assert "distributed_executor_backend" not in arguments_of(on_gpu)
 
 
 def test_other_arguments_arrive_and_override_what_follows_from_the_keys() -> None:

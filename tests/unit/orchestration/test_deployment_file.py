@@ -132,6 +132,11 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "drafter.engine_args.model: is 'big': cannot be set here: the key model sets it",
         ),
         (
+            "target: {model: big}\ndrafter: {model: small, engine: vllm}\nsub_drafter: {engine: suffix}",
+            "sub_drafter: has the engine suffix, but drafter.engine is vllm, which uses no sub-drafter: leave"
+            " sub_drafter out, or set drafter.engine: builtin",
+        ),
+        (
             "target: {model: big, engine: vllm, kv_tokens: 1024}",
             "target.kv_tokens: is 1024: vLLM sizes its own memory",
         ),

@@ -63,8 +63,10 @@ def companions(key: str) -> dict[str, Any]:
         and name in LookupSection.model_fields.keys() - DrafterSection.model_fields.keys()
     ):
         return LOOKUP_DRAFTER
-    if name == "engine_args":
-        return {f"{section}.engine": "vllm"}
+    if name in ("engine", "engine_args") and section in ("target", "drafter"):
+        # A drafter on vLLM uses no sub-drafter.
+        alone = {"sub_drafter.engine": "none"} if section == "drafter" else {}
+        return alone | ({f"{section}.engine": "vllm"} if name == "engine_args" else {})
     if name.startswith("autoscaling."):
         return {f"{section}.autoscaling.max": 4}
     return {}

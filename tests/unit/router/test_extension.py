@@ -3,8 +3,10 @@
 from router.generation.extension import ExtensionLength
 
 
-def lengths(interval_s: float, token_s: float, steps: int, most: int = 1000) -> list[int]:
-    extension, found = ExtensionLength(interval_s), []
+def lengths(
+    interval_s: float, token_s: float, steps: int, most: int = 1000, decodes_ahead: bool = False
+) -> list[int]:
+    extension, found = ExtensionLength(interval_s, decodes_ahead), []
     for _ in range(steps):
         found.append(extension.choose(most))
         extension.record(found[-1], found[-1] * token_s)
@@ -19,6 +21,11 @@ def test_it_grows_up_to_the_interval() -> None:
 def test_a_slow_target_decodes_one_token_per_step() -> None:
     assert lengths(0.05, 0.02, 5) == [1] * 5
     assert lengths(0.0, 0.001, 5) == [1] * 5
+
+
+def test_a_slow_target_that_decodes_ahead_sends_what_fits() -> None:
+    assert lengths(0.05, 0.02, 5, decodes_ahead=True) == [1, 2, 2, 2, 2]
+    assert lengths(0.05, 0.03, 3, decodes_ahead=True) == lengths(0.0, 0.03, 3, decodes_ahead=True) == [1] * 3
 
 
 def test_it_keeps_the_budget() -> None:

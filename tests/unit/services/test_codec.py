@@ -58,7 +58,11 @@ OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1
 GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
 TO_TARGET = st.builds(
-    Open, *OPENING, st.sampled_from(EntropyEstimator), num_logprobs=st.none() | SHORT
+    Open,
+    *OPENING,
+    st.sampled_from(EntropyEstimator),
+    num_logprobs=st.none() | SHORT,
+    without_entropies=st.booleans(),
 ) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
 FROM_TARGET = STALE | st.builds(
     Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS

@@ -95,7 +95,7 @@ export class TokenView {
 export function describe(token, measure) {
   const rows = [
     ["Target’s choice", token.choice ? `${quotedToken(token.choice.text)} (${token.choice.id})` : "the same"],
-    ["Entropy", `${token.entropy.toFixed(3)} ${measure}`],
+    ["Entropy", token.entropy === null ? "–" : `${token.entropy.toFixed(3)} ${measure}`],
     ["Token id", String(token.id)],
     ["Decided in round", token.round === null ? "–" : String(token.round + 1)],
   ];

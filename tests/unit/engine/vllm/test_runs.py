@@ -8,7 +8,7 @@ import pytest
 from fly.errors import InternalError
 from fly.request import SamplingParams
 from tests.unit.engine.vllm.vllm_client import PROMPT, greedy, opened
-from tests.unit.engine.vllm.vllm_stand_in import StandIn, stand_in_engine
+from tests.unit.engine.vllm.vllm_stand_in import VOCAB_SIZE, StandIn, stand_in_engine
 
 
 async def test_extensions_in_a_row_are_parts_of_one_request() -> None:
@@ -147,3 +147,49 @@ async def test_one_token_after_another_is_no_prefill() -> None:
             answer = await client.verify(60)
             client.sequence.extend([61])
             assert bool(answer.times.prefill_tokens) is (step == 0)
+
+
+async def test_a_plain_response_is_decoded_without_scores_but_for_its_first_token() -> None:
+    llm, expected = StandIn(), greedy(PROMPT, 200)
+    async with opened(stand_in_engine(llm), without_entropies=True, max_new_tokens=200) as client:
+        found, entropies = list[int](), list[float]()
+        while len(found) < 200:
+            answer = await client.extend(min(7, 200 - len(found)) if found else 1)
+            found += answer.choices
+            entropies += answer.entropies
+    assert found == expected and not entropies
+    first, second = (params for _, params in llm.requests)
+    assert first.logprobs and second.logprobs is None
+    assert (second.max_tokens, second.stream_interval) == (199, 7)
+
+
+async def test_log_probabilities_are_reported_without_entropies() -> None:
+    async with opened(stand_in_engine(StandIn()), without_entropies=True, num_logprobs=2) as client:
+        answers = [await client.extend(count) for count in (1, 3, 3)]
+    assert [len(answer.logprobs) for answer in answers] == [1, 3, 3]
+    assert not any(answer.entropies for answer in answers)
+
+
+async def test_a_verification_follows_a_plain_run() -> None:
+    expected = greedy(PROMPT, 12)
+    async with opened(stand_in_engine(StandIn()), without_entropies=True) as client:
+        for count in (1, 2, 3):
+            await client.extend(count)
+        assert list((await client.verify(*expected[6:9])).choices) == expected[6:10]
+
+
+@pytest.mark.parametrize("index", [0, 2])
+async def test_padding_of_the_embedding_is_never_a_token_of_a_plain_response(index: int) -> None:
+    class Pads(StandIn):
+        def answer(self, tokens: list[int], params: Any, salt: str) -> Any:
+            found = super().answer(tokens, params, salt)
+            if params.logprobs is None:
+                found.outputs[0].token_ids[index] = VOCAB_SIZE + 3
+            return found
+
+    expected = greedy(PROMPT, 6)
+    async with opened(stand_in_engine(Pads()), without_entropies=True) as client:
+        found = list[int]()
+        while len(found) < 6:
+            found += (await client.extend(4 if found else 1)).choices
+    assert found[:6] == expected

@@ -52,8 +52,8 @@ class StandIn:
         serves_scored_rows: The prefix cache serves rows although their scores are wanted.
         gate: If given, requests wait for it.
         error: If given, requests raise it.
-        pace: If given, each streamed token after the first waits for it.
-        num_streamed: Tokens that were streamed.
+        pace: If given, each part of a stream after the first waits for it.
+        num_streamed: Tokens that the latest stream has sent.
         shutdowns: Number of calls of `shutdown`.
     """
 
@@ -85,10 +85,11 @@ class StandIn:
                 yield whole
                 return
             completion, logprobs = whole.outputs[0], whole.outputs[0].logprobs
-            for index, token in enumerate(completion.token_ids):
-                self.num_streamed += 1
-                part = SimpleNamespace(token_ids=[token], logprobs=logprobs[index : index + 1])
-                finished = index == len(completion.token_ids) - 1
+            count, start = len(completion.token_ids), 0
+            for end in [*range(1, count, params.stream_interval), count]:
+                ids = completion.token_ids[start:end]
+                part = SimpleNamespace(token_ids=ids, logprobs=logprobs and logprobs[start:end])
+                self.num_streamed, start, finished = end, end, end == count
                 yield SimpleNamespace(**{**vars(whole), "outputs": [part], "finished": finished})
                 if self.pace is not None and not finished:
                     await self.pace.wait()
