@@ -35,7 +35,9 @@ DEFAULT_LOGPROBS = 128
 """Most candidates per position, unless `engine_args.max_logprobs` sets it."""
 
 _ON_CPUS = {"enforce_eager": True, "block_size": 32}
-_CPU_MEMORY = {"kv_cache_memory_bytes": 1 << 30}
+DEFAULT_CPU_KV_BYTES = 1 << 30
+"""KV memory on CPUs, unless an argument sizes it."""
+_CPU_MEMORY = {"kv_cache_memory_bytes": DEFAULT_CPU_KV_BYTES}
 """vLLM would take nearly all memory of the machine."""
 
 _ENVIRONMENT = {

@@ -1,29 +1,33 @@
 """Plain and exact responses through the whole stack are vLLM's own greedy output; prints their speeds."""
 
-import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from transformers import LlamaForCausalLM
 
+from benchmarks.scenarios.peers.vllm_peer import offline_vllm
 from demo.tasks import Task, load_tasks
 from demo.tokenizer import render
 from fly.request import SamplingParams
 from fly.types import Mode
 from flyserve import Client, SpeculationParams
 from tests.support.comparison import assert_only_a_tie, differences, gap_after, prompt_ids
-from tests.support.processes import ROOT, TARGET_MODEL
+from tests.support.processes import TARGET_MODEL
 from tests.vllm.vllm_rig import vllm_python
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 NEW_TOKENS, STREAMS = 200, (1, 16)
+
+
+class Own(NamedTuple):
+    """vLLM's own output: the tokens of each stream, and their number per second."""
+
+    tokens: list[list[int]]
+    per_s: float
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +36,15 @@ def tasks() -> list[Task]:
 
 
 @pytest.fixture(scope="module")
-def own(router: str, tasks: list[Task]) -> dict[str, Any]:
+def own(router: str, tasks: list[Task]) -> dict[int, Own]:
     """Return tokens and speed of vLLM's own offline engine, by number of streams."""
-    script = str(Path(__file__).with_name("offline.py"))
-    found = subprocess.run(
-        [vllm_python(), script, str(TARGET_MODEL), str(NEW_TOKENS), *map(str, STREAMS)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        input=json.dumps(prompt_ids(router, tasks)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    figures: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return figures
+    prompts, found = prompt_ids(router, tasks), dict[int, Own]()
+    with offline_vllm(vllm_python(), TARGET_MODEL, "float32", max(STREAMS), ()) as engine:
+        for count in STREAMS:
+            engine.decode_all(prompts[:count], NEW_TOKENS)
+            tokens, seconds = engine.decode_all(prompts[:count], NEW_TOKENS)
+            found[count] = Own(tokens, sum(map(len, tokens)) / seconds)
+    return found
 
 
 def through_the_stack(router: str, tasks: list[Task], mode: Mode) -> tuple[list[list[int]], float]:
@@ -74,7 +73,7 @@ def ended(reference: LlamaForCausalLM) -> Iterator[Any]:
 @pytest.mark.parametrize("mode", [Mode.PLAIN, Mode.EXACT])
 def test_responses_are_vllms_own_greedy_output(
     router: str,
-    own: dict[str, Any],
+    own: dict[int, Own],
     tasks: list[Task],
     reference: LlamaForCausalLM,
     ended: Any,
@@ -82,11 +81,11 @@ def test_responses_are_vllms_own_greedy_output(
     streams: int,
 ) -> None:
     found, per_s = through_the_stack(router, tasks[:streams], mode)
-    expected = own[str(streams)]
-    print(f"{mode} at {streams}: {per_s:.1f} tokens/s, vLLM alone {expected['per_s']:.1f}")
+    expected = own[streams]
+    print(f"{mode} at {streams}: {per_s:.1f} tokens/s, vLLM alone {expected.per_s:.1f}")
     prompts = prompt_ids(router, tasks[:streams])
     # Beyond the end of its answer the model has nothing to say, and many tokens tie.
-    pairs = [[ended(response) for response in each] for each in (expected["tokens"], found)]
+    pairs = [[ended(response) for response in each] for each in (expected.tokens, found)]
     assert_only_a_tie(
         differences(*pairs, lambda p, position: gap_after(reference, prompts[p] + pairs[0][p][:position]))
     )

@@ -1,4 +1,4 @@
-"""FlyServe next to transformers and llama.cpp: the same prompts, one thread each, interleaved in one run."""
+"""FlyServe next to transformers, vLLM, llama.cpp: the same prompts, one thread each, interleaved."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,7 @@ from benchmarks.scenarios.peers.measure import (
 from benchmarks.scenarios.peers.real_prompts import real_prompts
 from benchmarks.scenarios.peers.report import PairRuns, make_report
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
+from benchmarks.scenarios.peers.vllm_peer import flyserve_on_vllm, offline_vllm, vllm_python
 from demo.real.fetch import gguf_file, is_fetched, model_folder
 from flyserve.client import Client
 from router.text.tokenizer import Tokenizer
@@ -74,13 +75,13 @@ def run(plan: Plan, context: Context) -> Report:
     return make_report(context.machine, plan, pairs, ways)
 
 
-def load_pair(name: str, num_prompts: int, has_llama_cpp: bool = False) -> Pair:
-    """Return a pair, or the real model; the aligned pair is built if it does not exist yet."""
+def load_pair(name: str, num_prompts: int, peers: frozenset[Place] = frozenset()) -> Pair:
+    """Return a pair, or the real model with `peers`; the aligned pair is built if it does not exist yet."""
     if name == "demo":
         models = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
         return Pair(name, *models, demo_prompts(num_prompts), settings_of(has_drafter=True))
     if name == REAL:
-        settings = settings_of(has_drafter=False, has_llama_cpp=has_llama_cpp)
+        settings = settings_of(has_drafter=False, peers=peers)
         return Pair(name, model_folder(), None, real_prompts(model_folder(), num_prompts), settings)
     recipe = PairRecipe()
     folders = ensure_pair(recipe, BUILD / "aligned")
@@ -89,10 +90,10 @@ def load_pair(name: str, num_prompts: int, has_llama_cpp: bool = False) -> Pair:
 
 
 def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
-    pair = load_pair(name, max(plan.prompts, *plan.streams), plan.llama_server is not None)
+    pair = load_pair(name, max(plan.prompts, *plan.streams), _peers(plan))
     with ExitStack() as stack:
-        if name == REAL and plan.llama_server is None:
-            context.say("llama.cpp: left out; `--set llama_server=PATH` names its program llama-server")
+        if name == REAL:
+            _say_what_is_left_out(plan, context)
         context.say(f"{name} pair: starting the workers")
         workers = _start_workers(stack, pair, plan.dtype)
         in_process = workers[Place.IN_PROCESS]
@@ -101,8 +102,9 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
         deployment = one_of_each(pair.target, pair.drafter, plan.dtype, _MOST_STREAMS, DRAFT_LENGTH)
         address = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
         client = stack.enter_context(Client(address))
+        peers = _start_peers(stack, pair, plan)
         alone = measure_alone(
-            _decoders(pair, workers, client, _llama_cpp(stack, pair, plan)),
+            _decoders(pair, workers, client, peers),
             pair.prompts[: plan.prompts],
             plan.max_new_tokens,
             plan.repeat,
@@ -142,21 +144,42 @@ def _start_workers(stack: ExitStack, pair: Pair, dtype: str) -> dict[str, Worker
     return {**found, Place.IN_PROCESS: stack.enter_context(worker(InProcess, *models))}
 
 
-def _llama_cpp(stack: ExitStack, pair: Pair, plan: Plan) -> Decode | None:
-    """Start llama.cpp with the real model; None without its program, or for another pair."""
-    if pair.name != REAL or plan.llama_server is None:
-        return None
+def _peers(plan: Plan) -> frozenset[Place]:
+    """Return the places of other programs that are here."""
+    llama = [Place.LLAMA_CPP] if plan.llama_server is not None else []
+    return frozenset([*llama, *([Place.VLLM, Place.VLLM_STACK] if vllm_python() else [])])
+
+
+def _say_what_is_left_out(plan: Plan, context: Context) -> None:
+    if plan.llama_server is None:
+        context.say("llama.cpp: left out; `--set llama_server=PATH` names its program llama-server")
+    if vllm_python() is None:
+        context.say("vLLM: left out; the variable VLLM_PYTHON names an interpreter that has it")
+
+
+def _start_peers(stack: ExitStack, pair: Pair, plan: Plan) -> dict[Place, Decode]:
+    """Start the other programs with the real model; another pair has none."""
+    found, python = dict[Place, Decode](), vllm_python()
+    if pair.name != REAL:
+        return found
     ending_ids = Tokenizer.load(pair.target).eos_ids
-    return stack.enter_context(llama_cpp(plan.llama_server, gguf_file(), ending_ids)).decode
+    if plan.llama_server is not None:
+        server = stack.enter_context(llama_cpp(plan.llama_server, gguf_file(), ending_ids))
+        found[Place.LLAMA_CPP] = server.decode
+    if python is not None:
+        model = python, pair.target, plan.dtype.value, _MOST_STREAMS
+        found[Place.VLLM] = stack.enter_context(offline_vllm(*model, ending_ids)).decode
+        client = stack.enter_context(Client(stack.enter_context(flyserve_on_vllm(*model))))
+        found[Place.VLLM_STACK] = stack_decoder(client, "plain")
+    return found
 
 
 def _decoders(
-    pair: Pair, workers: Mapping[str, Worker], client: Client, llama: Decode | None
+    pair: Pair, workers: Mapping[str, Worker], client: Client, peers: Mapping[Place, Decode]
 ) -> dict[str, Decode]:
     def decoder(place: Place, method: str) -> Decode:
-        if place is Place.LLAMA_CPP:
-            assert llama is not None, "the settings of a pair have it only with its program"
-            return llama
+        if place in peers:
+            return peers[place]
         if place is Place.STACK:
             return stack_decoder(client, method)
         if place is Place.IN_PROCESS:

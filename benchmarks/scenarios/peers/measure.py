@@ -34,6 +34,10 @@ class Place(StrEnum):
     """Router, target, drafter and sub-drafter, each a process of its own."""
     LLAMA_CPP = "llama.cpp"
     """llama.cpp's server."""
+    VLLM = "vLLM"
+    """vLLM's own offline engine."""
+    VLLM_STACK = "gRPC stack on vLLM"
+    """Router and target on vLLM, each a process of its own."""
 
 
 class Dtype(StrEnum):
@@ -89,17 +93,32 @@ SETTINGS = (
     Setting("stack, FLy", Place.STACK, "fly"),
     Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter"),
     Setting("llama.cpp", Place.LLAMA_CPP, "plain", is_plain=True),
+    Setting("vLLM generate", Place.VLLM, "plain", is_plain=True),
+    # NOTE: with a drafter of the engine suffix, `exact` and `fly` are two more settings of this place.
+    Setting("stack on vLLM, plain", Place.VLLM_STACK, "plain", is_plain=True),
 )
-# NOTE: another engine, such as vLLM, is one more place, one setting here, its name in `_ALONE`, and a decoder
-# in `_decoders` of this package, if the plan names the program that runs it, as `llama_server` does.
-_ALONE = frozenset({BASELINE, "transformers prompt lookup", "in process, plain", "stack, plain", "llama.cpp"})
+# NOTE: another engine is one more place, one setting here, its name in `_ALONE`, and a decoder in `_decoders`
+# of this package, if there is a program that runs it.
+_ALONE = frozenset(
+    {
+        BASELINE,
+        "transformers prompt lookup",
+        "in process, plain",
+        "stack, plain",
+        "llama.cpp",
+        "vLLM generate",
+        "stack on vLLM, plain",
+    }
+)
 """Settings of a model without a drafter."""
+PEERS = frozenset({Place.LLAMA_CPP, Place.VLLM, Place.VLLM_STACK})
+"""Places that a machine may lack."""
 
 
-def settings_of(has_drafter: bool, has_llama_cpp: bool = False) -> tuple[Setting, ...]:
-    """Return the settings of a pair, or of a model without a drafter."""
+def settings_of(has_drafter: bool, peers: frozenset[Place] = frozenset()) -> tuple[Setting, ...]:
+    """Return the settings of a pair, or of a model without a drafter, with the `peers` that are here."""
     found = [each for each in SETTINGS if has_drafter or each.name in _ALONE]
-    return tuple(each for each in found if has_llama_cpp or each.place is not Place.LLAMA_CPP)
+    return tuple(each for each in found if each.place in peers or each.place not in PEERS)
 
 
 STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {

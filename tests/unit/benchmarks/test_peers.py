@@ -1,4 +1,5 @@
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from benchmarks.scenarios import peers
 from benchmarks.scenarios.peers import Plan
 from benchmarks.scenarios.peers.measure import (
     BASELINE,
+    PEERS,
     SETTINGS,
     STACK_SPECULATIONS,
     Answer,
@@ -37,6 +39,8 @@ from benchmarks.scenarios.peers.report import (
     summarize_engine,
     summarize_streams,
 )
+from benchmarks.scenarios.peers.vllm_peer import offline_vllm, vllm_python
+from fly.errors import ConfigError, NotReady
 from flyserve.bench.comparison import rotated
 
 PROMPTS = ((1, 2), (3,), (4, 5))
@@ -135,9 +139,26 @@ def test_the_settings_are_complete() -> None:
 def test_a_model_without_a_drafter_has_only_settings_without_one() -> None:
     alone = settings_of(has_drafter=False)
     assert {each.method for each in alone} == {"generate", "lookup", "plain"}
-    added = set(settings_of(has_drafter=False, has_llama_cpp=True)) - set(alone)
-    assert {each.place for each in added} == {Place.LLAMA_CPP}
+    added = set(settings_of(has_drafter=False, peers=PEERS)) - set(alone)
+    assert {each.place for each in added} == PEERS
     assert set(settings_of(has_drafter=True)) == set(SETTINGS) - added
+
+
+def test_vllm_is_named_by_its_interpreter(tmp_path: Path) -> None:
+    assert vllm_python({}) is None and vllm_python({"VLLM_PYTHON": sys.executable}) == sys.executable
+    with pytest.raises(ConfigError, match=f"VLLM_PYTHON: {tmp_path}/none is not a program"):
+        vllm_python({"VLLM_PYTHON": f"{tmp_path}/none"})
+
+
+@pytest.mark.slow
+def test_a_vllm_that_cannot_start_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(
+            NotReady, match=r"vllm_offline.py .*ended before it was ready; it printed last: .*vLLM"
+        ),
+        offline_vllm(sys.executable, tmp_path, "float32", 1, ()),
+    ):
+        pass
 
 
 def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -149,7 +170,7 @@ def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyP
 
 
 def test_the_page_of_a_real_model_has_no_drafter(tmp_path: Path) -> None:
-    settings = settings_of(has_drafter=False, has_llama_cpp=True)
+    settings = settings_of(has_drafter=False, peers=PEERS)
     runs = {each.name: [run(0, 0, 1.0)] for each in settings}
     pair = PairRuns("smollm2", {"target": "fused"}, 10_000_000, 16e9, runs, [StreamsRun("plain", 1, 9.0)])
     text = make_report(this_machine(), Plan(), [pair], []).write(tmp_path, tmp_path).read_text("utf-8")
