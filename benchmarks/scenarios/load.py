@@ -44,16 +44,18 @@ class Plan(BasePlan):
 
     Attributes:
         levels: Numbers of concurrent requests.
-        repeat: Windows of every setting at every level, after one that does not count.
+        repeat: Windows of every setting at every level.
+        warm_ups: Windows before these, which do not count.
     """
 
-    levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.1, 0.6), Level(64, 0.6, 1.0)))] = (
+    levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.3, 1.5), Level(64, 1.0, 2.0)))] = (
         Level(1, 0.5, 2.5),
         Level(4, 0.5, 2.5),
         Level(16, 1.0, 3.5),
         Level(64, 2.5, 5.0),
     )
     repeat: Annotated[int, Quick(1)] = 7
+    warm_ups: Annotated[int, Quick(0)] = 1
 
     @property
     def max_concurrent(self) -> int:
@@ -67,12 +69,12 @@ def run(plan: Plan, context: Context) -> Report:
     with deployed(demo_with_room(plan.max_concurrent), "the demo's services", context.verbose) as address:
         for level in plan.levels:
             name = f"{level.concurrency}-at-once"
-            measure = partial(_run_level, address, level, plan.repeat, context)
+            measure = partial(_run_level, address, level, plan, context)
             windows += context.parts.measure(name, list[Window], measure)
     return make_report(context.machine, plan, summarize_load(windows), windows)
 
 
-def _run_level(address: str, level: Level, repeat: int, context: Context) -> list[Window]:
+def _run_level(address: str, level: Level, plan: Plan, context: Context) -> list[Window]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         def ask_by(setting: str) -> Ask:
@@ -84,9 +86,10 @@ def _run_level(address: str, level: Level, repeat: int, context: Context) -> lis
             return ask
 
         client = runner.run(AsyncClient(address, retries=0).__aenter__())
-        interleave = partial(context.interleave, f"{level.concurrency} at once")
+        label = f"{level.concurrency} at once"
+        interleave = partial(context.interleave, label, warm_ups=plan.warm_ups)
         try:
-            return measure_level(ask_by, level, repeat, demo_prompts(_NUM_PROMPTS), runner, interleave)
+            return measure_level(ask_by, level, plan.repeat, demo_prompts(_NUM_PROMPTS), runner, interleave)
         finally:
             runner.run(client.__aexit__(None, None, None))
 
@@ -99,7 +102,7 @@ def measure_level(
     runner: asyncio.Runner,
     interleave: Interleave[str, Window],
 ) -> list[Window]:
-    """Measure windows of every setting in turn; the first of each does not count.
+    """Measure windows of every setting in turn.
 
     `ask_by` is called for each window, and returns a function that sends requests under a setting. In every
     repetition all settings begin with the same prompt.

@@ -187,9 +187,9 @@ async def test_deadlines_eject_nothing(model: Path, caplog: pytest.LogCaptureFix
     for target in targets:
         target.script = hangs
     async with running(model, targets) as rig:
-        for _ in range(count // 100):
-            found = await outcomes(rig, *(make_request(PLAIN) for _ in range(100)), timeout_s=0.25)
-            assert found == {STATUS.DEADLINE_EXCEEDED: 100}
+        for _ in range(count // 200):
+            found = await outcomes(rig, *(make_request(PLAIN) for _ in range(200)), timeout_s=0.25)
+            assert found == {STATUS.DEADLINE_EXCEEDED: 200}
     assert_kept(caplog)
 
 
