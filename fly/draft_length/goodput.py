@@ -87,6 +87,10 @@ class GoodputLength:
         self._is_first_round = True
         self._missed_tokens: int | None = None
 
+    @property
+    def is_exploring(self) -> bool:
+        return self._is_exploring
+
     def choose(self) -> int:
         self._chosen_at = self._clock.now()
         tokens = self._acceptance.expected_tokens()

@@ -12,6 +12,11 @@ class DraftLength(Protocol):
     `record_round` unless it was the last round.
     """
 
+    @property
+    def is_exploring(self) -> bool:
+        """True if the round's draft is only requested to learn what it costs and gains."""
+        return False
+
     def choose(self) -> int:
         """Return the number of draft tokens to request now; 0 decodes this round plainly."""
 

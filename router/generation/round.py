@@ -166,7 +166,9 @@ def _request(response: Response, drafter: DrafterSession, max_tokens: int) -> bo
 async def _arrives(response: Response, drafter: DrafterSession) -> bool:
     """Wait for the draft as long as it can pay for; return False if it is late."""
     started, verification_s = response.clock.now(), response.target.replica.pace.usual_s or 0.0
-    is_here = await drafter.arrives(partial(response.patience.limit_s, verification_s))
+    is_exploring = response.draft_length.is_exploring
+    limit_s = partial(response.patience.limit_s, verification_s, is_exploring=is_exploring)
+    is_here = await drafter.arrives(limit_s)
     response.waited_s += response.clock.now() - started
     if not is_here:
         _count_wait(response, 0.0)

@@ -36,7 +36,8 @@ async def test_a_scored_prompt_needs_no_completion(rig: HttpRig) -> None:
         check_prompt(choice["logprobs"], [40, 41, 42, 43])
         assert len(choice["logprobs"]["tokens"]) == 4 and choice["finish_reason"] == "length"
         assert choice["text"] == "".join(choice["logprobs"]["tokens"])
-        assert body["usage"] | {"prompt_tokens_details": None} == {
+        assert body["usage"] | {"prompt_tokens_details": None, "completion_tokens_details": None} == {
+            "completion_tokens_details": None,
             "prompt_tokens": 4,
             "completion_tokens": 0,
             "total_tokens": 4,

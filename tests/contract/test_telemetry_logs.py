@@ -92,7 +92,7 @@ def test_a_process_logs_json_from_its_first_line_on() -> None:
         assert process.stdout.readline().startswith("ready ")
         lines = [json.loads(process.stderr.readline()) for _ in range(2)]
         (address,) = [line["message"].split("//")[1].removesuffix("/metrics") for line in lines[:1]]
-        assert 'flyserve_build_info{replica="",role="sub_drafter"' in fetch(address)
+        assert 'flyserve_build_info{deployment="",replica="",role="sub_drafter"' in fetch(address)
         assert all(line["role"] == "sub_drafter" for line in lines)
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=30)

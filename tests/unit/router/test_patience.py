@@ -27,6 +27,14 @@ def test_a_draft_of_no_use_is_waited_for_one_verification() -> None:
     assert patience.limit_s(0.02, 0.01, 15) == pytest.approx(0.02)
 
 
+def test_a_draft_that_is_to_teach_is_waited_for_even_if_such_drafts_come_late() -> None:
+    patience = Patience(1.0)
+    for _ in range(200):
+        patience.record_dropped(0)
+    assert patience.limit_s(0.02, 0.3, 1) == 0
+    assert patience.limit_s(0.02, 0.3, 1, is_exploring=True) == pytest.approx(0.32)
+
+
 def test_tokens_that_were_decided_before_a_late_draft_came_count_as_accepted() -> None:
     patience = Patience(1.0)
     for _ in range(100):
