@@ -1,6 +1,7 @@
 """Measure a target on vLLM in this process: `measure.py FOLDER`, with a model of a context of 16k tokens.
 
-Prints one JSON object by length of the sequence. A round scores 15 drafts, and one token is added after it.
+Prints one JSON object: the costs that the engine has measured, and figures by length of the sequence. A
+round scores 15 drafts, and one token is added after it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 from fly.messages import Open, Verification, VerifyStep
@@ -93,7 +95,9 @@ async def main() -> None:
     engine = await start_engine(TargetConfig(model=sys.argv[1], **fields))
     try:
         instant = engine.client.wrap(Instant)
-        found = {str(length): await measure(engine, instant, length) for length in LENGTHS}
+        assert engine.info.costs is not None
+        costs = {"costs": asdict(engine.info.costs)}
+        found = costs | {str(length): await measure(engine, instant, length) for length in LENGTHS}
     finally:
         await engine.stop()
     print(json.dumps(found))

@@ -42,3 +42,7 @@ def test_a_round_computes_at_most_a_block_its_draft_and_one_row(
     measured: dict[str, Any], length: str
 ) -> None:
     assert measured[length]["most_rows"] <= BLOCK + DRAFT + 1
+
+
+def test_an_engine_measures_what_its_forwards_cost(measured: dict[str, Any]) -> None:
+    assert measured["costs"]["decode_s"] > 0 and measured["costs"]["verify_s"] > 0
