@@ -72,19 +72,6 @@ def test_what_is_not_run_says_why() -> None:
     assert not unsaid and not unknown
 
 
-def test_the_examples_run(deployment: Deployment) -> None:
-    for example in sorted((ROOT / "examples").glob("*.py")):
-        ran = subprocess.run(
-            (sys.executable, str(example), deployment.router.address),
-            env=environment(deployment),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert "Answer: 35" in ran.stdout
-
-
 @pytest.mark.parametrize("command", commands())
 def test_a_command_that_a_text_mentions_exists(command: str) -> None:
     program, *words = re.split(r"\s+", command.split(" --help")[0])

@@ -99,7 +99,8 @@ async def whole(running: LocalDeployment) -> None:
     """Return when every replica is ready."""
     while True:
         with contextlib.suppress(NotReady):
-            if all(row.state is ReplicaState.READY for row in await asyncio.to_thread(running.status)):
+            status = await asyncio.to_thread(running.status)
+            if all(row.state is ReplicaState.READY for row in status.replicas):
                 return
         await asyncio.sleep(0.1)
 
