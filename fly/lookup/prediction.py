@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+_FIRST_DRAFT = 8
+"""Most tokens of the first draft, before anything has shown that the prediction fits."""
 _LONGEST_MATCH = 16
 """Last tokens of the response that are compared, at most."""
 _NEAR = 64
@@ -42,6 +44,8 @@ class PredictionLookup:
         if position is None:
             return ()
         self._length, self._position = len(ids), position
+        if len(ids) == self._prompt_length:
+            most = min(most, _FIRST_DRAFT)
         return self._prediction[position : position + most]
 
     def record(self, num_accepted: int) -> None:
