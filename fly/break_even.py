@@ -28,7 +28,7 @@ class BreakEven:
 
     @property
     def can_pay(self) -> bool:
-        """True if a round can emit so many: all drafts and the target's own token."""
+        """True if a round can emit `tau` tokens: its drafts and the target's own token are enough."""
         return self.tau < self.draft_length + 1
 
     def describe(self) -> str:

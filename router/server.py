@@ -99,8 +99,11 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
 
 def _log_break_even(replicas: ReplicaDirectory, config: RouterConfig) -> None:
     """Log the tau from which speculation pays, as a warning if none does."""
-    target, drafter = replicas.paired()
-    found = break_even(target.info, drafter.info if drafter else None, config.speculation.draft_length.max)
+    target, drafter = (
+        next((replica.info for replica in pool.replicas), None)
+        for pool in (replicas.targets, replicas.drafters)
+    )
+    found = break_even(target, drafter, config.speculation.draft_length.max)
     if found is not None:
         logger.log(logging.INFO if found.can_pay else logging.WARNING, "%s", found.describe())
 

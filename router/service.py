@@ -192,7 +192,7 @@ class GenerationService:
             return prepare(
                 request,
                 tokenizer.encode,
-                tokenizer.encode_plain,
+                partial(tokenizer.encode, add_special_tokens=False),
                 tokenizer.eos_ids,
                 target.info,
                 context.config,

@@ -135,7 +135,7 @@ def measure_passes(plan: Plan, context: Context, at_once: int) -> dict[str, Batc
 
 
 def measure_endless(plan: Plan, context: Context, at_once: int) -> dict[str, Batches]:
-    """Let a simulated target continue random tokens: every token is drawn anew, so nothing repeats."""
+    """Let a simulated target continue random tokens: every token is random, so nothing repeats."""
     costs = {"base_s": _SIMULATED_S, "per_token_s": 0.0, "vocab_size": _VOCABULARY}
     target = simulated_flags({**costs, "response_tokens": [plan.endless_tokens] * 2})
     batches = cut(random_prompts(range(16, _VOCABULARY), plan.endless_prompts), at_once)

@@ -247,26 +247,6 @@ class Deployment(Config):
     free one. null takes any free ports."""
 
     @model_validator(mode="after")
-    def _uses_its_sub_drafters(self) -> Self:
-        drafter, helper = self.drafter, self.sub_drafter
-        if drafter and drafter.engine == EngineName.VLLM and helper and helper.engine != "none":
-            raise ValueError(
-                f"sub_drafter: has the engine {helper.engine}, but drafter.engine is vllm, which uses no"
-                " sub-drafter: leave sub_drafter out, or set drafter.engine: builtin"
-            )
-        return self
-
-    @field_validator("telemetry")
-    @classmethod
-    def _leaves_ports_for_all(cls, telemetry: DeploymentTelemetry) -> DeploymentTelemetry:
-        most = 65_535 - LAST_METRICS_OFFSET
-        if telemetry.metrics_port is not None and telemetry.metrics_port > most:
-            raise ValueError(
-                f"metrics_port is {telemetry.metrics_port}, at most {most}: the tiers' ports follow"
-            )
-        return telemetry
-
-    @model_validator(mode="after")
     def _drafts_within_limits(self) -> Self:
         self.router.require_draft_length(self.speculation)
         return self
@@ -274,10 +254,12 @@ class Deployment(Config):
     @model_validator(mode="after")
     def _has_a_drafter_to_help(self) -> Self:
         drafter, helper = self.drafter, self.sub_drafter
-        if drafter is not None and drafter.looks_up and helper is not None and helper.engine != "none":
+        if drafter is None or helper is None or helper.engine == "none":
+            return self
+        if drafter.looks_up or drafter.engine == EngineName.VLLM:
             raise ValueError(
-                f"sub_drafter: has the engine {helper.engine}, but drafter.engine is {drafter.engine}: a"
-                " sub-drafter helps a drafter that runs a model: leave sub_drafter out"
+                f"sub_drafter: has the engine {helper.engine}, but drafter.engine is {drafter.engine}, which"
+                " uses no sub-drafter: leave sub_drafter out, or set drafter.engine: builtin"
             )
         return self
 

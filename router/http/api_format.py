@@ -101,14 +101,14 @@ class ApiFormat(ABC):
         """
 
     def with_echo(self, choice: Any, text: str, tokens: Sequence[PromptToken]) -> Any:
-        """Return a choice, or its first part, that begins with its prompt; completions only.
+        """Return a choice, or its first part, that begins with its prompt; as it is without this feature.
 
         Args:
             choice: Choice without the prompt.
             text: Text of the prompt.
             tokens: Tokens of the prompt with their log-probabilities; empty if none were requested.
         """
-        raise NotImplementedError
+        return choice
 
 
 def finish_reason(part: Part) -> FinishReason | None:

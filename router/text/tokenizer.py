@@ -50,10 +50,6 @@ class Tokenizer:
         """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
         return tuple(self._fast.encode(text, add_special_tokens=add_special_tokens))
 
-    def encode_plain(self, text: str) -> tuple[int, ...]:
-        """Return the token ids of a text without special tokens."""
-        return tuple(self._fast.encode(text, add_special_tokens=False))
-
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, str]],

@@ -33,7 +33,7 @@ def scored(http: httpx2.Client, prompt: Any, **fields: Any) -> list[dict[str, An
 
 
 def expected(target: LlamaForCausalLM, ids: list[int]) -> list[float]:
-    """Of each token after the first."""
+    """Log-probabilities of each token after the first."""
     with torch.inference_mode():
         logprobs = target(torch.tensor([ids])).logits[0].log_softmax(-1)
     return [float(logprobs[at, token]) for at, token in enumerate(ids[1:])]
