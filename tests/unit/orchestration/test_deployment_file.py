@@ -73,7 +73,7 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         ),
         (
             "target: {model: big}\ndrafter: {engine: suffix}\nsub_drafter: {engine: ngram}",
-            "sub_drafter: has the engine ngram, but drafter.engine is suffix, which uses no sub-drafter: leave",
+            "sub_drafter: has the engine ngram, but drafter.engine is suffix, which uses no sub-drafter",
         ),
         (
             "target: {model: big, shards: 0}",
