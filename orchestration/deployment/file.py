@@ -246,6 +246,16 @@ class Deployment(Config):
     """First and last port of the services on every node, such as 50100-50199; each service takes the first
     free one. null takes any free ports."""
 
+    @field_validator("telemetry")
+    @classmethod
+    def _leaves_ports_for_all(cls, telemetry: DeploymentTelemetry) -> DeploymentTelemetry:
+        most = 65_535 - LAST_METRICS_OFFSET
+        if telemetry.metrics_port is not None and telemetry.metrics_port > most:
+            raise ValueError(
+                f"metrics_port is {telemetry.metrics_port}, at most {most}: the tiers' ports follow"
+            )
+        return telemetry
+
     @model_validator(mode="after")
     def _drafts_within_limits(self) -> Self:
         self.router.require_draft_length(self.speculation)
