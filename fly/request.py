@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from fly.spans import Span
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, TailPolicy
 
 
@@ -102,12 +103,14 @@ class SpeculationParams(RuleOverrides):
         preset: Name of the rule that mode fly starts from; the other fields of the rule change it.
         draft_length: Length of drafts.
         sub_drafter: True if the drafter may use its sub-drafter.
+        exact_in: Kinds of text that mode fly decodes exactly, in addition to those of the deployment.
     """
 
     mode: Mode | None = None
     preset: str | None = None
     draft_length: DraftLength = field(default_factory=DraftLength)
     sub_drafter: bool | None = None
+    exact_in: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ class Position(NamedTuple):
         excluded: True if the sampling filters exclude the draft token.
         is_bonus: True if this is not a draft token but the target's extra choice, after a draft whose window
             is carried.
+        is_strict: True if only the target's own choice is accepted at this position, whatever the rule.
     """
 
     token: int
@@ -174,6 +175,7 @@ class Position(NamedTuple):
     entropy: float
     excluded: bool = False
     is_bonus: bool = False
+    is_strict: bool = False
 
     @property
     def is_match(self) -> bool:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from fly.limits import MOST_PRIORITY
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
 from fly.request import DraftLength, RuleOverrides, SpeculationParams
+from fly.spans import Span
 from fly.types import DraftLengthPolicy, FlyRule, Mode
 from router.policies import POLICIES
 from router.requests.planning import SpeculationPlan
@@ -121,6 +122,9 @@ class SpeculationConfig(Config):
     window: int | None = Field(None, ge=1)
     """Number of draft tokens after a mismatch that must all match for it to be accepted."""
 
+    exact_in: tuple[Span, ...] = ()
+    """Kinds of text that `fly` decodes exactly; a request may add others."""
+
     @property
     def plan(self) -> SpeculationPlan:
         """Speculation of a request that sets nothing."""
@@ -130,6 +134,7 @@ class SpeculationConfig(Config):
             draft_length=self.draft_length.max,
             sub_drafter=self._given("sub_drafter"),
             draft_length_policy=self.draft_length.policy,
+            exact_in=frozenset(self.exact_in),
         )
 
     @property
@@ -140,6 +145,7 @@ class SpeculationConfig(Config):
             preset=self.preset,
             draft_length=DraftLength(self.draft_length.policy, self.draft_length.max),
             sub_drafter=self._given("sub_drafter"),
+            exact_in=self.exact_in,
             **{each.name: getattr(self.rule, each.name) for each in fields(RuleOverrides)},
         )
 

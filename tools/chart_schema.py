@@ -106,6 +106,8 @@ def _plain(schema: Schema, whole: Schema) -> Schema:
         if "enum" in made:
             made["enum"] = [*made["enum"], None]
         return made
+    if "items" in schema:
+        schema = {**schema, "items": _plain(schema["items"], whole)}
     return {key: value for key, value in schema.items() if key not in _DROPPED}
 
 

@@ -95,6 +95,8 @@ def _default(field: FieldInfo) -> str:
 def _limits(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"] if isinstance(value, str))
+    if "enum" in (items := schema.get("items", {})):
+        return f"list of {_limits(items)}"
     parts = [
         f"{words} {schema[name]}"
         for name, words in (

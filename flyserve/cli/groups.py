@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 R = TypeVar("R")
 
@@ -28,12 +28,23 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
         for name, options in groups.items():
             given = {option.name: values.pop(option.name) for option in options}
             kind: Any = _dataclass_of(hints[name])
-            values[name] = kind(**{field: value for field, value in given.items() if value is not None})
+            values[name] = kind(
+                **{field: _frozen(value) for field, value in given.items() if value is not None}
+            )
         return command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _repeatable(hint: Any) -> Any:
+    """Return typer's type of an option that may repeat, for a tuple; any other type is left as it is."""
+    return list[get_args(hint)[0]] if get_origin(hint) is tuple else hint  # type: ignore[misc]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _dataclass_of(hint: Any) -> type | None:
@@ -46,7 +57,7 @@ def _options(hint: Any) -> list[inspect.Parameter]:
     kind: Any = _dataclass_of(hint)
     own = get_type_hints(kind, include_extras=True)
     table: Mapping[str, Any] = hint.__metadata__[0] if hasattr(hint, "__metadata__") else {}
-    annotations = {name: Annotated[own[name], option] for name, option in table.items()} or own
+    annotations = {name: Annotated[_repeatable(own[name]), option] for name, option in table.items()} or own
     defaults = {each.name: None if each.default is MISSING else each.default for each in fields(kind)}
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)

@@ -141,11 +141,11 @@ def _pairs(title: str, values: dict[str, object]) -> Text:
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
-    """Return nested values by their dotted names, without those that are not set."""
+    """Return nested values by their dotted names, without those that are not set and empty lists."""
     flat: dict[str, object] = {}
     for name, value in values.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return {name: value for name, value in flat.items() if value is not None}
+    return {name: value for name, value in flat.items() if value is not None and value != []}
 
 
 def _limits(deployment: DeploymentInfo) -> dict[str, object]:

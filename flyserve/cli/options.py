@@ -56,6 +56,7 @@ SpeculationOptions = Annotated[
         "window": _speculation(min=1, help="Matches that must follow a mismatch."),
         "threshold": _speculation(min=0, help="Entropy below which a mismatch is rejected."),
         "tail": _speculation(help="Treatment of a window that the draft cuts short."),
+        "exact_in": _speculation(help="Kind of text that fly decodes exactly; may repeat."),
     },
 ]
 """Speculation parameters; options that are not given take the deployment's defaults."""

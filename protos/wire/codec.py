@@ -150,8 +150,12 @@ def _writer(field: Any, hint: Any) -> _Writer:
     def write_enum(message: Any, value: Any, path: str) -> None:
         setattr(message, name, number_of(kind, field.enum_type, value, f"{path}{name}"))
 
+    def write_enums(message: Any, values: Any, path: str) -> None:
+        for index, value in enumerate(values):
+            getattr(message, name).append(number_of(kind, field.enum_type, value, f"{path}{name}[{index}]"))
+
     if field.enum_type is not None:
-        return write_enum
+        return write_enums if field.is_repeated else write_enum
     if is_dataclass(kind):
         return write_messages if field.is_repeated else write_message
     return _value_writer(field)
@@ -159,6 +163,8 @@ def _writer(field: Any, hint: Any) -> _Writer:
 
 def _reader(field: Any, hint: Any, is_required: bool) -> _Reader:
     name, kind = field.name, _item_type(hint)
+    if field.enum_type is not None and field.is_repeated:
+        return partial(_read_enums, name, kind, field.enum_type)
     if field.enum_type is not None:
         return partial(_read_enum, name, kind, field.enum_type, is_required)
     if is_dataclass(kind):
@@ -180,6 +186,11 @@ def _read_enum(
 ) -> Any:
     number = getattr(message, name)
     return member_of(kind, descriptor, number, f"{path}{name}") if number or is_required else _ABSENT
+
+
+def _read_enums(name: str, kind: type[Enum], descriptor: Any, message: Any, path: str) -> Any:
+    found = enumerate(getattr(message, name))
+    return tuple(member_of(kind, descriptor, each, f"{path}{name}[{index}]") for index, each in found)
 
 
 def _read_message(name: str, kind: Any, is_optional: bool, message: Any, path: str) -> Any:

@@ -10,8 +10,9 @@ from fly.clock import Clock
 from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.response import Chunk, Statistics
+from fly.spans import Span, StrictSpans
 from fly.speculation import Speculation
-from fly.types import Decision, FinishReason, ResponseLimits, Token
+from fly.types import Decision, FinishReason, Mode, ResponseLimits, Token
 from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
@@ -37,6 +38,9 @@ _WHOLE_INTERVALS = 10
 """Stream intervals in a step of a plain response that the client gets as a whole."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that are used as context to decode the first token."""
+
+_OPENING_CONTEXT = 16
+"""Last tokens of the prompt in which a chat template may open a part of the response, such as `<think>`."""
 
 Emit = Callable[[Chunk], Awaitable[None]]
 
@@ -128,9 +132,17 @@ async def open_response(
                 extension_interval_s(request, config), decodes_ahead=bool(target.replica.info.engine)
             ),
             Predictions(request),
+            _strict_spans(request, context.tokenizer),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
+
+
+def _strict_spans(request: PreparedRequest, tokenizer: Tokenizer) -> StrictSpans:
+    spans = request.plan.exact_in if request.plan.mode is Mode.FLY else frozenset[Span]()
+    found = StrictSpans(spans, tokenizer.pieces, len(request.prompt_ids))
+    found.read(request.prompt_ids[-_OPENING_CONTEXT:])
+    return found
 
 
 def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:

@@ -1,7 +1,9 @@
 """One round: propose, verify, decide."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 from operator import attrgetter, sub
 from typing import Any
 
@@ -9,6 +11,7 @@ from fly.clock import Clock
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, StepTimes, Verification
 from fly.response import Round
+from fly.spans import StrictSpans
 from fly.speculation import Speculation
 from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, RankedToken, Token, Verdict
 from router.generation.drafter_session import ArrivedDraft, DrafterSession, DraftRequest
@@ -66,6 +69,7 @@ class Response:
         patience: Time that each round waits for its draft.
         extension: Number of tokens that the target decodes in a round without a draft.
         predictions: Drafts from the prediction of the request.
+        strict_spans: Parts of the response that are decoded exactly.
         rounds_without_draft: Rounds in which no drafter was available.
         late_rounds: Rounds whose draft was outstanding when the target had to continue.
         waited_s: Time that rounds waited for drafts and that is not in the statistics yet.
@@ -87,6 +91,7 @@ class Response:
     patience: Patience
     extension: ExtensionLength
     predictions: Predictions
+    strict_spans: StrictSpans
     rounds_without_draft: int = 0
     late_rounds: int = 0
     waited_s: float = 0.0
@@ -249,7 +254,9 @@ def _count_verification(response: Response, verification: Verification, spent_s:
 def decide(response: Response, draft: Draft, verification: Verification) -> Decision:
     """Apply the rule to the target's scores."""
     speculation, start = response.speculation, len(response.speculation.sequence)
-    decision = speculation.apply(make_evidence(draft.tokens, verification))
+    sequence, decided_length = speculation.sequence, speculation.decided_length
+    strict = response.strict_spans.strict(sequence.ids, decided_length, draft.tokens, verification.choices)
+    decision = speculation.apply(make_evidence(draft.tokens, verification, strict))
     _record_round(response, start, len(draft.tokens), decision)
     return decision
 
@@ -289,13 +296,19 @@ def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
     return min(num_drafts, max(0, growth - own))
 
 
-def make_evidence(drafts: tuple[int, ...], verification: Verification) -> Evidence:
-    """Return each draft with the target's scores at its position, and the target's extra choice."""
+def make_evidence(
+    drafts: tuple[int, ...], verification: Verification, strict: Sequence[bool] = ()
+) -> Evidence:
+    """Return each draft with the target's scores at its position, and the target's extra choice.
+
+    `strict` tells of each draft whether its position is decided exactly; empty if none is.
+    """
     excluded = verification.excluded_drafts
-    judged = zip(drafts, verification.choices, verification.entropies, strict=False)
+    flags = strict or repeat(False)
+    judged = zip(drafts, verification.choices, verification.entropies, flags, strict=False)
     positions = [
-        Position(token, choice, entropy, index in excluded)
-        for index, (token, choice, entropy) in enumerate(judged)
+        Position(token, choice, entropy, index in excluded, is_strict=is_strict)
+        for index, (token, choice, entropy, is_strict) in enumerate(judged)
     ]
     return Evidence(tuple(positions), verification.choices[-1], verification.entropies[-1])
 

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -45,6 +45,8 @@ def http_type(kind: Any) -> Any:
     """Return the type of a JSON field for the type of a dataclass's field."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return Annotated[kind, Field(strict=False)]
+    if get_origin(kind) is tuple and kind != tuple[int, ...]:
+        return list[http_type(get_args(kind)[0])]  # type: ignore[misc]
     return {int: Count, tuple[int, ...]: list[Count]}.get(kind, kind)
 
 

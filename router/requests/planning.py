@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fly.errors import FieldViolation
 from fly.presets import EXACT, PRESETS, tuned
 from fly.request import SpeculationParams
+from fly.spans import Span
 from fly.types import DraftLengthPolicy, FlyRule, Mode
 
 
@@ -20,6 +21,7 @@ class SpeculationPlan:
         draft_length: Draft tokens per round, at most; 0 drafts nothing.
         sub_drafter: True if the drafter may use its sub-drafter.
         draft_length_policy: Policy that sets the length of each draft.
+        exact_in: Kinds of text that mode fly decodes exactly.
     """
 
     mode: Mode
@@ -27,6 +29,7 @@ class SpeculationPlan:
     draft_length: int
     sub_drafter: bool
     draft_length_policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
+    exact_in: frozenset[Span] = frozenset()
 
     @property
     def rule(self) -> FlyRule:
@@ -77,6 +80,7 @@ def plan_speculation(given: SpeculationParams, default: SpeculationPlan) -> Spec
         draft_length=default.draft_length if length.max is None else length.max,
         sub_drafter=default.sub_drafter if given.sub_drafter is None else given.sub_drafter,
         draft_length_policy=length.policy or policy,
+        exact_in=default.exact_in | frozenset(given.exact_in),
     )
 
 

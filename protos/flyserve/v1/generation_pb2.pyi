@@ -100,6 +100,38 @@ DRAFT_LENGTH_POLICY_GOODPUT: DraftLengthPolicy.ValueType  # 2
 """Each draft has the length with the most tokens per second at the current load; under load there may be none."""
 Global___DraftLengthPolicy: _TypeAlias = DraftLengthPolicy  # noqa: Y015
 
+class _Span:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SpanEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Span.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SPAN_UNSPECIFIED: _Span.ValueType  # 0
+    """Not set; not allowed."""
+    SPAN_DIGITS: _Span.ValueType  # 1
+    """Tokens with a digit, and positions where the target would write one."""
+    SPAN_CODE: _Span.ValueType  # 2
+    """Fenced code blocks."""
+    SPAN_REASONING: _Span.ValueType  # 3
+    """What a model thinks before it answers."""
+    SPAN_TOOLS: _Span.ValueType  # 4
+    """Tool calls."""
+
+class Span(_Span, metaclass=_SpanEnumTypeWrapper):
+    """Kind of text that mode fly may be told to decode exactly."""
+
+SPAN_UNSPECIFIED: Span.ValueType  # 0
+"""Not set; not allowed."""
+SPAN_DIGITS: Span.ValueType  # 1
+"""Tokens with a digit, and positions where the target would write one."""
+SPAN_CODE: Span.ValueType  # 2
+"""Fenced code blocks."""
+SPAN_REASONING: Span.ValueType  # 3
+"""What a model thinks before it answers."""
+SPAN_TOOLS: Span.ValueType  # 4
+"""Tool calls."""
+Global___Span: _TypeAlias = Span  # noqa: Y015
+
 class _Verdict:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -471,6 +503,7 @@ class SpeculationParams(_message.Message):
     GUARD_EXCLUDED_FIELD_NUMBER: _builtins.int
     STRICT_PREFIX_TOKENS_FIELD_NUMBER: _builtins.int
     ENTROPY_FIELD_NUMBER: _builtins.int
+    EXACT_IN_FIELD_NUMBER: _builtins.int
     mode: Global___Mode.ValueType
     """Decoding mode."""
     preset: _builtins.str
@@ -497,6 +530,10 @@ class SpeculationParams(_message.Message):
     def draft_length(self) -> Global___DraftLength:
         """Length of drafts."""
 
+    @_builtins.property
+    def exact_in(self) -> _containers.RepeatedScalarFieldContainer[Global___Span.ValueType]:
+        """Kinds of text that mode fly decodes exactly, in addition to those of the deployment."""
+
     def __init__(
         self,
         *,
@@ -512,10 +549,11 @@ class SpeculationParams(_message.Message):
         guard_excluded: _builtins.bool | None = ...,
         strict_prefix_tokens: _builtins.int | None = ...,
         entropy: _common_pb2.EntropyEstimator.ValueType = ...,
+        exact_in: _abc.Iterable[Global___Span.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "entropy", b"entropy", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "mode", b"mode", "preset", b"preset", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "entropy", b"entropy", "exact_in", b"exact_in", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "mode", b"mode", "preset", b"preset", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__carry_after: _TypeAlias = _typing.Literal["carry_after"]  # noqa: Y015
     _WhichOneofArgType__carry_after: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after"]  # noqa: Y015

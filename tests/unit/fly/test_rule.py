@@ -182,3 +182,13 @@ def test_every_round_emits_a_prefix_of_the_draft_and_one_choice(rule: FlyRule, g
     assert tuple(decided.id for decided in kept_drafts) == drafts[: len(kept_drafts)]
     assert last.id == last.choice
     assert last.verdict in {Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_strict_position_is_never_rescued(preset: str) -> None:
+    found = evidence(15, {4})
+    assert verdicts(PRESETS[preset], 15, {4})[4] is Verdict.RESCUED
+    positions = tuple(position._replace(is_strict=True) for position in found.positions)
+    _, decision = decide(PRESETS[preset], RuleState(), replace(found, positions=positions), LIMITS)
+    assert [each.verdict for each in decision.decided] == [Verdict.EXACT] * 4 + [Verdict.CORRECTED]
+    assert decision.rejection is RejectionReason.GUARD
