@@ -87,8 +87,8 @@ def pid_listening_at(address: str) -> int:
     raise AssertionError(f"nothing listens at {address}")
 
 
-def test_a_killed_replica_is_restarted_and_listed_again(deployment: Deployment) -> None:
-    with local_deployment(deployment, quiet, OPTIONS) as running:
+def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(deployment: Deployment) -> None:
+    with pytest.raises(KeyboardInterrupt), local_deployment(deployment, quiet, OPTIONS) as running:
         before = by_name(running)
         assert set(before) == {"target-0", "target-1", "drafter-0", "sub_drafter-0"}
         assert all(generation == 1 for _, generation in before.values())
@@ -106,8 +106,11 @@ def test_a_killed_replica_is_restarted_and_listed_again(deployment: Deployment) 
         assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "sub_drafter-1" in by_name(running))
 
+        os.kill(os.getpid(), signal.SIGTERM)
+        running.wait()
 
-def test_a_drafter_without_a_model_serves_and_is_scaled(small: Deployment) -> None:
+
+def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(small: Deployment) -> None:
     deployment = small.model_copy(
         update={"drafter": DrafterTier(engine="suffix", response_cache_tokens=1024)}
     )
@@ -118,6 +121,11 @@ def test_a_drafter_without_a_model_serves_and_is_scaled(small: Deployment) -> No
         assert load.kv_capacity
         assert command("scale", "drafter=2").strip() == "drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "drafter-1" in by_name(running))
+
+        assert (running.address, running.http_url) == ("127.0.0.1:1", "http://127.0.0.1:2")
+        os.kill(running.router.pid, signal.SIGKILL)
+        with pytest.raises(NotReady, match="ended with status -9"):
+            running.wait()
 
 
 def test_a_replica_that_cannot_start_is_reported_with_the_cause(
@@ -152,16 +160,7 @@ def test_a_failed_router_is_reported_with_the_reason(small: Deployment) -> None:
         pass
 
 
-def test_a_router_that_ends_by_itself_is_an_error(small: Deployment) -> None:
-    with local_deployment(small, quiet, OPTIONS) as running:
-        assert (running.address, running.http_url) == ("127.0.0.1:1", "http://127.0.0.1:2")
-        os.kill(running.router.pid, signal.SIGKILL)
-        with pytest.raises(NotReady, match="ended with status -9"):
-            running.wait()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything(deployment: Deployment, number: int) -> None:
-    with pytest.raises(KeyboardInterrupt), local_deployment(deployment, quiet, OPTIONS) as running:
-        os.kill(os.getpid(), number)
+def test_an_interrupt_ends_everything(small: Deployment) -> None:
+    with pytest.raises(KeyboardInterrupt), local_deployment(small, quiet, OPTIONS) as running:
+        os.kill(os.getpid(), signal.SIGINT)
         running.wait()
