@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fly.messages import ModelInfo
+from fly.messages import Draft, ModelInfo
 from fly.request import SpeculationParams
 from fly.types import Decision, FinishReason, Mode, PromptToken, Token, Verdict
 
@@ -117,6 +117,17 @@ class Statistics:
             self.draft_rounds += 1
             self.draft_round_tokens += len(verdicts)
             self.tau = self.draft_round_tokens / self.draft_rounds
+
+    def count_draft(self, draft: Draft) -> None:
+        """Add the work of a drafter."""
+        self.drafter_forwards += draft.forwards
+        self.sub_drafter_tokens += draft.sub_drafter_tokens
+        self.proposals_requested += draft.proposals.requested
+        self.proposals_late += draft.proposals.late
+        self.proposals_invalid += draft.proposals.invalid
+        self.proposals_low_confidence += draft.proposals.low_confidence
+        self.drafted_ahead += draft.drafted_ahead
+        self.dropped_ahead += draft.dropped_ahead
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
+from router.generation.context import RouterContext
 from router.generation.draft_lengths import DraftLengths
-from router.generation.generation import RouterContext
 from router.http.app import create_app
 from router.http.server import HttpServer
 from router.metrics import RouterMetrics

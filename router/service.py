@@ -13,7 +13,8 @@ from fly.request import GenerateRequest
 from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from router.admission.admission import Admission
 from router.generation.choices import generate_choices, with_write_timeout
-from router.generation.generation import Emit, RouterContext
+from router.generation.context import RouterContext
+from router.generation.generation import Emit
 from router.generation.observation import observed_request
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.request import Deadline, PreparedRequest
