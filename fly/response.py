@@ -61,7 +61,8 @@ class Statistics:
             and `low_confidence` ones among them were not used.
         drafted_ahead: Draft tokens that were ready before they were requested.
         dropped_ahead: Tokens drafted ahead that could not be used.
-        cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence.
+        cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence; in mode draft,
+            the first drafter.
         predicted: Draft tokens that were taken from the request's prediction.
         predicted_accepted: Those of them that their round accepted.
     """
@@ -137,7 +138,7 @@ class Origin:
     Attributes:
         mode: Decoding mode, also if the request took the deployment's default.
         seed: Seed of the request's sampling noise, drawn or given.
-        weight_fingerprint: Hash of the target's weights.
+        weight_fingerprint: Hash of the target's weights; in mode draft, of the drafter's.
         max_new_tokens: Most new tokens of a choice, cut to what the context holds.
     """
 

@@ -20,6 +20,7 @@ from router.http.app import create_app
 from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
+from router.replicas.draft_model import DraftModel
 from router.replicas.pools import ProbeConfig
 from router.security.callers import public_access_policy
 from router.security.keys import Keys
@@ -66,7 +67,17 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         raise
     telemetry = Telemetry(config.telemetry, "router")
     metrics, lengths = RouterMetrics(telemetry.registry, config.served_name), DraftLengths(clock)
-    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, metrics)
+    context = RouterContext(
+        replicas=replicas,
+        draft_model=DraftModel(replicas),
+        tokenizer=tokenizer,
+        chat_template=template,
+        config=config,
+        clock=clock,
+        draft_lengths=lengths,
+        tracer=telemetry.tracer,
+        metrics=metrics,
+    )
     generation = GenerationService(context)
 
     def register(server: grpc.aio.Server) -> None:

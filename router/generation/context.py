@@ -7,6 +7,7 @@ from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
+from router.replicas.draft_model import DraftModel
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
 from services.common.telemetry.tracing import Tracer
@@ -17,6 +18,7 @@ class RouterContext:
     """State shared by all requests of a router."""
 
     replicas: ReplicaDirectory
+    draft_model: DraftModel
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     config: RouterConfig

@@ -1,11 +1,11 @@
 """One choice: open the streams, run rounds, emit, close."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from fly.response import Chunk, Statistics
-from fly.types import FinishReason
+from fly.types import FinishReason, Mode
 from router.generation.context import RouterContext
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
@@ -13,8 +13,9 @@ from router.generation.observation import trace_response
 from router.generation.opening import begin, extension_interval_s, open_message
 from router.generation.patience import Patience
 from router.generation.predictions import Predictions
-from router.generation.response import make_chunk, run_round
+from router.generation.response import Response, make_chunk, run_round
 from router.generation.round import PendingLogprobs, SpeculativeResponse
+from router.generation.standalone import open_standalone
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.requests.request import Deadline, PreparedRequest
 from services.common.telemetry.tracing import current_span
@@ -46,8 +47,21 @@ async def generate(
                 await emit(chunk)
 
 
+def open_response(
+    context: RouterContext,
+    request: PreparedRequest,
+    started: float,
+    deadline: Deadline,
+    wait_for_place: WaitForPlace,
+) -> AbstractAsyncContextManager[Response]:
+    """Open the streams of a response, which end with the block: those of its mode."""
+    if request.plan.mode is Mode.DRAFT:
+        return open_standalone(context, request, started, deadline)
+    return open_speculative(context, request, started, deadline, wait_for_place)
+
+
 @asynccontextmanager
-async def open_response(
+async def open_speculative(
     context: RouterContext,
     request: PreparedRequest,
     started: float,

@@ -5,7 +5,7 @@ import asyncio
 from fly.errors import InvalidRequest
 from fly.messages import Open
 from fly.speculation import Speculation
-from fly.types import ResponseLimits
+from fly.types import Mode, ResponseLimits
 from router.config import RouterConfig
 from router.requests.request import Deadline, PreparedRequest
 from router.text.output import ResponseText
@@ -33,6 +33,7 @@ def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
         without_entropies=not request.needs_entropies,
+        standalone=request.plan.mode is Mode.DRAFT,
     )
 
 

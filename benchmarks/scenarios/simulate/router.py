@@ -31,7 +31,7 @@ _PARTS: Mapping[str, str] = {
     "router.generation.round:propose": "propose: a step to the drafter and back",
     "router.generation.round:verify": "verify: a step to the target and back",
     "router.generation.round:decide": "decide: the rule, detokenizing, counting",
-    "router.generation.generation:open_response": "open and close the streams",
+    "router.generation.generation:open_speculative": "open and close the streams",
     "router.service:GenerationService._prepare": "check a request",
     "router.generation.response:run_round": "a round, what is left of it",
     "router.": "a request, what is left of it",
