@@ -55,6 +55,8 @@ class ModelInfo:
         engine_version: Version of an engine other than FlyServe's own.
         quantization: Method by which the engine quantized the weights; empty if they are as they were.
         costs: Durations of its forwards; None if they were not measured.
+        standalone_sequences: Sequences that a drafter decodes by itself at once, without a target; 0 if it
+            does not, as a look-up engine.
     """
 
     role: Role
@@ -73,6 +75,7 @@ class ModelInfo:
     engine_version: str = ""
     quantization: str = ""
     costs: ForwardCosts | None = None
+    standalone_sequences: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ class Open:
         without_entropies: True if a target may leave out the entropies.
         without_sub_drafter: True if a drafter must not use its sub-drafter.
         max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
+        standalone: True if no target verifies a drafter's drafts: they are the response.
     """
 
     request_id: str
@@ -152,6 +156,7 @@ class Open:
     num_logprobs: int | None = None
     max_new_tokens: int = 0
     without_entropies: bool = False
+    standalone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fly.messages import ModelInfo
+from fly.messages import Draft, ModelInfo
 from fly.request import SpeculationParams
 from fly.types import Decision, FinishReason, Mode, PromptToken, Token, Verdict
 
@@ -61,7 +61,8 @@ class Statistics:
             and `low_confidence` ones among them were not used.
         drafted_ahead: Draft tokens that were ready before they were requested.
         dropped_ahead: Tokens drafted ahead that could not be used.
-        cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence.
+        cached_tokens: Prompt tokens whose KV the first target reused from an earlier sequence; in mode draft,
+            the first drafter.
         predicted: Draft tokens that were taken from the request's prediction.
         predicted_accepted: Those of them that their round accepted.
     """
@@ -118,6 +119,17 @@ class Statistics:
             self.draft_round_tokens += len(verdicts)
             self.tau = self.draft_round_tokens / self.draft_rounds
 
+    def count_draft(self, draft: Draft) -> None:
+        """Add the work of a drafter."""
+        self.drafter_forwards += draft.forwards
+        self.sub_drafter_tokens += draft.sub_drafter_tokens
+        self.proposals_requested += draft.proposals.requested
+        self.proposals_late += draft.proposals.late
+        self.proposals_invalid += draft.proposals.invalid
+        self.proposals_low_confidence += draft.proposals.low_confidence
+        self.drafted_ahead += draft.drafted_ahead
+        self.dropped_ahead += draft.dropped_ahead
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -126,7 +138,7 @@ class Origin:
     Attributes:
         mode: Decoding mode, also if the request took the deployment's default.
         seed: Seed of the request's sampling noise, drawn or given.
-        weight_fingerprint: Hash of the target's weights.
+        weight_fingerprint: Hash of the target's weights; in mode draft, of the drafter's.
         max_new_tokens: Most new tokens of a choice, cut to what the context holds.
     """
 

@@ -75,14 +75,16 @@ class Speculation:
         """True if no provisional tokens are open: only then the target may extend the sequence."""
         return not self._state.provisional
 
-    def extend(self, choices: Sequence[int], entropies: Sequence[float] = ()) -> Decision:
-        """Decide tokens that the target decoded by itself after the sequence; update as `apply` does.
+    def extend(
+        self, choices: Sequence[int], entropies: Sequence[float] = (), verdict: Verdict = Verdict.PLAIN
+    ) -> Decision:
+        """Decide tokens that one model decoded by itself after the sequence; update as `apply` does.
 
         It is one round, whatever their number, and the same as one round without a draft for each of them.
         Without `entropies` those of the tokens are None.
         """
         pairs = zip(choices, entropies or (None,) * len(choices), strict=True)
-        tokens = [Token(choice, Verdict.PLAIN, choice, entropy) for choice, entropy in pairs]
+        tokens = [Token(choice, verdict, choice, entropy) for choice, entropy in pairs]
         self._state = RuleState(self._state.num_decided + len(tokens))
         decision = self._cut(Decision(tuple(tokens)))
         self.sequence.extend(token.id for token in decision.decided)

@@ -18,6 +18,8 @@ class Mode(StrEnum):
     """Drafts; only the target's own tokens are accepted."""
     FLY = "fly"
     """Drafts; mismatches are accepted if the rule allows."""
+    DRAFT = "draft"
+    """The drafter's own model decodes by itself; no target takes part."""
 
 
 class DraftLengthPolicy(StrEnum):
@@ -42,6 +44,8 @@ class Verdict(Enum):
     """The target's choice after a draft that was accepted as a whole."""
     PLAIN = "plain"
     """The target's choice in a round without a draft."""
+    DRAFT = "draft"
+    """The drafter's own token, which no target has verified (mode draft)."""
 
     # Members are single objects. The inherited hash, by name, costs a Python call for every look-up.
     __hash__ = object.__hash__
@@ -242,9 +246,10 @@ class Token(NamedTuple):
     Attributes:
         id: Token id.
         verdict: Origin of the token.
-        choice: The target's own choice at this position; differs from `id` only if the token was rescued.
+        choice: The target's own choice at this position; differs from `id` only if the token was rescued. In
+            mode draft, `id` itself.
         entropy: Entropy of the target's distribution at this position, in the unit of the rule's estimator;
-            None in mode plain without log-probabilities.
+            None in mode draft, and in mode plain without log-probabilities.
         text: Text that the token adds to the response; empty while a character is incomplete. A stop string
             is part of it.
         choice_text: Text of the choice alone, if it differs from the token.

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fly.limits import MOST_PRIORITY
 from fly.presets import DEFAULT_PRESET, PRESETS, tuned
@@ -18,6 +18,11 @@ from services.common.derived_model import with_fields_of
 from services.common.model_source import is_hub_id, model_name
 from services.common.security.config import PublicSecurityConfig
 from services.common.service_config import ProcessSection
+
+TargetMode = Annotated[
+    Mode, OneOf(mode.value for mode in Mode if mode is not Mode.DRAFT), AfterValidator(Mode)
+]
+"""A mode in which targets answer."""
 
 
 class LimitsConfig(Config):
@@ -109,7 +114,7 @@ class SpeculationConfig(Config):
     without these changes.
     """
 
-    mode: Mode = Mode.FLY
+    mode: TargetMode = Mode.FLY
     """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
     draft tokens by the rule."""
 
@@ -205,11 +210,12 @@ class RouterSection(Config):
     """Time that a request waits for a target if there is none."""
 
     verify_timeout_s: float = Field(120.0, gt=0)
-    """Time limit of one step of a target, without the time that the sequence waits for its place. After it
-    the request continues at another target; the slow one counts as lost if its health probe fails."""
+    """Time limit of one step of a target, without the time that the sequence waits for its place, or of a
+    drafter that decodes by itself. After it the request continues at another replica; the slow one counts as
+    lost if its health probe fails."""
 
     draft_timeout_s: float = Field(30.0, gt=0)
-    """Time limit of one step of a drafter, after which it is not used for some time. It counts as lost if
+    """Time limit of one draft, after which it is not used for some time. It counts as lost if
     its health probe fails."""
 
     draft_patience: float = Field(1.0, ge=0, allow_inf_nan=False)

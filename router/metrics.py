@@ -110,7 +110,7 @@ class ModeMetrics:
         self._tokens = counters("flyserve_tokens_total", emitted, "verdict", Verdict)
         goodput = "Tokens of finished responses; their rate is the goodput."
         self._goodput = counter("flyserve_goodput_tokens_total", goodput)
-        rounds = "Verification rounds, with a draft or without."
+        rounds = "Verification rounds, with a draft or without; in mode draft, steps of the drafter."
         self._rounds = {
             drafted: counter("flyserve_rounds_total", rounds, drafted=str(drafted).lower())
             for drafted in (False, True)

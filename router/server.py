@@ -14,12 +14,13 @@ from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
+from router.generation.context import RouterContext
 from router.generation.draft_lengths import DraftLengths
-from router.generation.generation import RouterContext
 from router.http.app import create_app
 from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
+from router.replicas.draft_model import DraftModel
 from router.replicas.pools import ProbeConfig
 from router.security.callers import public_access_policy
 from router.security.keys import Keys
@@ -66,7 +67,17 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         raise
     telemetry = Telemetry(config.telemetry, "router")
     metrics, lengths = RouterMetrics(telemetry.registry, config.served_name), DraftLengths(clock)
-    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, metrics)
+    context = RouterContext(
+        replicas=replicas,
+        draft_model=DraftModel(replicas),
+        tokenizer=tokenizer,
+        chat_template=template,
+        config=config,
+        clock=clock,
+        draft_lengths=lengths,
+        tracer=telemetry.tracer,
+        metrics=metrics,
+    )
     generation = GenerationService(context)
 
     def register(server: grpc.aio.Server) -> None:

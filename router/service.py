@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from fly.errors import InvalidRequest
-from fly.messages import Role
+from fly.messages import ModelInfo, Role
 from fly.presets import PRESETS
 from fly.request import GenerateRequest
 from fly.response import Chunk, DeploymentInfo, Origin, TextToken
+from fly.types import Mode
 from router.admission.admission import Admission
 from router.generation.choices import generate_choices, with_write_timeout
-from router.generation.generation import Emit, RouterContext
+from router.generation.context import RouterContext
+from router.generation.generation import Emit
 from router.generation.observation import observed_request
 from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.request import Deadline, PreparedRequest
@@ -42,6 +44,13 @@ class GenerationService:
         config = context.config
         self._admission = Admission(
             config.max_concurrent, config.max_queued, context.clock, context.replicas.places
+        )
+        self._draft_admission = Admission(
+            config.max_concurrent,
+            0,
+            context.clock,
+            context.draft_model.places,
+            "places for responses of the drafters' own model",
         )
         context.metrics.requests_queued.set_function(lambda: self._admission.queued)
         context.metrics.choices_queued.set_function(lambda: self.queued_choices)
@@ -95,14 +104,16 @@ class GenerationService:
             observed_request(context.metrics, context.tracer, clock, traceparent) as observed,
             self._quotas.counted(caller),
         ):
-            self._admission.check(tenant, deadline, request.n)
+            is_draft = request.speculation.mode is Mode.DRAFT
+            admission = self._draft_admission if is_draft else self._admission
+            if not is_draft or self.draft_model is not None:
+                admission.check(tenant, deadline, request.n)
             prepared = await self._prepare(request)
             prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt), streams=streams)
             header = _header(prepared)
             observed.accepted(prepared)
-            async with self._admission.slots(
-                tenant, deadline, len(prepared.unfinished()), prepared.priority
-            ) as slots:
+            num_choices = len(prepared.unfinished())
+            async with admission.slots(tenant, deadline, num_choices, prepared.priority) as slots:
                 observed.admitted()
                 with with_write_timeout(
                     _with_header(emit, header), context.config.write_timeout_s
@@ -183,9 +194,27 @@ class GenerationService:
     def _num_ready(self, role: Role) -> int:
         return self._context.replicas.num_ready()[role]
 
+    @property
+    def draft_model_absence(self) -> str | None:
+        """Reason why the drafters do not serve their own model; None if they do."""
+        return self._context.draft_model.absence
+
+    @property
+    def draft_model(self) -> ModelInfo | None:
+        """The drafters' own model, if it can be requested at present."""
+        ready = self._context.draft_model.ready()
+        return ready[0].info if ready else None
+
+    async def _model(self, request: GenerateRequest) -> ModelInfo:
+        """Return the model that decodes a request."""
+        weights, context = request.resume.weight_fingerprint if request.resume else "", self._context
+        if request.speculation.mode is Mode.DRAFT:
+            return await context.draft_model.info(weights, context.config.replica_wait_s)
+        target, _ = await self._paired(with_weights(weights))
+        return target.info
+
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
-        weights = request.resume.weight_fingerprint if request.resume else ""
-        context, (target, _) = self._context, await self._paired(with_weights(weights))
+        context, model = self._context, await self._model(request)
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer
@@ -194,7 +223,7 @@ class GenerationService:
                 tokenizer.encode,
                 partial(tokenizer.encode, add_special_tokens=False),
                 tokenizer.eos_ids,
-                target.info,
+                model,
                 context.config,
             )
 

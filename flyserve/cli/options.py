@@ -46,7 +46,9 @@ SamplingOptions = Annotated[
 SpeculationOptions = Annotated[
     SpeculationParams,
     {
-        "mode": _speculation(help="plain: no drafts; exact: drafts change nothing; fly: FLy's rule."),
+        "mode": _speculation(
+            help="plain: no drafts; exact: drafts change nothing; fly: FLy's rule; draft: the drafter alone."
+        ),
         "preset": _speculation(help=f"Rule that fly starts from: {', '.join(PRESETS)}."),
         "draft_length": _speculation(
             parser=_draft_length,

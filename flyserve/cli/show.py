@@ -22,6 +22,7 @@ STYLES = {
     Verdict.CORRECTED: "red",
     Verdict.BONUS: "cyan",
     Verdict.PLAIN: "default",
+    Verdict.DRAFT: "magenta",
 }
 _MEANINGS = {
     Verdict.EXACT: "the target's choice, drafted",
@@ -29,6 +30,7 @@ _MEANINGS = {
     Verdict.CORRECTED: "by the target",
     Verdict.BONUS: "after a whole draft",
     Verdict.PLAIN: "no draft",
+    Verdict.DRAFT: "by the drafter alone",
 }
 
 

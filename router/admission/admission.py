@@ -48,12 +48,17 @@ class Admission:
         max_queued: int,
         clock: Clock,
         places: Callable[[], int | None] = _unlimited,
+        slots_name: str = "slots",
     ) -> None:
-        """Allow `max_concurrent` slots, and no more than `places` returns at present, if it is limited."""
+        """Allow `max_concurrent` slots, and no more than `places` returns at present, if it is limited.
+
+        `slots_name` is their name in messages.
+        """
         self._max_concurrent = max_concurrent
         self._max_queued = max_queued
         self._clock = clock
         self._places = places
+        self._slots_name = slots_name
         self._queue: FairQueue[_Waiter] = FairQueue()
         self._recheck_timer: asyncio.TimerHandle | None = None
         self._held_s = Ewma(_NEWEST_SHARE)
@@ -92,6 +97,8 @@ class Admission:
         wait_s, remaining_s = self.estimate_wait_s(tenant), deadline.remaining_s()
         if wait_s is not None and remaining_s is not None:
             self._check_time(wait_s, self._finished_s.value or 0.0, remaining_s)
+        if not self._max_queued:
+            raise _rejection(f"{self.admitted} of {self.limit} {self._slots_name} are in use", wait_s)
         if self.queued >= self._max_queued and not self._queue.can_displace(tenant):
             raise _rejection(f"{self.queued} requests are queued already", wait_s)
 

@@ -8,7 +8,8 @@ from typing import Any
 from fly.errors import DeadlineExceeded
 from fly.response import Chunk
 from router.admission.admission import Slots
-from router.generation.generation import Emit, RouterContext, generate
+from router.generation.context import RouterContext
+from router.generation.generation import Emit, generate
 from router.generation.prompt_scoring import score_prompt
 from router.generation.step_timeout import StepTimeout
 from router.requests.request import Deadline, PreparedRequest

@@ -211,7 +211,7 @@ class DrafterSession:
         try:
             connection = self.connections.current or await self._open(outstanding.replica)
             draft = await self._step(connection, request)
-            _check(draft, request.max_tokens, request.target.info.vocab_size)
+            check_draft(draft, request.max_tokens, request.target.info.vocab_size)
             result = draft, self._clock.now() - started
         except FlyServeError as error:
             await self._drop(outstanding.replica, error)
@@ -281,7 +281,7 @@ def cut_draft(draft: Draft, start: int, most: int = 0) -> Draft:
     )
 
 
-def _check(draft: Draft, max_tokens: int, vocab_size: int) -> None:
+def check_draft(draft: Draft, max_tokens: int, vocab_size: int) -> None:
     """Raise InvalidAnswer if the draft is too long, or has invalid tokens or distributions."""
     if len(draft.tokens) > max_tokens:
         raise InvalidAnswer(

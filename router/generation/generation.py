@@ -1,62 +1,31 @@
-"""One choice: open the streams, run rounds of propose, verify, decide and emit, close."""
+"""One choice: open the streams, run rounds, emit, close."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from fly.clock import Clock
-from fly.errors import InvalidRequest
-from fly.messages import Open
 from fly.response import Chunk, Statistics
 from fly.spans import Span, StrictSpans
-from fly.speculation import Speculation
-from fly.types import Decision, FinishReason, Mode, ResponseLimits, Token
-from router.config import RouterConfig
-from router.generation.draft_lengths import DraftLengths
+from fly.types import FinishReason, Mode
+from router.generation.context import RouterContext
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
 from router.generation.observation import trace_response
+from router.generation.opening import begin, extension_interval_s, open_message
 from router.generation.patience import Patience
 from router.generation.predictions import Predictions
-from router.generation.round import PendingLogprobs, Response, run_round
+from router.generation.response import Response, make_chunk, run_round
+from router.generation.round import PendingLogprobs, SpeculativeResponse
+from router.generation.standalone import open_standalone
 from router.generation.target_session import TargetSession, WaitForPlace
-from router.metrics import RouterMetrics
-from router.replicas.directory import ReplicaDirectory
 from router.requests.request import Deadline, PreparedRequest
-from router.text.chat_template import ChatTemplate
-from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
-from services.common.telemetry.tracing import Tracer, current_span
-
-_USUAL_LATE_ROUNDS = 8
-"""Late rounds of a response that need no warning, as while the drafter computes its prompt."""
-_MAX_INLINE_RECEIVED = 256
-"""Number of tokens of a resumed response above which they are detokenized off the event loop."""
-_WHOLE_INTERVALS = 10
-"""Stream intervals in a step of a plain response that the client gets as a whole."""
-_TEXT_CONTEXT = 5
-"""Last tokens of the prompt that are used as context to decode the first token."""
+from services.common.telemetry.tracing import current_span
 
 _OPENING_CONTEXT = 16
 """Last tokens of the prompt in which a chat template may open a part of the response, such as `<think>`."""
 
 Emit = Callable[[Chunk], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class RouterContext:
-    """State shared by all requests of a router."""
-
-    replicas: ReplicaDirectory
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate
-    config: RouterConfig
-    clock: Clock
-    draft_lengths: DraftLengths
-    tracer: Tracer | None
-    metrics: RouterMetrics
 
 
 async def generate(
@@ -83,16 +52,29 @@ async def generate(
                 await emit(chunk)
 
 
-@asynccontextmanager
-async def open_response(
+def open_response(
     context: RouterContext,
     request: PreparedRequest,
     started: float,
     deadline: Deadline,
     wait_for_place: WaitForPlace,
-) -> AsyncIterator[Response]:
+) -> AbstractAsyncContextManager[Response]:
+    """Open the streams of a response, which end with the block: those of its mode."""
+    if request.plan.mode is Mode.DRAFT:
+        return open_standalone(context, request, started, deadline)
+    return open_speculative(context, request, started, deadline, wait_for_place)
+
+
+@asynccontextmanager
+async def open_speculative(
+    context: RouterContext,
+    request: PreparedRequest,
+    started: float,
+    deadline: Deadline,
+    wait_for_place: WaitForPlace,
+) -> AsyncIterator[SpeculativeResponse]:
     """Open a target session and, if drafts are wanted, a drafter session; both end with the block."""
-    make_open = partial(_open_message, request, deadline)
+    make_open = partial(open_message, request, deadline)
     config, replicas = context.config, context.replicas
     async with AsyncExitStack() as sessions:
         target = TargetSession(
@@ -111,28 +93,27 @@ async def open_response(
         if request.plan.drafts:
             drafter = DrafterSession(replicas, make_open, config.draft_timeout_s, context.clock, request.key)
             await sessions.enter_async_context(drafter)
-        text = ResponseText(context.tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
-        speculation, logprobs = await _begin(request, text), PendingLogprobs(context.tokenizer)
+        speculation, text = await begin(request, context.tokenizer)
         draft_length = context.draft_lengths.for_response(request.plan, target.replica)
-        yield Response(
-            request,
-            speculation,
-            text,
-            logprobs,
-            target,
-            drafter,
-            draft_length,
-            context.clock,
-            deadline,
-            started,
-            context.metrics.by_mode[request.plan.mode],
-            current_span(),
-            Patience(config.draft_patience),
-            ExtensionLength(
+        yield SpeculativeResponse(
+            request=request,
+            speculation=speculation,
+            text=text,
+            logprobs=PendingLogprobs(context.tokenizer),
+            target=target,
+            drafter=drafter,
+            draft_length=draft_length,
+            clock=context.clock,
+            deadline=deadline,
+            started=started,
+            metrics=context.metrics.by_mode[request.plan.mode],
+            span=current_span(),
+            patience=Patience(config.draft_patience),
+            extension=ExtensionLength(
                 extension_interval_s(request, config), decodes_ahead=bool(target.replica.info.engine)
             ),
-            Predictions(request),
-            _strict_spans(request, context.tokenizer),
+            predictions=Predictions(request),
+            strict_spans=_strict_spans(request, context.tokenizer),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
@@ -143,61 +124,6 @@ def _strict_spans(request: PreparedRequest, tokenizer: Tokenizer) -> StrictSpans
     found = StrictSpans(spans, tokenizer.pieces, len(request.prompt_ids))
     found.read(request.prompt_ids[-_OPENING_CONTEXT:])
     return found
-
-
-def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
-    """Return the first message of a stream; raises DeadlineExceeded if the deadline has passed."""
-    return Open(
-        request_id=request.request_id,
-        prompt_length=len(request.prompt_ids),
-        sampling=request.sampling,
-        priority=request.priority,
-        deadline_ms=deadline.remaining_ms(),
-        cache_salt=request.cache_salt,
-        entropy=request.plan.rule.entropy,
-        without_sub_drafter=not request.plan.sub_drafter,
-        num_logprobs=request.logprobs,
-        max_new_tokens=request.max_new_tokens,
-        without_entropies=not request.needs_entropies,
-    )
-
-
-def extension_interval_s(request: PreparedRequest, config: RouterConfig) -> float:
-    """Return the longest time of the forwards of a step without drafts.
-
-    It is longer where nobody waits for a part of the response, and the target stops where the response does.
-    """
-    is_free = not (request.streams or request.stop or request.plan.drafts)
-    return config.stream_interval_s * (_WHOLE_INTERVALS if is_free else 1)
-
-
-async def _begin(request: PreparedRequest, text: ResponseText) -> Speculation:
-    """Return the speculation loop of a new response, or of one that continues after received tokens."""
-    received, is_long = request.received_ids, len(request.received_ids) > _MAX_INLINE_RECEIVED
-    if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
-        raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
-    limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
-    return Speculation(request.prompt, request.plan.rule, limits, text.find_stop, received)
-
-
-def make_chunk(response: Response, index: int, decision: Decision, tokenizer: Tokenizer) -> Chunk | None:
-    """Return the chunk that a round adds to a choice; None if it has neither tokens nor text."""
-    tokens = tuple(_tokens(response, decision, tokenizer))
-    text, finish_reason = response.text.take(), response.speculation.finish_reason
-    if finish_reason is None and not tokens and not text:
-        return None
-    rounds = response.take_rounds()
-    if finish_reason is None:
-        return Chunk(choice_index=index, text=text, tokens=tokens, rounds=rounds)
-    return Chunk(
-        choice_index=index,
-        text=text + response.text.flush(),
-        tokens=tokens,
-        rounds=rounds,
-        finish_reason=finish_reason,
-        statistics=_finish(response, finish_reason),
-        warnings=(*response.request.warnings, *_warnings(response)),
-    )
 
 
 def _empty_chunk(context: RouterContext, request: PreparedRequest, index: int, started: float) -> Chunk:
@@ -214,39 +140,3 @@ def _empty_chunk(context: RouterContext, request: PreparedRequest, index: int, s
         statistics=statistics,
         warnings=request.warnings,
     )
-
-
-def _tokens(response: Response, decision: Decision, tokenizer: Tokenizer) -> Iterator[Token]:
-    """Yield the tokens that a round decided, each with its texts and log-probabilities."""
-    first = response.speculation.decided_length - len(decision.decided)
-    texts = response.text.take_token_texts()
-    for position, (decided, text) in enumerate(zip(decision.decided, texts, strict=True), start=first):
-        choice_text = "" if decided.id == decided.choice else tokenizer.pieces((decided.choice,))[0]
-        logprobs = response.logprobs.take(position, decided)
-        yield Token(*decided[:4], text, choice_text, logprobs)
-
-
-def _finish(response: Response, finish_reason: FinishReason) -> Statistics:
-    """Complete the statistics of a choice that has ended."""
-    statistics = response.speculation.statistics
-    drafter_connections = (response.drafter.connections,) if response.drafter else ()
-    for connections in (response.target.connections, *drafter_connections):
-        statistics.wire_bytes += connections.num_bytes
-        statistics.replays += connections.replays
-    statistics.seed = response.request.seed
-    statistics.total_s = response.clock.now() - response.started
-    response.metrics.record_response(finish_reason, statistics)
-    if response.span is not None:
-        trace_response(response.span, response.request, finish_reason, statistics)
-    return statistics
-
-
-def _warnings(response: Response) -> Iterator[str]:
-    """Yield the reasons why rounds had no draft; a few late drafts are usual."""
-    drafter, num_rounds = response.drafter, response.speculation.statistics.rounds
-    if drafter is None:
-        return
-    if response.rounds_without_draft:
-        yield f"{response.rounds_without_draft} of {num_rounds} rounds had no draft: {drafter.fault}"
-    if response.late_rounds > max(_USUAL_LATE_ROUNDS, num_rounds / 2):
-        yield f"{response.late_rounds} of {num_rounds} rounds did not wait for a late draft"

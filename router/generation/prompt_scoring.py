@@ -7,7 +7,7 @@ from fly.messages import Open
 from fly.request import SamplingParams
 from fly.sequence import TokenSequence
 from fly.types import PositionLogprobs, PromptToken, RankedToken
-from router.generation.generation import RouterContext
+from router.generation.context import RouterContext
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.requests.request import Deadline, PreparedRequest
 from router.text.output import Detokenizer

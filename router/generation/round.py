@@ -1,30 +1,23 @@
-"""One round: propose, verify, decide."""
+"""One round of a response with a target: propose, verify, decide."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from operator import attrgetter, sub
 from typing import Any
 
-from fly.clock import Clock
 from fly.draft_length.policy import DraftLength
-from fly.messages import Draft, StepTimes, Verification
-from fly.response import Round
+from fly.messages import Draft, Verification
 from fly.spans import StrictSpans
-from fly.speculation import Speculation
 from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, RankedToken, Token, Verdict
 from router.generation.drafter_session import ArrivedDraft, DrafterSession, DraftRequest
 from router.generation.extension import ExtensionLength
-from router.generation.observation import trace_round
 from router.generation.patience import Patience
 from router.generation.predictions import NO_DRAFT, Predictions
+from router.generation.response import Response, forward_seconds
 from router.generation.target_session import TargetSession
-from router.metrics import ModeMetrics
-from router.requests.request import Deadline, PreparedRequest
-from router.text.output import ResponseText
+from router.replicas.connections import Connections
 from router.text.tokenizer import Tokenizer
-from services.common.telemetry.tracing import Span
 
 
 class PendingLogprobs:
@@ -51,21 +44,20 @@ class PendingLogprobs:
         return Logprobs(own, found.choice, tuple(top))
 
 
-_TOTALS = attrgetter("drafted", "accepted", "draft_s", "verify_s", "wire_s")
-"""Statistics that a round adds to."""
 _OWN_CHOICES = frozenset({Verdict.CORRECTED, Verdict.BONUS, Verdict.PLAIN})
 
 
-@dataclass(slots=True)
-class Response:
-    """A response that is being generated: one choice of a request.
+_USUAL_LATE_ROUNDS = 8
+"""Late rounds of a response that need no warning, as while the drafter computes its prompt."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SpeculativeResponse(Response):
+    """A response of a target, with or without drafts.
 
     Attributes:
         drafter: None if the response is decoded without drafts.
         draft_length: Chooses the draft length of each round.
-        started: Clock reading at the arrival of the request.
-        metrics: Metrics of its rounds.
-        span: Span of the request, with an event per round; None if the request is not traced.
         patience: Time that each round waits for its draft.
         extension: Number of tokens that the target decodes in a round without a draft.
         predictions: Drafts from the prediction of the request.
@@ -73,21 +65,12 @@ class Response:
         rounds_without_draft: Rounds in which no drafter was available.
         late_rounds: Rounds whose draft was outstanding when the target had to continue.
         waited_s: Time that rounds waited for drafts and that is not in the statistics yet.
-        pending_rounds: Rounds that have not been sent to the client yet.
     """
 
-    request: PreparedRequest
-    speculation: Speculation
-    text: ResponseText
     logprobs: PendingLogprobs
     target: TargetSession
     drafter: DrafterSession | None
     draft_length: DraftLength
-    clock: Clock
-    deadline: Deadline
-    started: float
-    metrics: ModeMetrics
-    span: Span | None
     patience: Patience
     extension: ExtensionLength
     predictions: Predictions
@@ -95,40 +78,36 @@ class Response:
     rounds_without_draft: int = 0
     late_rounds: int = 0
     waited_s: float = 0.0
-    pending_rounds: list[Round] = field(default_factory=list)
 
-    def take_rounds(self) -> tuple[Round, ...]:
-        """Return the rounds since the last call."""
-        taken, self.pending_rounds = tuple(self.pending_rounds), []
-        return taken
+    @property
+    def connections(self) -> Sequence[Connections[Any]]:
+        drafter = (self.drafter.connections,) if self.drafter else ()
+        return (self.target.connections, *drafter)
 
+    async def decide_round(self) -> Decision:
+        """Propose, verify, decide; without a draft the target decodes several tokens by itself."""
+        draft = await propose(self)
+        if draft is not NO_DRAFT:
+            self.extension.record_draft(len(draft.tokens))
+        if not draft.tokens and self.speculation.is_settled:
+            return await extend(self)
+        return decide(self, draft, await verify(self, draft))
 
-async def run_round(response: Response) -> Decision:
-    """Run one round: decide at least one token, or carry a window over.
+    def take_logprobs(self, position: int, decided: Token) -> Logprobs | None:
+        return self.logprobs.take(position, decided)
 
-    Without a draft the target decodes several tokens by itself.
-
-    Raises:
-        DeadlineExceeded: The deadline of the request has passed.
-        FlyServeError: The target cannot continue.
-    """
-    response.deadline.remaining_ms()
-    before, started = _TOTALS(response.speculation.statistics), response.clock.now()
-    draft = await propose(response)
-    if draft is not NO_DRAFT:
-        response.extension.record_draft(len(draft.tokens))
-    if not draft.tokens and response.speculation.is_settled:
-        decision = await extend(response)
-    else:
-        decision = decide(response, draft, await verify(response, draft))
-    record = _round_record(response, before, started)
-    response.pending_rounds.append(record)
-    if response.span is not None:
-        trace_round(response.span, response.request, record)
-    return decision
+    def warnings(self) -> Iterator[str]:
+        """Yield the reasons why rounds had no draft; a few late drafts are usual."""
+        drafter, num_rounds = self.drafter, self.speculation.statistics.rounds
+        if drafter is None:
+            return
+        if self.rounds_without_draft:
+            yield f"{self.rounds_without_draft} of {num_rounds} rounds had no draft: {drafter.fault}"
+        if self.late_rounds > max(_USUAL_LATE_ROUNDS, num_rounds / 2):
+            yield f"{self.late_rounds} of {num_rounds} rounds did not wait for a late draft"
 
 
-async def propose(response: Response) -> Draft:
+async def propose(response: SpeculativeResponse) -> Draft:
     """Return a draft after the sequence; an empty one if none is wanted, available or in time.
 
     The prediction of the request comes before the drafter, because it costs nothing.
@@ -155,7 +134,7 @@ async def propose(response: Response) -> Draft:
     return NO_DRAFT
 
 
-def _request(response: Response, drafter: DrafterSession, max_tokens: int) -> bool:
+def _request(response: SpeculativeResponse, drafter: DrafterSession, max_tokens: int) -> bool:
     speculation, end_at_stop = response.speculation, response.request.plan.end_at_stop
     return drafter.request(
         DraftRequest(
@@ -168,7 +147,7 @@ def _request(response: Response, drafter: DrafterSession, max_tokens: int) -> bo
     )
 
 
-async def _arrives(response: Response, drafter: DrafterSession) -> bool:
+async def _arrives(response: SpeculativeResponse, drafter: DrafterSession) -> bool:
     """Wait for the draft as long as it can pay for; return False if it is late."""
     started, verification_s = response.clock.now(), response.target.replica.pace.usual_s or 0.0
     is_exploring = response.draft_length.is_exploring
@@ -182,7 +161,7 @@ async def _arrives(response: Response, drafter: DrafterSession) -> bool:
     return is_here
 
 
-def _take(response: Response, drafter: DrafterSession, most: int) -> Draft | None:
+def _take(response: SpeculativeResponse, drafter: DrafterSession, most: int) -> Draft | None:
     """Return what still fits of the draft that has arrived; None if it failed."""
     arrived = drafter.take(response.speculation.sequence, most)
     if arrived is None:
@@ -196,7 +175,7 @@ def _take(response: Response, drafter: DrafterSession, most: int) -> Draft | Non
     return arrived.draft
 
 
-async def verify(response: Response, draft: Draft) -> Verification:
+async def verify(response: SpeculativeResponse, draft: Draft) -> Verification:
     """Return the target's scores of the draft."""
     speculation, requested_at = response.speculation, response.clock.now()
     distributions = draft.distributions if response.request.needs_distributions else ()
@@ -210,7 +189,7 @@ async def verify(response: Response, draft: Draft) -> Verification:
     return verification
 
 
-async def extend(response: Response) -> Decision:
+async def extend(response: SpeculativeResponse) -> Decision:
     """Let the target decode some tokens by itself, and decide them."""
     speculation, requested_at = response.speculation, response.clock.now()
     # NOTE: one token at a time while a draft is late, since every further token makes it fit less.
@@ -223,7 +202,7 @@ async def extend(response: Response) -> Decision:
         extension = await response.target.extend(speculation.sequence, decided_length, num_tokens)
     spent_s, num_tokens = response.clock.now() - requested_at, len(extension.choices)
     if not extension.times.prefill_tokens:
-        response.extension.record(num_tokens, _forward_s(extension.times) or spent_s)
+        response.extension.record(num_tokens, forward_seconds(extension.times) or spent_s)
     response.draft_length.record_verification(_per_token(extension), spent_s / num_tokens)
     _count_verification(response, extension, spent_s)
     decision = speculation.extend(extension.choices, extension.entropies)
@@ -240,8 +219,8 @@ def _per_token(extension: Verification) -> Verification:
     return replace(extension, choices=extension.choices[:1], times=times)
 
 
-def _count_verification(response: Response, verification: Verification, spent_s: float) -> None:
-    statistics, forward_s = response.speculation.statistics, _forward_s(verification.times)
+def _count_verification(response: SpeculativeResponse, verification: Verification, spent_s: float) -> None:
+    statistics, forward_s = response.speculation.statistics, forward_seconds(verification.times)
     response.logprobs.record(len(response.speculation.sequence), verification)
     response.metrics.verify_seconds.observe(spent_s)
     # NOTE: a prompt that was scored has been computed for this request, although the cache holds it now.
@@ -251,7 +230,7 @@ def _count_verification(response: Response, verification: Verification, spent_s:
     statistics.wire_s += max(0.0, spent_s - forward_s)
 
 
-def decide(response: Response, draft: Draft, verification: Verification) -> Decision:
+def decide(response: SpeculativeResponse, draft: Draft, verification: Verification) -> Decision:
     """Apply the rule to the target's scores."""
     speculation, start = response.speculation, len(response.speculation.sequence)
     sequence, decided_length = speculation.sequence, speculation.decided_length
@@ -261,7 +240,7 @@ def decide(response: Response, draft: Draft, verification: Verification) -> Deci
     return decision
 
 
-def _record_round(response: Response, start: int, num_drafts: int, decision: Decision) -> None:
+def _record_round(response: SpeculativeResponse, start: int, num_drafts: int, decision: Decision) -> None:
     """Record the decision of a round, before which the sequence had `start` tokens."""
     speculation, statistics = response.speculation, response.speculation.statistics
     num_accepted = count_accepted(num_drafts, len(speculation.sequence) - start, decision)
@@ -270,13 +249,11 @@ def _record_round(response: Response, start: int, num_drafts: int, decision: Dec
         response.predictions.record(num_drafts, num_accepted, statistics)
     else:
         _record_drafting(response, start, num_drafts, num_accepted, bool(decision.provisional))
-    if not statistics.time_to_first_token_s and decision.decided:
-        statistics.time_to_first_token_s = response.clock.now() - response.started
-        response.metrics.first_token.observe(statistics.time_to_first_token_s)
+    response.record_first_token(decision)
 
 
 def _record_drafting(
-    response: Response, start: int, num_drafts: int, num_accepted: int, is_open: bool
+    response: SpeculativeResponse, start: int, num_drafts: int, num_accepted: int, is_open: bool
 ) -> None:
     """Record a round for the next choices of a draft's length and of the wait for it."""
     if response.speculation.finish_reason is None:
@@ -313,44 +290,17 @@ def make_evidence(
     return Evidence(tuple(positions), verification.choices[-1], verification.entropies[-1])
 
 
-def _count_draft(response: Response, arrived: ArrivedDraft) -> None:
+def _count_draft(response: SpeculativeResponse, arrived: ArrivedDraft) -> None:
     draft, statistics = arrived.draft, response.speculation.statistics
     response.draft_length.record_draft(arrived.whole, arrived.spent_s)
     response.metrics.draft_seconds.observe(response.waited_s)
-    _count_wait(response, _forward_s(draft.times))
-    statistics.drafter_forwards += draft.forwards
-    statistics.sub_drafter_tokens += draft.sub_drafter_tokens
-    statistics.proposals_requested += draft.proposals.requested
-    statistics.proposals_late += draft.proposals.late
-    statistics.proposals_invalid += draft.proposals.invalid
-    statistics.proposals_low_confidence += draft.proposals.low_confidence
-    statistics.drafted_ahead += draft.drafted_ahead
-    statistics.dropped_ahead += draft.dropped_ahead
+    _count_wait(response, forward_seconds(draft.times))
+    statistics.count_draft(draft)
 
 
-def _count_wait(response: Response, forward_s: float) -> None:
+def _count_wait(response: SpeculativeResponse, forward_s: float) -> None:
     """Add the time that rounds waited for a draft to the statistics: first that of its forwards."""
     waited_s, response.waited_s = response.waited_s, 0.0
     drafted_s = min(forward_s, waited_s)
     response.speculation.statistics.draft_s += drafted_s
     response.speculation.statistics.wire_s += waited_s - drafted_s
-
-
-def _round_record(response: Response, before: tuple[Any, ...], started: float) -> Round:
-    """Return the round that has just ended: the difference that it made to the totals."""
-    after, statistics = _TOTALS(response.speculation.statistics), response.speculation.statistics
-    drafted, accepted, draft_s, verify_s, wire_s = map(sub, after, before)
-    return Round(
-        index=statistics.rounds - 1,
-        drafted=drafted,
-        accepted=accepted,
-        start_s=started - response.started,
-        draft_s=draft_s,
-        verify_s=verify_s,
-        wire_s=wire_s,
-        end_s=response.clock.now() - response.started,
-    )
-
-
-def _forward_s(times: StepTimes) -> float:
-    return times.forward_ns * 1e-9

@@ -1,37 +1,29 @@
 """Target session of one response: verify at one replica, fail over to another one."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import Self
+from typing import ClassVar
 
-from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
+from fly.errors import FlyServeError, Overloaded
 from fly.messages import Open, Opened, Queued, Verification
 from fly.sequence import TokenSequence
 from fly.types import SparseDistribution
-from router.generation.reactions import InvalidAnswer, Reaction, reaction_to
-from router.generation.step_timeout import StepTimeout
+from router.generation.reactions import InvalidAnswer
+from router.generation.replica_session import ReplicaSession
 from router.policies.request_key import RequestKey
-from router.replicas.connections import Connection, Connections
 from router.replicas.directory import ReplicaDirectory
-from router.replicas.pools import Accepts, Replica, with_weights
+from router.replicas.pools import Replica
 from services.common.streams import TargetStream
-
-logger = logging.getLogger(__name__)
-
-_MAX_FAILURES_IN_A_ROW = 8
 
 WaitForPlace = Callable[[], Awaitable[None]]
 """Wait in the router's queue until a target has a place for the sequence."""
 
 
-class TargetSession:
-    """Verify at one replica; after its failure replay the sequence at another one with the same weights.
+class TargetSession(ReplicaSession[TargetStream]):
+    """Verify at one replica; after its failure replay the sequence at another one with the same weights."""
 
-    Attributes:
-        connections: All connections of this response, with their bytes and replays.
-    """
+    tier: ClassVar[str] = "target"
+    timeout_key: ClassVar[str] = "router.verify_timeout_s"
 
     def __init__(
         self,
@@ -48,44 +40,17 @@ class TargetSession:
     ) -> None:
         """Open nothing yet.
 
-        `make_open` makes the first message of every stream, because the remaining time differs. A replica
-        that takes longer than `timeout_s` for one step, without the time that the sequence waits for its
-        place, is probed and left; if there is none, a request waits `wait_s` for one. `num_logprobs` is what
-        the first message asks for, as `needs_entropies`; an empty `weight_fingerprint` accepts any.
-        `measures_pace` is False if the steps are much longer than those of rounds.
+        `make_open` makes the first message of every stream, because the remaining time differs. The time that
+        the sequence waits for its place does not count for `timeout_s`. `num_logprobs` is what the first
+        message asks for, as `needs_entropies`. `measures_pace` is False if the steps are much longer than
+        those of rounds. Other arguments are those of `ReplicaSession`.
         """
-        self.connections: Connections[TargetStream] = Connections()
-        self._replicas = replicas
+        super().__init__(replicas.targets, timeout_s, wait_s, key, weight_fingerprint)
         self._make_open = make_open
-        self._timeout_s = timeout_s
-        self._step_timeout = StepTimeout(timeout_s)
-        self._wait_s = wait_s
         self._num_logprobs, self._needs_entropies = num_logprobs, needs_entropies
-        self._key = key
-        self._weight_fingerprint = weight_fingerprint
         self._wait_for_place = wait_for_place
         self._measures_pace = measures_pace
-        self._failed: list[Replica] = []
-        self._failures_in_a_row = 0
-        self._was_retried = False
-        self._has_answered = False
-        self._started_s = 0.0
-        self._connection: Connection[TargetStream]
-
-    @property
-    def replica(self) -> Replica:
-        """The replica in use."""
-        return self._connection.replica
-
-    async def __aenter__(self) -> Self:
-        await self._open(await self._pick(with_weights(self._weight_fingerprint)))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._step_timeout.close()
-        await self.connections.end(error)
+        self._is_extension = False
 
     async def verify(
         self,
@@ -112,6 +77,7 @@ class TargetSession:
             self._check(verification, num_drafts=len(drafts), num_positions=len(drafts) + 1)
             return verification
 
+        self._is_extension = False
         return await self._run(verify)
 
     async def extend(self, sequence: TokenSequence, decided: int, max_tokens: int) -> Verification:
@@ -126,35 +92,15 @@ class TargetSession:
             self._check(extension, num_drafts=0, num_positions=num_tokens)
             return extension
 
-        return await self._run(extend, is_extension=True)
+        self._is_extension = True
+        return await self._run(extend)
 
-    async def _run(
-        self, step: Callable[[TargetStream], Awaitable[Verification]], is_extension: bool = False
-    ) -> Verification:
-        """Run a step at one replica after the other, until it succeeds."""
-        while True:
-            try:
-                return await self._run_here(step, is_extension)
-            except FlyServeError as error:
-                await self._recover(error)
-
-    async def _run_here(
-        self, step: Callable[[TargetStream], Awaitable[Verification]], is_extension: bool
-    ) -> Verification:
-        loop = asyncio.get_running_loop()
-        self._started_s = loop.time()
-        try:
-            with self._step_timeout:
-                verification = await step(self._connection.stream)
-        except TimeoutError:
-            raise NotReady(f"no answer within {self._timeout_s:g} s (router.verify_timeout_s)") from None
-        self.replica.record_answer(verification.load)
-        is_usual = self._has_answered and not verification.times.prefill_tokens
-        num_forwards = len(verification.choices) if is_extension else 1
+    def _record(self, answer: Verification, spent_s: float) -> None:
+        super()._record(answer, spent_s)
         if self._measures_pace:
-            self.replica.pace.record((loop.time() - self._started_s) / num_forwards, is_usual)
-        self._has_answered, self._was_retried, self._failures_in_a_row = True, False, 0
-        return verification
+            num_forwards = len(answer.choices) if self._is_extension else 1
+            is_usual = self._has_answered and not answer.times.prefill_tokens
+            self.replica.pace.record(spent_s / num_forwards, is_usual)
 
     def _place_changed(self, message: Queued | Opened) -> None:
         """Stop the clock of a step while its sequence waits for a place: a full replica is not broken."""
@@ -164,74 +110,20 @@ class TargetSession:
             self._step_timeout.restart()
             self._started_s = asyncio.get_running_loop().time()
 
-    async def _recover(self, error: FlyServeError) -> None:
-        """Leave the replica and open another one, or raise the error; see `Reaction`.
-
-        The first step at another replica replays the whole sequence.
-        """
-        left, reaction = self.replica, reaction_to(error)
-        if reaction is Reaction.RAISE:
-            raise error
-        await self.connections.cancel(error)
-        self._failed.append(left)
-        if reaction is Reaction.WAIT:
-            left.record_refusal(error.retry_after_s if isinstance(error, Overloaded) else 0.0)
-        await self._open(await self._next_replica(left, reaction, error))
-
-    async def _next_replica(self, left: Replica, reaction: Reaction, error: FlyServeError) -> Replica:
-        match reaction:
-            case Reaction.WAIT:
-                return await self._with_place(left, error)
-            case Reaction.RETRY_ONCE:
-                logger.warning("a request failed at %s: %s", left.name, error)
-                return self._retry_once(left, error)
-            case _:
-                logger.warning("%s failed in mid-stream: %s", left.name, error)
-                (left.is_broken if reaction is Reaction.LEAVE else left.is_suspect).set()
-                return await self._successor(left, error)
-
     async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
         """Return a replica that may have a place; wait in the router's queue if no other replica is left.
 
         A replica that answered before has no place problem: it cannot continue the sequence.
         """
-        logger.info("%s is full: %s", full.name, error)
+        full.record_refusal(error.retry_after_s if isinstance(error, Overloaded) else 0.0)
         accepts = self._accepts(full)
-        if self._replicas.targets.ready(accepts):
+        if self._pool.ready(accepts):
             return await self._pick(accepts)
         if self._has_answered:
             raise error
         await self._wait_for_place()
         self._failed.clear()
         return await self._pick(accepts)
-
-    def _retry_once(self, left: Replica, error: FlyServeError) -> Replica:
-        """Return another replica after an internal error at the first one; raise the second such error."""
-        accepts = self._accepts(left)
-        replica = None if self._was_retried else self._replicas.targets.pick(accepts, self._key)
-        if replica is None:
-            raise InternalError(f"the target failed on this request: {error}") from error
-        self._was_retried = True
-        return replica
-
-    async def _successor(self, left: Replica, error: FlyServeError) -> Replica:
-        """Return a healthy replica with the same weights; first one that has not failed for this response."""
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row > _MAX_FAILURES_IN_A_ROW:
-            raise NotReady(f"{self._failures_in_a_row} targets failed in a row, the last one with: {error}")
-        accepts = self._accepts(left)
-        if not self._replicas.targets.ready(accepts):
-            self._failed.clear()
-        while True:
-            replica = await self._pick(accepts)
-            if await replica.is_healthy():
-                return replica
-            replica.is_broken.set()
-
-    def _accepts(self, left: Replica) -> Accepts:
-        """Return a predicate that accepts replicas like the one that was left, unless they failed as well."""
-        weights = left.info.weight_fingerprint
-        return lambda replica: replica.info.weight_fingerprint == weights and replica not in self._failed
 
     def _check(self, answer: Verification, num_drafts: int, num_positions: int) -> None:
         """Raise InvalidAnswer if the answer does not fit its step, which is a fault of the replica."""
@@ -253,15 +145,7 @@ class TargetSession:
         if any(position.draft is None for position in answer.logprobs[:num_drafts]):
             raise InvalidAnswer("the target answered no log-probability of a draft")
 
-    async def _pick(self, accepts: Accepts) -> Replica:
-        await self._replicas.targets.wait(accepts, self._wait_s)
-        replica = self._replicas.targets.pick(accepts, self._key)
-        if replica is None:
-            raise NotReady("no target replica is available")
-        return replica
-
-    async def _open(self, replica: Replica) -> None:
+    def _make_stream(self, replica: Replica) -> TargetStream:
         stream = TargetStream(replica.channel, self._make_open())
         stream.on_place = self._place_changed
-        self._has_answered = False
-        self._connection = await self.connections.open(replica, stream)
+        return stream

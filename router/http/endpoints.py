@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from typing import Any
 
 import pydantic_core
@@ -16,7 +15,8 @@ from fly.version import VERSION
 from router.config import HttpConfig, RouterConfig
 from router.http.api_format import ApiFormat
 from router.http.errors import Rejected
-from router.http.objects import Health, ModelList, ModelObject, ResponseModel, Version
+from router.http.models import ServedModels
+from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
 from router.service import GenerationService
 from services.common.telemetry.tracing import TRACEPARENT
@@ -31,13 +31,13 @@ class Generate:
         self._service = service
         self._format = api_format
         self._config = config
+        self._models = ServedModels(service, config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         body = await read_object(request, self._config.http)
         request_id: str = request.state.request_id
-        parsed = await self._format.parse(body, request_id)
-        require_model(parsed.body.model, self._config)
+        parsed = self._models.addressed(await self._format.parse(body, request_id))
         limits_s = [limit_s for limit_s in (_timeout_s(request), parsed.body.timeout) if limit_s is not None]
         respond = Responder(
             self._service,
@@ -56,15 +56,15 @@ class InfoEndpoints:
 
     def __init__(self, service: GenerationService, config: RouterConfig) -> None:
         self._service = service
-        self._config = config
-        self._created = int(time.time())
+        self._models = ServedModels(service, config)
 
     async def models(self, request: Request) -> Response:
-        return send_json(ModelList(object="list", data=[await self._model()]))
+        return send_json(ModelList(object="list", data=await self._models.listed()))
 
     async def model(self, request: Request) -> Response:
-        require_model(request.path_params["model"], self._config)
-        return send_json(await self._model())
+        name = request.path_params["model"]
+        self._models.require(name)
+        return send_json(await self._models.described(name))
 
     async def health(self, request: Request) -> Response:
         if not self._service.is_ready:
@@ -74,14 +74,6 @@ class InfoEndpoints:
     async def version(self, request: Request) -> Response:
         return send_json(Version(version=VERSION))
 
-    async def _model(self) -> ModelObject:
-        name = self._config.served_name
-        known: dict[str, Any] = {"id": name, "created": self._created, "root": name, "parent": None}
-        if self._service.is_ready:
-            info = await self._service.describe()
-            known |= {"max_model_len": info.target.context_length or None, "flyserve": info}
-        return ModelObject(object="model", owned_by="flyserve", **known)
-
     @property
     def routes(self) -> list[Route]:
         return [
@@ -90,13 +82,6 @@ class InfoEndpoints:
             Route("/health", self.health, methods=["GET"]),
             Route("/version", self.version, methods=["GET"]),
         ]
-
-
-def require_model(name: str, config: RouterConfig) -> None:
-    """Raise Rejected if the request names another model than the one that is served."""
-    if name != config.served_name:
-        message = f"model is {name!r}, this deployment serves {config.served_name!r}"
-        raise Rejected(404, message, "model", "model_not_found")
 
 
 def _timeout_s(request: Request) -> float | None:

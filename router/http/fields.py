@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from fly.limits import MOST_PRIORITY
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
+from router.config import TargetMode
 from services.common.derived_model import with_fields_of
 
 _UINT32 = 2**32 - 1
@@ -64,6 +65,7 @@ def _draft_length(value: Any) -> Any:
 class SpeculationFields(RequestModel):
     """Speculation; absent fields take the deployment's defaults."""
 
+    mode: TargetMode | None = Field(None, description="Decoding mode.")
     preset: str | None = Field(None, json_schema_extra={"anyOf": [{"enum": list(PRESETS)}, {"type": "null"}]})
     draft_length: (
         Annotated[

@@ -79,10 +79,10 @@ class NamedToken(ResponseModel):
 class VerdictToken(NamedToken):
     """A token and its verdict; `choice` is the target's own choice if it differs.
 
-    `entropy` is null in mode plain, unless log-probabilities were requested.
+    `entropy` is null for the drafter's own model, and in mode plain unless log-probabilities were requested.
     """
 
-    verdict: Literal["exact", "rescued", "corrected", "bonus", "plain"]
+    verdict: Literal["exact", "rescued", "corrected", "bonus", "plain", "draft"]
     entropy: float | None
     choice: NamedToken | None
 
@@ -223,7 +223,7 @@ class ModelObject(ResponseModel):
 
 
 class ModelList(ResponseModel):
-    """All models that are served: one."""
+    """All models that are served: the target's, and the drafter's if drafters serve it."""
 
     object: Literal["list"]
     data: list[ModelObject]

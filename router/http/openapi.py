@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from fly.version import VERSION
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
+from router.http.models import DRAFT_SUFFIX
 from router.http.objects import (
     ChatChunk,
     ChatCompletion,
@@ -68,10 +69,10 @@ _BODY_ERRORS = ("400", "404", "408", "413", "415")
 
 
 def openapi_document(model: str) -> bytes:
-    """Return the document as JSON; requests may name only this model."""
+    """Return the document as JSON; requests may name this model, or the drafter's own one."""
     schemas = _schemas()
     for request in _REQUESTS:
-        named: dict[str, Any] = {"const": model, "type": "string"}
+        named: dict[str, Any] = _names(model)
         if not request.model_fields["model"].is_required():
             named = {"anyOf": [named, {"type": "null"}]}
         schemas[request.__name__]["properties"]["model"] = named
@@ -84,6 +85,10 @@ def openapi_document(model: str) -> bytes:
     return json.dumps(document).encode()
 
 
+def _names(model: str) -> dict[str, Any]:
+    return {"enum": [model, model + DRAFT_SUFFIX], "type": "string"}
+
+
 def _schemas() -> dict[str, Any]:
     models: list[tuple[type[BaseModel], Literal["validation", "serialization"]]]
     models = [(request, "validation") for request in _REQUESTS]
@@ -94,7 +99,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _paths(model: str) -> dict[str, Any]:
-    name = {"name": "model", "in": "path", "required": True, "schema": {"const": model, "type": "string"}}
+    name = {"name": "model", "in": "path", "required": True, "schema": _names(model)}
     return {
         "/v1/completions": {"post": _generate("Continue prompts", CompletionRequest, Completion, Completion)},
         "/v1/chat/completions": {"post": _generate("Answer", ChatRequest, ChatCompletion, ChatChunk)},

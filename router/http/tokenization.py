@@ -10,9 +10,10 @@ from starlette.routing import Route
 from fly.errors import InvalidRequest
 from router.config import RouterConfig
 from router.http.chat import Messages
-from router.http.endpoints import read_object, require_model, send_json
+from router.http.endpoints import read_object, send_json
 from router.http.errors import renamed
 from router.http.fields import Count, RequestModel
+from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
 from router.http.parsing import parse
 from router.service import GenerationService
@@ -66,6 +67,7 @@ class TokenizationEndpoints:
     def __init__(self, service: GenerationService, config: RouterConfig) -> None:
         self._service = service
         self._config = config
+        self._models = ServedModels(service, config)
 
     async def tokenize(self, request: Request) -> Response:
         body = parse(TokenizeRequest, await read_object(request, self._config.http))
@@ -99,7 +101,7 @@ class TokenizationEndpoints:
 
     def _require(self, model: str | None) -> None:
         if model is not None:
-            require_model(model, self._config)
+            self._models.require(model)
 
     @property
     def routes(self) -> list[Route]:

@@ -38,8 +38,8 @@ class SpeculationPlan:
 
     @property
     def drafts(self) -> bool:
-        """True if a drafter takes part."""
-        return self.mode is not Mode.PLAIN and self.draft_length > 0
+        """True if a drafter drafts for a target."""
+        return self.mode in (Mode.EXACT, Mode.FLY) and self.draft_length > 0
 
     @property
     def end_at_stop(self) -> bool:

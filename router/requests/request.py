@@ -86,7 +86,7 @@ class PreparedRequest(RequestParams):
     @property
     def needs_entropies(self) -> bool:
         """True if the rule, or a client that asks for log-probabilities, uses the target's entropies."""
-        return self.plan.mode is not Mode.PLAIN or self.logprobs is not None
+        return self.plan.mode in (Mode.EXACT, Mode.FLY) or self.logprobs is not None
 
     def choices(self) -> tuple["PreparedRequest", ...]:
         """Return one request per choice, each with its own seed and id; the first is the request itself."""

@@ -10,7 +10,7 @@ from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_
 from fly.messages import ModelInfo
 from fly.request import GenerateRequest, ReceivedChoice, SamplingParams
 from fly.sequence import TokenSequence
-from fly.types import Mode
+from fly.types import Coupling, Mode
 from router.config import LimitsConfig, RouterConfig
 from router.policies.request_key import request_key
 from router.requests.planning import SpeculationPlan, check_speculation, plan_speculation
@@ -26,7 +26,7 @@ def prepare(
     target: ModelInfo,
     config: RouterConfig,
 ) -> PreparedRequest:
-    """Return a request that can be served.
+    """Return a request that can be served by `target`; in mode draft it is the drafters' model.
 
     `encode` returns the token ids of a text, `encode_plain` those without special tokens; `eos_ids` are the
     model's own. Raise InvalidRequest with a violation for every field that breaks a limit.
@@ -39,6 +39,7 @@ def prepare(
         logit_bias=PUBLIC_LOGIT_BIAS,
         listed_tokens=limits.listed_tokens,
     )
+    violations += _check_draft_mode(request)
     violations += check_sampling(request.sampling, target.vocab_size, sampling_limits)
     violations += check_speculation(
         request.speculation, default_plan, limits.draft_length, limits.max_new_tokens
@@ -60,9 +61,18 @@ def prepare(
 
 
 def _reason_without_drafts(plan: SpeculationPlan) -> str:
-    if plan.mode is Mode.PLAIN:
-        return "speculation.mode is plain, must be exact or fly"
+    if plan.mode in (Mode.PLAIN, Mode.DRAFT):
+        return f"speculation.mode is {plan.mode.value}, must be exact or fly"
     return "speculation.draft_length.max is 0, must be at least 1"
+
+
+def _check_draft_mode(request: GenerateRequest) -> Iterator[FieldViolation]:
+    """Refuse what a drafter's own model does not return."""
+    if request.speculation.mode is Mode.DRAFT:
+        for field in ("logprobs", "prompt_logprobs"):
+            if (found := getattr(request, field)) is not None:
+                allowed = "must be absent: the drafter's own model returns no log-probabilities"
+                yield FieldViolation(field, f"is {found}, {allowed}", "unsupported_parameter")
 
 
 def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[FieldViolation]:
@@ -143,14 +153,14 @@ def _complete(
     room = target.context_length - len(prompt_ids) if target.context_length else math.inf
     length, warnings = int(min(asked, room)), list[str]()
     if length < asked and request.max_new_tokens is not None:
-        context = f"the target's context holds {target.context_length} tokens"
+        context = f"the {target.role.value}'s context holds {target.context_length} tokens"
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
     plan = plan_speculation(request.speculation, config.speculation.plan)
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
         prompt=_hashed(prompt_ids),
         max_new_tokens=length,
-        sampling=_complete_sampling(request, eos_ids),
+        sampling=_complete_sampling(request, eos_ids, plan.mode),
         stop=request.stop,
         plan=plan,
         priority=request.priority,
@@ -172,13 +182,17 @@ def _hashed(prompt_ids: Sequence[int]) -> TokenSequence:
     return prompt
 
 
-def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int]) -> SamplingParams:
-    """Add a seed and, unless `ignore_eos` is set, the model's end-of-sequence ids to the client's."""
+def _complete_sampling(request: GenerateRequest, eos_ids: Sequence[int], mode: Mode) -> SamplingParams:
+    """Add a seed and, unless `ignore_eos` is set, the model's end-of-sequence ids to the client's.
+
+    A drafter draws alone with the shared noise: with it, drafts are what its own model would draw.
+    """
     sampling = request.sampling
     own = () if sampling.ignore_eos else tuple(eos_ids)
     seed = draw_seed() if sampling.seed is None else sampling.seed
     stop_ids = tuple(dict.fromkeys((*sampling.stop_token_ids, *own)))
-    return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed)
+    coupling = Coupling.SHARED_NOISE if mode is Mode.DRAFT else sampling.coupling
+    return replace(sampling, stop_token_ids=stop_ids, ignore_eos=False, seed=seed, coupling=coupling)
 
 
 def check_resumption(

@@ -13,7 +13,7 @@ def request_warnings(request: GenerateRequest, plan: SpeculationPlan) -> Iterato
     yield from _on_mode(request, plan)
     if plan.mode is Mode.FLY and plan.drafts:
         yield from _on_windows(request, plan)
-    yield from _on_sampling(request.sampling, request.n)
+    yield from _on_sampling(request.sampling, request.n, plan.mode)
 
 
 def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
@@ -21,7 +21,7 @@ def _on_mode(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str]:
     if plan.mode is not Mode.FLY:
         idle += ["preset"] if given.preset else []
         idle += given.changes
-    if plan.mode is Mode.PLAIN and given.draft_length.max:
+    if plan.mode in (Mode.PLAIN, Mode.DRAFT) and given.draft_length.max:
         idle.append("draft_length.max")
     if not plan.drafts and given.draft_length.policy:
         idle.append("draft_length.policy")
@@ -40,8 +40,10 @@ def _on_windows(request: GenerateRequest, plan: SpeculationPlan) -> Iterator[str
         yield _without_effect("speculation", ["carry_after"], "with tail reject")
 
 
-def _on_sampling(sampling: SamplingParams, choices: int) -> Iterator[str]:
+def _on_sampling(sampling: SamplingParams, choices: int, mode: Mode) -> Iterator[str]:
     if sampling.temperature > 0:
+        if mode is Mode.DRAFT and sampling.coupling is not Coupling.SHARED_NOISE:
+            yield _without_effect("sampling", ["coupling"], "in mode draft")
         return
     given = {
         "top_k": sampling.top_k > 0,

@@ -13,6 +13,9 @@ from services.common.service_config import ServeSection
 from services.drafter.session import DraftingLimits
 from services.engine.config import EngineName, EngineSection, ModelConfig, ModelSection
 
+_USUAL_STANDALONE_PART = 4
+"""Places of a drafter for each standalone sequence that it serves by default."""
+
 
 class DraftingSection(ModelSection):
     """Size and speed of a replica that drafts with a model."""
@@ -28,6 +31,10 @@ class DrafterSection(EngineSection, DraftingSection):
     """Continue to draft while the target verifies, as if all tokens were accepted. `auto` does so if the
     CPUs of the machine are enough for the whole deployment; otherwise only while fewer sequences are open
     than there are CPUs, because each sequence keeps one CPU busy with its verification."""
+
+    standalone_sequences: int | None = Field(None, ge=0)
+    """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
+    (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
 
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
@@ -57,6 +64,15 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
         if self.engine == EngineName.VLLM and self.sub_drafter is not None:
             raise ValueError(f"sub_drafter: is {self.sub_drafter}, but a drafter on vLLM uses none")
         return self
+
+    @property
+    def standalone_limit(self) -> int:
+        """The most standalone sequences; a sub-drafter serves none."""
+        if self.role is Role.SUB_DRAFTER:
+            return 0
+        if self.standalone_sequences is None:
+            return max(1, self.max_sequences // _USUAL_STANDALONE_PART)
+        return min(self.standalone_sequences, self.max_sequences)
 
     @property
     def limits(self) -> DraftingLimits:

@@ -22,6 +22,7 @@ from services.common.telemetry.process import Telemetry
 from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
 from services.drafter.session import DraftingLimits
+from services.drafter.standalone import StandaloneDrafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import EngineName
 from services.engine.engine import Engine
@@ -107,7 +108,8 @@ async def create_host(config: DrafterConfig) -> Host:
     access_policy = service_access_policy(config.security, identity, caller)
     engine = await _start_engine(config, identity)
     telemetry = Telemetry(config.telemetry, config.role)
-    return host_drafter(engine, config.address, access_policy, telemetry)
+    standalone = StandaloneDrafter(engine, config.standalone_limit, config.max_draft)
+    return host_drafter(standalone, config.address, access_policy, telemetry)
 
 
 async def _start_engine(config: DrafterConfig, identity: Identity | None) -> DrafterEngine:
@@ -129,9 +131,13 @@ def host_engine(
     sub_drafters: SubDrafters,
     limits: DraftingLimits | None = None,
     telemetry: Telemetry | None = None,
+    standalone_sequences: int = 0,
 ) -> Host:
     """Return a host for a running builtin or simulated engine, as `host_drafter` does."""
-    return host_drafter(BuiltinDrafter(engine, sub_drafters, limits or DraftingLimits()), telemetry=telemetry)
+    limits = limits or DraftingLimits()
+    drafter = BuiltinDrafter(engine, sub_drafters, limits)
+    standalone = StandaloneDrafter(drafter, standalone_sequences, limits.max_draft)
+    return host_drafter(standalone, telemetry=telemetry)
 
 
 def host_drafter(

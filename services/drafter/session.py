@@ -176,4 +176,7 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         queue_ns=first.queue_ns + second.queue_ns,
         forward_ns=first.forward_ns + second.forward_ns,
         batch_size=max(first.batch_size, second.batch_size),
+        batch_tokens=max(first.batch_tokens, second.batch_tokens),
+        prefill_tokens=first.prefill_tokens + second.prefill_tokens,
+        reused_tokens=first.reused_tokens + second.reused_tokens,
     )

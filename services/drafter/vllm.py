@@ -10,9 +10,12 @@ from fly.messages import Draft, DraftStep, Load, ModelInfo, Open
 from fly.sequence import SequenceUpdate, StaleState
 from fly.types import SparseDistribution
 from services.common.telemetry.instrumented_stream import DraftSteps
+from services.engine.base import Scores
 from services.engine.future import WaitReport
 from services.engine.vllm.engine import VllmEngine
-from services.engine.vllm.scoring import draw_drafts
+from services.engine.vllm.limits import check_exact
+from services.engine.vllm.rows import Rows
+from services.engine.vllm.scoring import TOP_K, draw_drafts, num_candidates, score_rows
 from services.engine.vllm.sequence import VllmSequence
 
 
@@ -32,6 +35,8 @@ class VllmDrafter:
 
     @asynccontextmanager
     async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[DraftSteps]:
+        if opening.standalone:
+            check_exact(opening, self._engine.max_logprobs)
         # A full drafter refuses at once: its router decodes without drafts meanwhile.
         async with self._engine.open(opening, waits=False) as sequence:
             yield VllmDraftSession(self._engine, sequence, self._max_draft)
@@ -47,12 +52,15 @@ class VllmDraftSession:
     """The session of one stream.
 
     A draft needs no exact distribution, because the target verifies it: filters beyond the most likely
-    tokens, penalties and biases are left to the target.
+    tokens, penalties and biases are left to the target. Without a target, they are refused.
     """
 
     def __init__(self, engine: VllmEngine, sequence: VllmSequence, max_draft: int) -> None:
         self._engine, self._sequence, self._max_draft = engine, sequence, max_draft
         self._num_candidates = min(MOST_PROPOSED, engine.max_logprobs)
+        self._is_standalone = sequence.opening.standalone
+        if self._is_standalone:
+            self._num_candidates = num_candidates(sequence.opening.sampling, None, TOP_K, engine.max_logprobs)
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
@@ -103,9 +111,17 @@ class VllmDraftSession:
             answer = await sequence.score(0, self._num_candidates)
             assert answer.rows is not None
             rows = answer.rows.within(self._engine.info.vocab_size)
-            scores = draw_drafts(rows, sequence.opening.sampling, len(sequence), MOST_PROPOSED)
+            scores = self._scores(rows)
             sequence.extend(scores.choices)
             distributions += scores.distributions
             if scores.choices[0] in ending_ids:
                 break
         return tuple(sequence.tokens.ids[start:]), tuple(distributions)
+
+    def _scores(self, rows: Rows) -> Scores:
+        """Return the token after the sequence: as a target draws it if there is none."""
+        sampling, position = self._sequence.opening.sampling, len(self._sequence)
+        if self._is_standalone:
+            vocab_size = self._engine.info.vocab_size
+            return score_rows(rows, (-1,), sampling, position, vocab_size=vocab_size)
+        return draw_drafts(rows, sampling, position, MOST_PROPOSED)

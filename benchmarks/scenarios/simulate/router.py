@@ -27,13 +27,13 @@ from flyserve.bench.progress import Advance, progress_bar
 OUTSIDE = "event loop, gRPC and its threads (no Python)"
 _PARTS: Mapping[str, str] = {
     "router.servicer:GenerationServicer.GenerateStream.<locals>.make_emit": "emit: a chunk to the client",
-    "router.generation.generation:make_piece": "text and tokens of a chunk",
+    "router.generation.response:make_chunk": "text and tokens of a chunk",
     "router.generation.round:propose": "propose: a step to the drafter and back",
     "router.generation.round:verify": "verify: a step to the target and back",
     "router.generation.round:decide": "decide: the rule, detokenizing, counting",
-    "router.generation.generation:open_response": "open and close the streams",
+    "router.generation.generation:open_speculative": "open and close the streams",
     "router.service:GenerationService._prepare": "check a request",
-    "router.generation.round:run_round": "a round, what is left of it",
+    "router.generation.response:run_round": "a round, what is left of it",
     "router.": "a request, what is left of it",
 }
 """Part of a request by prefix: the first prefix that any function of a stack begins with counts."""

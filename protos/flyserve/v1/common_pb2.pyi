@@ -275,6 +275,7 @@ class Open(_message.Message):
     WITHOUT_SUB_DRAFTER_FIELD_NUMBER: _builtins.int
     MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
     WITHOUT_ENTROPIES_FIELD_NUMBER: _builtins.int
+    STANDALONE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs and traces."""
     prompt_length: _builtins.int
@@ -299,6 +300,10 @@ class Open(_message.Message):
     """Target: the client does not use entropies, so the target may leave them out, all of an answer or none. Set for responses in
     mode plain without log-probabilities.
     """
+    standalone: _builtins.bool
+    """Drafter: no target verifies the drafts, they are the response. The drafter serves a limited number of such sequences, after all
+    others, and refuses sampling parameters that it cannot apply exactly.
+    """
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""
@@ -317,10 +322,11 @@ class Open(_message.Message):
         without_sub_drafter: _builtins.bool = ...,
         max_new_tokens: _builtins.int = ...,
         without_entropies: _builtins.bool = ...,
+        standalone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015
@@ -590,6 +596,7 @@ class ModelInfo(_message.Message):
     ENGINE_VERSION_FIELD_NUMBER: _builtins.int
     QUANTIZATION_FIELD_NUMBER: _builtins.int
     COSTS_FIELD_NUMBER: _builtins.int
+    STANDALONE_SEQUENCES_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """Tier of the service."""
     model_id: _builtins.str
@@ -620,6 +627,8 @@ class ModelInfo(_message.Message):
     """Version of an engine other than FlyServe's own."""
     quantization: _builtins.str
     """Method by which the engine quantized the weights, such as `fp8`; empty if they are as they were."""
+    standalone_sequences: _builtins.int
+    """Sequences that a drafter decodes by itself at once, without a target; 0 if it does not, as a look-up engine."""
     @_builtins.property
     def costs(self) -> Global___ForwardCosts:
         """Durations of its forwards; absent if they were not measured."""
@@ -643,10 +652,11 @@ class ModelInfo(_message.Message):
         engine_version: _builtins.str = ...,
         quantization: _builtins.str = ...,
         costs: Global___ForwardCosts | None = ...,
+        standalone_sequences: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "standalone_sequences", b"standalone_sequences", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,8 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     """With drafts; only the target's own tokens are accepted."""
     MODE_FLY: _Mode.ValueType  # 3
     """With drafts; mismatches are accepted if the rule allows."""
+    MODE_DRAFT: _Mode.ValueType  # 4
+    """The drafter's own model decodes by itself; no target takes part. Only for a request: it is no deployment's default."""
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
     """Decoding mode of a response."""
@@ -46,6 +48,8 @@ MODE_EXACT: Mode.ValueType  # 2
 """With drafts; only the target's own tokens are accepted."""
 MODE_FLY: Mode.ValueType  # 3
 """With drafts; mismatches are accepted if the rule allows."""
+MODE_DRAFT: Mode.ValueType  # 4
+"""The drafter's own model decodes by itself; no target takes part. Only for a request: it is no deployment's default."""
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
 class _TailPolicy:
@@ -150,6 +154,8 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     """The target's choice after a draft that was accepted as a whole."""
     VERDICT_PLAIN: _Verdict.ValueType  # 5
     """The target's choice in a round without a draft."""
+    VERDICT_DRAFT: _Verdict.ValueType  # 6
+    """The drafter's own token, which no target has verified: all tokens in mode draft."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
     """Origin of a token of the response."""
@@ -166,6 +172,8 @@ VERDICT_BONUS: Verdict.ValueType  # 4
 """The target's choice after a draft that was accepted as a whole."""
 VERDICT_PLAIN: Verdict.ValueType  # 5
 """The target's choice in a round without a draft."""
+VERDICT_DRAFT: Verdict.ValueType  # 6
+"""The drafter's own token, which no target has verified: all tokens in mode draft."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 class _FinishReason:
@@ -392,7 +400,7 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 @_typing.final
 class Resumption(_message.Message):
     """The part of a response that a client received before its stream broke. The router continues with exactly the
-    tokens that would have followed: in modes plain and exact (not if exact samples with COUPLING_REJECTION). In mode
+    tokens that would have followed: in modes plain, draft and exact (not if exact samples with COUPLING_REJECTION). In mode
     fly the continuation may differ, because accepted tokens depend on where drafts end. Statistics count from here.
     """
 
@@ -401,7 +409,7 @@ class Resumption(_message.Message):
     CHOICES_FIELD_NUMBER: _builtins.int
     WEIGHT_FINGERPRINT_FIELD_NUMBER: _builtins.int
     weight_fingerprint: _builtins.str
-    """Fingerprint of the origin: only targets with these weights continue the response. Empty accepts any."""
+    """Fingerprint of the origin: only targets with these weights continue the response; in mode draft, drafters. Empty accepts any."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReceivedChoice]:
         """Choices of which at least one chunk was received."""
@@ -704,10 +712,10 @@ class Token(_message.Message):
     verdict: Global___Verdict.ValueType
     """Origin of the token."""
     choice: _builtins.int
-    """The target's own choice at this position; differs from id only if the token was rescued."""
+    """The target's own choice at this position; differs from id only if the token was rescued. In mode draft, id itself."""
     entropy: _builtins.float
-    """Entropy of the target's distribution at this position, in the unit of the rule's estimator. Absent in mode plain, unless
-    log-probabilities were requested.
+    """Entropy of the target's distribution at this position, in the unit of the rule's estimator. Absent in mode draft, and
+    in mode plain unless log-probabilities were requested.
     """
     text: _builtins.str
     """Text that the token adds to the response; empty while a character is incomplete. Joined, the texts of all tokens
@@ -840,7 +848,7 @@ class Statistics(_message.Message):
     dropped_ahead: _builtins.int
     """Tokens drafted ahead that could not be used."""
     cached_tokens: _builtins.int
-    """Prompt tokens whose KV the first target reused from an earlier sequence."""
+    """Prompt tokens whose KV the first target, or in mode draft the first drafter, reused from an earlier sequence."""
     predicted: _builtins.int
     """Draft tokens that were taken from the request's prediction."""
     predicted_accepted: _builtins.int
@@ -1029,7 +1037,7 @@ class Origin(_message.Message):
     seed: _builtins.int
     """Seed of the request's sampling noise, drawn or given."""
     weight_fingerprint: _builtins.str
-    """Hash of the target's weights."""
+    """Hash of the target's weights; in mode draft, of the drafter's."""
     max_new_tokens: _builtins.int
     """Most new tokens of a choice: the requested number or the deployment's default, cut to what the context holds."""
     def __init__(

@@ -38,4 +38,4 @@ def _violations(opening: Open, max_logprobs: int) -> Iterator[FieldViolation]:
         if (value := getattr(sampling, name)) != (neutral := getattr(_NEUTRAL, name)):
             allowed = f"must be {neutral or 'absent' if name == 'logit_bias' else neutral}"
             shown = f"{len(value)} tokens" if name == "logit_bias" else value
-            yield FieldViolation(f"sampling.{name}", f"is {shown}, {allowed}: vLLM scores drafts without it")
+            yield FieldViolation(f"sampling.{name}", f"is {shown}, {allowed}: vLLM scores tokens without it")

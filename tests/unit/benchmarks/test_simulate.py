@@ -134,7 +134,7 @@ def test_a_sample_counts_for_the_part_of_a_request_that_it_was_taken_in() -> Non
     verify = [
         *start,
         "router.generation.generation:generate",
-        "router.generation.round:run_round",
+        "router.generation.response:run_round",
         "router.generation.round:verify",
     ]
     stacks = [

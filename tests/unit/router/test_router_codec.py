@@ -215,7 +215,7 @@ def test_a_response_joins_its_chunks() -> None:
     ]
     choice = join_chunks(0, chunks)
     assert (choice.text, choice.finish_reason, choice.statistics) == ("ab", FinishReason.LENGTH, statistics)
-    assert [token.id for token in choice.tokens] == [3, 4, 5, 6, 7]
+    assert choice.tokens == TOKENS
     response = Response(
         request_id="r", choices=(choice, join_chunks(1, [])), prompt_tokens=7, warnings=("w",)
     )

@@ -117,3 +117,32 @@ async def test_a_drafter_that_stops_ends_its_sessions() -> None:
         await VllmDrafter(engine, 16).stop()
         with pytest.raises(NotReady):
             await client.draft(3)
+
+
+async def test_without_a_target_it_draws_exactly_what_a_target_draws() -> None:
+    sampling = SamplingParams(temperature=0.9, top_k=6, min_p=0.05, seed=4)
+    async with drafting(drafter_engine(StandIn()), sampling=sampling, standalone=True) as client:
+        drawn = (await client.draft(8)).tokens
+    async with opened(stand_in_engine(StandIn()), sampling=sampling) as target:
+        assert (await target.extend(8)).choices == drawn
+
+
+@pytest.mark.parametrize(
+    ("sampling", "field"),
+    [
+        (SamplingParams(temperature=0.9), "sampling.top_k"),
+        (SamplingParams(repetition_penalty=1.2), "sampling.repetition_penalty"),
+        (SamplingParams(logit_bias={5: 1.0}), "sampling.logit_bias"),
+        (SamplingParams(min_tokens=3), "sampling.min_tokens"),
+    ],
+)
+async def test_without_a_target_it_refuses_what_it_leaves_to_one(
+    sampling: SamplingParams, field: str
+) -> None:
+    engine = drafter_engine(StandIn())
+    with pytest.raises(InvalidRequest) as refused:
+        async with drafting(engine, sampling=sampling, standalone=True):
+            pass
+    assert [violation.field for violation in refused.value.violations] == [field]
+    async with drafting(engine, sampling=sampling) as client:
+        assert (await client.draft(2)).tokens

@@ -1,0 +1,28 @@
+"""State that all requests of a router share."""
+
+from dataclasses import dataclass
+
+from fly.clock import Clock
+from router.config import RouterConfig
+from router.generation.draft_lengths import DraftLengths
+from router.metrics import RouterMetrics
+from router.replicas.directory import ReplicaDirectory
+from router.replicas.draft_model import DraftModel
+from router.text.chat_template import ChatTemplate
+from router.text.tokenizer import Tokenizer
+from services.common.telemetry.tracing import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class RouterContext:
+    """State shared by all requests of a router."""
+
+    replicas: ReplicaDirectory
+    draft_model: DraftModel
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    config: RouterConfig
+    clock: Clock
+    draft_lengths: DraftLengths
+    tracer: Tracer | None
+    metrics: RouterMetrics

@@ -1,0 +1,56 @@
+"""The beginning of a response: first message of its streams, tokens, text, and the size of its steps."""
+
+import asyncio
+
+from fly.errors import InvalidRequest
+from fly.messages import Open
+from fly.speculation import Speculation
+from fly.types import Mode, ResponseLimits
+from router.config import RouterConfig
+from router.requests.request import Deadline, PreparedRequest
+from router.text.output import ResponseText
+from router.text.tokenizer import Tokenizer
+
+_MAX_INLINE_RECEIVED = 256
+"""Number of tokens of a resumed response above which they are detokenized off the event loop."""
+_WHOLE_INTERVALS = 10
+"""Stream intervals in a step of a response without drafts that the client gets as a whole."""
+_TEXT_CONTEXT = 5
+"""Last tokens of the prompt that are used as context to decode the first token."""
+
+
+def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
+    """Return the first message of a stream; raises DeadlineExceeded if the deadline has passed."""
+    return Open(
+        request_id=request.request_id,
+        prompt_length=len(request.prompt_ids),
+        sampling=request.sampling,
+        priority=request.priority,
+        deadline_ms=deadline.remaining_ms(),
+        cache_salt=request.cache_salt,
+        entropy=request.plan.rule.entropy,
+        without_sub_drafter=not request.plan.sub_drafter,
+        num_logprobs=request.logprobs,
+        max_new_tokens=request.max_new_tokens,
+        without_entropies=not request.needs_entropies,
+        standalone=request.plan.mode is Mode.DRAFT,
+    )
+
+
+def extension_interval_s(request: PreparedRequest, config: RouterConfig) -> float:
+    """Return the longest time of the forwards of a step without drafts.
+
+    It is longer where nobody waits for a part of the response, and the target stops where the response does.
+    """
+    is_free = not (request.streams or request.stop or request.plan.drafts)
+    return config.stream_interval_s * (_WHOLE_INTERVALS if is_free else 1)
+
+
+async def begin(request: PreparedRequest, tokenizer: Tokenizer) -> tuple[Speculation, ResponseText]:
+    """Return the tokens and the text of a new response, or of one that continues after received tokens."""
+    text = ResponseText(tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
+    received, is_long = request.received_ids, len(request.received_ids) > _MAX_INLINE_RECEIVED
+    if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
+        raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
+    limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
+    return Speculation(request.prompt, request.plan.rule, limits, text.find_stop, received), text

@@ -1,0 +1,183 @@
+"""Session of one response with the replicas that it cannot do without: one at a time, with fail-over."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
+from fly.messages import Draft, Verification
+from router.generation.reactions import Reaction, reaction_to
+from router.generation.step_timeout import StepTimeout
+from router.policies.request_key import RequestKey
+from router.replicas.connections import Connection, Connections
+from router.replicas.pools import Accepts, Replica, ReplicaPool, any_replica, with_weights
+from services.common.streams import SequenceStream
+
+logger = logging.getLogger(__name__)
+
+_MAX_FAILURES_IN_A_ROW = 8
+
+S = TypeVar("S", bound=SequenceStream[Any, Any])
+Answer = TypeVar("Answer", bound=Verification | Draft)
+
+
+class ReplicaSession(Generic[S]):
+    """Run steps at one replica; after its failure replay the sequence at another one with the same weights.
+
+    Attributes:
+        tier: Name of the tier, for messages.
+        timeout_key: Key of the time limit of a step, for messages.
+        connections: All connections of this response, with their bytes and replays.
+    """
+
+    tier: ClassVar[str]
+    timeout_key: ClassVar[str]
+
+    def __init__(
+        self,
+        pool: ReplicaPool,
+        timeout_s: float,
+        wait_s: float,
+        key: RequestKey = (),
+        weight_fingerprint: str = "",
+        serves: Accepts = any_replica,
+    ) -> None:
+        """Open nothing yet.
+
+        A replica that takes longer than `timeout_s` for one step is probed and left; if there is none, a
+        request waits `wait_s` for one. An empty `weight_fingerprint` accepts any; `serves` accepts the
+        replicas of the pool that can serve the response.
+        """
+        self.connections: Connections[S] = Connections()
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._step_timeout = StepTimeout(timeout_s)
+        self._wait_s = wait_s
+        self._key = key
+        self._weight_fingerprint = weight_fingerprint
+        self._serves = serves
+        self._failed: list[Replica] = []
+        self._failures_in_a_row = 0
+        self._was_retried = False
+        self._has_answered = False
+        self._started_s = 0.0
+        self._connection: Connection[S]
+
+    @property
+    def replica(self) -> Replica:
+        """The replica in use."""
+        return self._connection.replica
+
+    async def __aenter__(self) -> Self:
+        has_weights = with_weights(self._weight_fingerprint)
+        await self._open(await self._pick(lambda replica: has_weights(replica) and self._serves(replica)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._step_timeout.close()
+        await self.connections.end(error)
+
+    def _make_stream(self, replica: Replica) -> S:
+        """Return a stream that is not open yet."""
+        raise NotImplementedError
+
+    async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
+        """Return a replica that may have a place, after one has refused the sequence; or raise an error."""
+        raise NotImplementedError
+
+    def _record(self, answer: Any, spent_s: float) -> None:
+        """Record the answer to a step."""
+        self.replica.record_answer(answer.load)
+
+    async def _run(self, step: Callable[[S], Awaitable[Answer]]) -> Answer:
+        """Run a step at one replica after the other, until it succeeds."""
+        while True:
+            try:
+                return await self._run_here(step)
+            except FlyServeError as error:
+                await self._recover(error)
+
+    async def _run_here(self, step: Callable[[S], Awaitable[Answer]]) -> Answer:
+        loop = asyncio.get_running_loop()
+        self._started_s = loop.time()
+        try:
+            with self._step_timeout:
+                answer = await step(self._connection.stream)
+        except TimeoutError:
+            raise NotReady(f"no answer within {self._timeout_s:g} s ({self.timeout_key})") from None
+        self._record(answer, loop.time() - self._started_s)
+        self._has_answered, self._was_retried, self._failures_in_a_row = True, False, 0
+        return answer
+
+    async def _recover(self, error: FlyServeError) -> None:
+        """Leave the replica and open another one, or raise the error; see `Reaction`.
+
+        The first step at another replica replays the whole sequence.
+        """
+        left, reaction = self.replica, reaction_to(error)
+        if reaction is Reaction.RAISE:
+            raise error
+        await self.connections.cancel(error)
+        self._failed.append(left)
+        await self._open(await self._next_replica(left, reaction, error))
+
+    async def _next_replica(self, left: Replica, reaction: Reaction, error: FlyServeError) -> Replica:
+        match reaction:
+            case Reaction.WAIT:
+                logger.info("%s is full: %s", left.name, error)
+                return await self._with_place(left, error)
+            case Reaction.RETRY_ONCE:
+                logger.warning("a request failed at %s: %s", left.name, error)
+                return self._retry_once(left, error)
+            case _:
+                logger.warning("%s failed in mid-stream: %s", left.name, error)
+                (left.is_broken if reaction is Reaction.LEAVE else left.is_suspect).set()
+                return await self._successor(left, error)
+
+    def _retry_once(self, left: Replica, error: FlyServeError) -> Replica:
+        """Return another replica after an internal error at the first one; raise the second such error."""
+        replica = None if self._was_retried else self._pool.pick(self._accepts(left), self._key)
+        if replica is None:
+            raise InternalError(f"the {self.tier} failed on this request: {error}") from error
+        self._was_retried = True
+        return replica
+
+    async def _successor(self, left: Replica, error: FlyServeError) -> Replica:
+        """Return a healthy replica with the same weights; first one that has not failed for this response."""
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row > _MAX_FAILURES_IN_A_ROW:
+            raise NotReady(
+                f"{self._failures_in_a_row} {self.tier}s failed in a row, the last one with: {error}"
+            )
+        accepts = self._accepts(left)
+        if not self._pool.ready(accepts):
+            self._failed.clear()
+        while True:
+            replica = await self._pick(accepts)
+            if await replica.is_healthy():
+                return replica
+            replica.is_broken.set()
+
+    def _accepts(self, left: Replica) -> Accepts:
+        """Return a predicate that accepts replicas like the one that was left, unless they failed as well."""
+        has_weights, failed = with_weights(left.info.weight_fingerprint), self._failed
+        return lambda replica: has_weights(replica) and self._serves(replica) and replica not in failed
+
+    async def _pick(self, accepts: Accepts) -> Replica:
+        await self._pool.wait(accepts, self._wait_s)
+        replica = self._pool.pick(accepts, self._key)
+        if replica is None:
+            raise self._no_replica(accepts)
+        return replica
+
+    def _no_replica(self, accepts: Accepts) -> NotReady | Overloaded:
+        """Return the error of a request for which no accepted replica can be picked."""
+        return NotReady(f"no {self.tier} replica is available")
+
+    async def _open(self, replica: Replica) -> None:
+        self._has_answered = False
+        self._connection = await self.connections.open(replica, self._make_stream(replica))

@@ -1,0 +1,149 @@
+"""A response of the drafters' own model (mode draft): a drafter decodes it, no target takes part."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from fly.errors import FlyServeError, NotReady, Overloaded
+from fly.messages import Draft, Open
+from fly.sequence import TokenSequence
+from fly.types import Decision, Verdict
+from router.generation.context import RouterContext
+from router.generation.drafter_session import check_draft
+from router.generation.extension import ExtensionLength
+from router.generation.opening import begin, extension_interval_s, open_message
+from router.generation.reactions import InvalidAnswer
+from router.generation.replica_session import ReplicaSession
+from router.generation.response import Response, forward_seconds
+from router.replicas.connections import Connections
+from router.replicas.pools import Accepts, Replica
+from router.requests.request import Deadline, PreparedRequest
+from services.common.streams import DrafterStream
+from services.common.telemetry.tracing import current_span
+
+_RETRY_AFTER_S = 1.0
+
+
+class StandaloneSession(ReplicaSession[DrafterStream]):
+    """Decode at one drafter; after its failure replay the sequence at another one with the same weights.
+
+    Drafters that refuse the sequence are not asked again. A refusal says nothing about drafts for targets.
+    """
+
+    tier: ClassVar[str] = "drafter"
+    timeout_key: ClassVar[str] = "router.verify_timeout_s"
+
+    def __init__(
+        self, context: RouterContext, request: PreparedRequest, make_open: Callable[[], Open]
+    ) -> None:
+        """Open nothing yet; `make_open` makes the first message of every stream."""
+        super().__init__(
+            context.replicas.drafters,
+            context.config.verify_timeout_s,
+            context.config.replica_wait_s,
+            request.key,
+            request.weight_fingerprint,
+            context.draft_model.serves,
+        )
+        self._make_open = make_open
+
+    async def decode(self, sequence: TokenSequence, max_tokens: int) -> Draft:
+        """Return at most `max_tokens` tokens after `sequence`, at least one; a stop token ends them.
+
+        Raises:
+            NotReady: No drafter with the same weights is left, or too many failed in a row.
+            Overloaded: All drafters refused the sequence.
+            InvalidRequest: The drafter rejects the request itself.
+            InternalError: The request failed at two drafters.
+            DeadlineExceeded: The request's deadline has passed.
+        """
+
+        async def decode(stream: DrafterStream) -> Draft:
+            draft = await stream.draft(sequence, len(sequence), max_tokens, end_at_stop=True)
+            check_draft(draft, max_tokens, self.replica.info.vocab_size)
+            if not draft.tokens:
+                raise InvalidAnswer("the drafter answered no token")
+            return draft
+
+        return await self._run(decode)
+
+    async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
+        accepts = self._accepts(full)
+        if not self._pool.ready(accepts):
+            raise error
+        return await self._pick(accepts)
+
+    def _no_replica(self, accepts: Accepts) -> NotReady | Overloaded:
+        if self._pool.ready(accepts):
+            return Overloaded("all drafters are full", _RETRY_AFTER_S)
+        return NotReady("no drafter that serves its own model is available")
+
+    def _make_stream(self, replica: Replica) -> DrafterStream:
+        return DrafterStream(replica.channel, self._make_open())
+
+
+@dataclass(slots=True, kw_only=True)
+class StandaloneResponse(Response):
+    """A response of a drafter alone.
+
+    Attributes:
+        extension: Number of tokens of each step.
+        most_tokens: Most tokens of one step.
+    """
+
+    drafter: StandaloneSession
+    extension: ExtensionLength
+    most_tokens: int
+
+    @property
+    def connections(self) -> Sequence[Connections[Any]]:
+        return (self.drafter.connections,)
+
+    async def decide_round(self) -> Decision:
+        """Let the drafter decode some tokens."""
+        speculation, requested_at = self.speculation, self.clock.now()
+        num_tokens = self.extension.choose(min(self.most_tokens, speculation.max_drafts + 1))
+        draft = await self.drafter.decode(speculation.sequence, num_tokens)
+        self._count(draft, self.clock.now() - requested_at)
+        decision = speculation.extend(draft.tokens, verdict=Verdict.DRAFT)
+        self.metrics.record_round(0, 0, decision)
+        self.record_first_token(decision)
+        return decision
+
+    def _count(self, draft: Draft, spent_s: float) -> None:
+        statistics, spent_forward_s = self.speculation.statistics, forward_seconds(draft.times)
+        if not draft.times.prefill_tokens:
+            self.extension.record(len(draft.tokens), spent_forward_s or spent_s)
+        if not statistics.rounds:
+            statistics.cached_tokens = draft.times.reused_tokens
+        self.metrics.draft_seconds.observe(spent_s)
+        statistics.draft_s += min(spent_forward_s, spent_s)
+        statistics.wire_s += max(0.0, spent_s - spent_forward_s)
+        statistics.count_draft(draft)
+
+
+@asynccontextmanager
+async def open_standalone(
+    context: RouterContext, request: PreparedRequest, started: float, deadline: Deadline
+) -> AsyncIterator[StandaloneResponse]:
+    """Open a session at a drafter, which ends with the block."""
+    config = context.config
+    async with StandaloneSession(context, request, partial(open_message, request, deadline)) as drafter:
+        speculation, text = await begin(request, context.tokenizer)
+        yield StandaloneResponse(
+            request=request,
+            speculation=speculation,
+            text=text,
+            clock=context.clock,
+            deadline=deadline,
+            started=started,
+            metrics=context.metrics.by_mode[request.plan.mode],
+            span=current_span(),
+            drafter=drafter,
+            extension=ExtensionLength(extension_interval_s(request, config), decodes_ahead=True),
+            most_tokens=config.limits.draft_length,
+        )
+        if (current := drafter.connections.current) is not None:
+            current.stream.conclude(speculation.sequence, speculation.decided_length)

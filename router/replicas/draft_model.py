@@ -1,0 +1,68 @@
+"""The drafters' own model, which drafters decode by themselves for requests in mode draft."""
+
+from fly.errors import InvalidRequest, NotReady
+from fly.messages import ModelInfo
+from router.replicas.directory import ReplicaDirectory, incompatibility
+from router.replicas.pools import Accepts, Replica, any_replica, with_weights
+
+
+class DraftModel:
+    """The drafters that serve their own model.
+
+    It exists from the first time that one of them is seen: later, a request waits for a drafter that is away.
+    """
+
+    def __init__(self, replicas: ReplicaDirectory) -> None:
+        self._replicas = replicas
+        self._target: ModelInfo | None = None
+        self._has_been_served = False
+
+    def serves(self, drafter: Replica) -> bool:
+        """Return True if a drafter serves its model, and its token ids are those of the targets."""
+        if targets := self._replicas.targets.replicas:
+            self._target = targets[0].info
+        return (
+            drafter.info.standalone_sequences > 0
+            and self._target is not None
+            and incompatibility(self._target, drafter.info) is None
+        )
+
+    def ready(self, accepts: Accepts = any_replica) -> list[Replica]:
+        """Return the accepted drafters that serve their model."""
+        ready = self._replicas.drafters.ready(lambda drafter: self.serves(drafter) and accepts(drafter))
+        self._has_been_served = self._has_been_served or bool(ready)
+        return ready
+
+    def places(self) -> int:
+        """Sequences that the ready drafters may decode by themselves."""
+        return sum(drafter.info.standalone_sequences for drafter in self.ready())
+
+    @property
+    def absence(self) -> str | None:
+        """Reason why there is no such model; None if there is one, even if its drafters are away."""
+        if self.ready() or self._has_been_served:
+            return None
+        drafters = self._replicas.drafters.ready(any_replica)
+        if not drafters:
+            return "there is no drafter that runs a model"
+        info = drafters[0].info
+        if not info.weight_fingerprint:
+            return f"the drafter looks tokens up ({info.architecture}) and runs no model"
+        if info.standalone_sequences:
+            return "the drafter's token map is not that of the target"
+        return "the drafters only draft for targets (drafter.standalone_sequences is 0)"
+
+    async def info(self, weight_fingerprint: str, wait_s: float) -> ModelInfo:
+        """Return the model with these weights, "" for any; wait at most `wait_s` for a drafter of it.
+
+        Raises:
+            InvalidRequest: There is no such model.
+            NotReady: No drafter is ready in time.
+        """
+        if (reason := self.absence) is not None:
+            raise InvalidRequest.of("speculation.mode", f"is draft, but {reason}")
+        accepts = with_weights(weight_fingerprint)
+        await self._replicas.drafters.wait(lambda drafter: self.serves(drafter) and accepts(drafter), wait_s)
+        if not (ready := self.ready(accepts)):
+            raise NotReady("no drafter that serves its own model is available")
+        return ready[0].info

@@ -1,0 +1,93 @@
+"""Standalone sequences: decoded by a drafter without a target, with the capacity that drafts leave."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from fly.errors import InvalidRequest, Overloaded
+from fly.limits import MOST_PRIORITY
+from fly.lookup.budget import IndexBudget
+from fly.messages import Draft, DraftStep, Load, ModelInfo, Open
+from fly.sequence import SequenceUpdate
+from services.common.telemetry.instrumented_stream import DraftSteps
+from services.engine.future import WaitReport
+from services.engine.interface import DrafterEngine
+
+_KV_SHARE = 1 / 2
+"""Share of the KV memory up to which a standalone sequence is admitted beside others."""
+_RETRY_AFTER_S = 1.0
+
+
+class _StandaloneSteps:
+    """A session whose steps are cut: a router that decodes does not know the longest draft."""
+
+    def __init__(self, session: DraftSteps, max_draft: int) -> None:
+        self._session = session
+        self._max_draft = max_draft
+
+    async def step(self, step: DraftStep) -> Draft:
+        """Apply the update and decode after it."""
+        return await self._session.step(replace(step, max_tokens=min(step.max_tokens, self._max_draft)))
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Apply the last update."""
+        await self._session.finish(last)
+
+
+class StandaloneDrafter:
+    """A `DrafterEngine` that also serves standalone sequences, a limited number at once.
+
+    Drafts for targets come first: a standalone sequence is refused where it would take places or memory that
+    drafts may need, and it has the lowest priority: its forwards run last, and its memory is taken first.
+    """
+
+    def __init__(self, engine: DrafterEngine, most: int, max_draft: int) -> None:
+        """Serve at most `most` standalone sequences at once, 0 serves none; a step has `max_draft` tokens."""
+        self._engine = engine
+        self._most, self._max_draft = most, max_draft
+        self._num_open = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        return replace(self._engine.info, standalone_sequences=self._most)
+
+    @property
+    def index_budget(self) -> IndexBudget:
+        return self._engine.index_budget
+
+    def load(self) -> Load:
+        return self._engine.load()
+
+    @asynccontextmanager
+    async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[DraftSteps]:
+        if not opening.standalone:
+            async with self._engine.open(opening, report) as session:
+                yield session
+            return
+        self._check(opening)
+        lowered = replace(opening, priority=-MOST_PRIORITY)
+        self._num_open += 1
+        try:
+            async with self._engine.open(lowered, report) as session:
+                yield _StandaloneSteps(session, self._max_draft)
+        finally:
+            self._num_open -= 1
+
+    async def failure(self) -> None:
+        await self._engine.failure()
+
+    async def stop(self) -> None:
+        await self._engine.stop()
+
+    def _check(self, opening: Open) -> None:
+        """Raise Overloaded if there is no capacity left for a standalone sequence."""
+        if not self._most:
+            raise InvalidRequest.of("standalone", "is set, this drafter only drafts for targets")
+        if self._num_open >= self._most:
+            found = f"{self._num_open} sequences without a target are open"
+            limit = f"at most {self._most} are allowed (drafter.standalone_sequences)"
+            raise Overloaded(f"{found}, {limit}", _RETRY_AFTER_S)
+        load, needed = self._engine.load(), opening.prompt_length + opening.max_new_tokens
+        if load.sequences and load.kv_used + needed > load.kv_capacity * _KV_SHARE:
+            found = f"{load.kv_used} of {load.kv_capacity} KV positions are in use and {needed} are needed"
+            raise Overloaded(f"{found}: more than half is left to drafts for targets", _RETRY_AFTER_S)
