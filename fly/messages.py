@@ -138,6 +138,7 @@ class Open:
             returns none.
         without_entropies: True if a target may leave out the entropies.
         without_sub_drafter: True if a drafter must not use its sub-drafter.
+        grammar: Constraint on the response, as the library of grammars takes it; "" is none.
         max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
     """
 
@@ -152,6 +153,7 @@ class Open:
     num_logprobs: int | None = None
     max_new_tokens: int = 0
     without_entropies: bool = False
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
