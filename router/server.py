@@ -21,6 +21,7 @@ from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.pools import ProbeConfig
+from router.requests.grammars import Grammars
 from router.security.callers import public_access_policy
 from router.security.keys import Keys
 from router.service import GenerationService
@@ -66,7 +67,10 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         raise
     telemetry = Telemetry(config.telemetry, "router")
     metrics, lengths = RouterMetrics(telemetry.registry, config.served_name), DraftLengths(clock)
-    context = RouterContext(replicas, tokenizer, template, config, clock, lengths, telemetry.tracer, metrics)
+    grammars = Grammars(tokenizer.backend.to_str, tokenizer.vocab_size, config.limits.grammar_characters)
+    context = RouterContext(
+        replicas, tokenizer, template, grammars, config, clock, lengths, telemetry.tracer, metrics
+    )
     generation = GenerationService(context)
 
     def register(server: grpc.aio.Server) -> None:

@@ -177,7 +177,8 @@ class GenerationService:
         return tuple(map(TextToken, ids, self._context.tokenizer.pieces(ids)))
 
     async def close(self) -> None:
-        """Close the connections to all replicas."""
+        """Close the connections to all replicas, and end the threads that compile grammars."""
+        self._context.grammars.close()
         await self._context.replicas.close()
 
     def _num_ready(self, role: Role) -> int:
@@ -186,6 +187,7 @@ class GenerationService:
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         weights = request.resume.weight_fingerprint if request.resume else ""
         context, (target, _) = self._context, await self._paired(with_weights(weights))
+        grammar = await context.grammars.prepare(request.grammar) if request.grammar else ""
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer
@@ -196,6 +198,7 @@ class GenerationService:
                 tokenizer.eos_ids,
                 target.info,
                 context.config,
+                grammar,
             )
 
         return await _off_loop_if_long(max(request.prompt, request.prediction, key=len), prepared)

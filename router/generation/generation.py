@@ -23,6 +23,7 @@ from router.generation.round import PendingLogprobs, Response, run_round
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
+from router.requests.grammars import Grammars
 from router.requests.request import Deadline, PreparedRequest
 from router.text.chat_template import ChatTemplate
 from router.text.output import ResponseText
@@ -48,6 +49,7 @@ class RouterContext:
     replicas: ReplicaDirectory
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    grammars: Grammars
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths
@@ -147,6 +149,7 @@ def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
         without_entropies=not request.needs_entropies,
+        grammar=request.grammar,
     )
 
 

@@ -4,12 +4,14 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from fly.limits import MOST_PRIORITY
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
+from router.http.grammar_fields import GrammarFields
+from router.http.request_model import RequestModel as RequestModel
 from services.common.derived_model import with_fields_of
 
 _UINT32 = 2**32 - 1
@@ -33,12 +35,6 @@ def _listed(value: Any) -> Any:
 
 Strings = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
 """A string counts as a list of one."""
-
-
-class RequestModel(BaseModel):
-    """Base of all parts of a body: types are not converted, unknown names are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def http_type(kind: Any) -> Any:
@@ -135,8 +131,8 @@ class PredictionFields(RequestModel):
 
 
 @with_fields_of(SamplingParams, http_type)
-class GenerationFields(RequestModel):
-    """Fields that completions and chat share; those of `SamplingParams` among them.
+class GenerationFields(GrammarFields):
+    """Fields that completions and chat share; those of `SamplingParams` and of grammars among them.
 
     Attributes:
         model: Name of the model, as in `/v1/models`.
