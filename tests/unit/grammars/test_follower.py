@@ -1,38 +1,15 @@
 """A follower after any walk of keeps and appends equals a fresh matcher."""
 
 import json
-from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.grammars.follower import GrammarFollower, Mask, is_allowed
-from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer
-from tests.support.processes import TARGET_MODEL
-
-END = 0
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-FORM = json.dumps({"grammars": [{"json_schema": SCHEMA}]})
-
-
-@cache
-def tokenizer() -> Any:
-    return load_tokenizer((TARGET_MODEL / "tokenizer.json").read_text(encoding="utf-8"), 640)
-
-
-def follower(form: str = FORM) -> GrammarFollower:
-    return GrammarFollower(compile_grammar(tokenizer(), form), 640, tokenizer().eos_tokens)
-
-
-def allowed(mask: Mask) -> list[int]:
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
-
-
-def encoded(text: str) -> list[int]:
-    return list(tokenizer().tokenize_str(text))
+from services.common.grammars.follower import is_allowed
+from services.common.grammars.library import GrammarError
+from tests.support.grammars import END, allowed, encoded, follower, tokenizer
 
 
 @settings(deadline=None, max_examples=40)
