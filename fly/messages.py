@@ -141,6 +141,7 @@ class Open:
             returns none.
         without_entropies: True if a target may leave out the entropies.
         without_sub_drafter: True if a drafter must not use its sub-drafter.
+        grammar: Constraint on the response, as the library of grammars takes it; "" is none.
         max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
         standalone: True if no target verifies a drafter's drafts: they are the response.
     """
@@ -157,6 +158,7 @@ class Open:
     max_new_tokens: int = 0
     without_entropies: bool = False
     standalone: bool = False
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)

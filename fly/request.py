@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from fly.grammar import Grammar
 from fly.spans import Span
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, TailPolicy
 
@@ -176,6 +177,7 @@ class GenerateRequest(RequestParams):
         max_new_tokens: None takes the deployment's default; 0 is allowed with `prompt_logprobs`.
         prediction: Text that the response is expected to resemble; drafts are taken from it. It never changes
             what may be accepted. "" is none.
+        grammar: Constraint on the text of the response; None is none.
         resume: Received part of the response, if its stream broke.
     """
 
@@ -184,6 +186,7 @@ class GenerateRequest(RequestParams):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     prediction: str = ""
+    grammar: Grammar | None = None
     resume: Resumption | None = None
 
     @property

@@ -9,6 +9,7 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
+from fly.grammar import Grammar, GrammarKind
 from fly.messages import ModelInfo
 from fly.request import ChatMessage, DraftLength, SamplingParams, SpeculationParams
 from fly.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
@@ -45,6 +46,8 @@ __all__ = [
     "EntropyEstimator",
     "FinishReason",
     "FlyServeError",
+    "Grammar",
+    "GrammarKind",
     "InvalidRequest",
     "Logprobs",
     "Mode",

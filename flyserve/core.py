@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 from fly.errors import FlyServeError
+from fly.grammar import Grammar
 from fly.request import GenerateRequest, SamplingParams, SpeculationParams
 from fly.response import Response
 from flyserve.connection import TlsOption, make_connection
@@ -29,6 +30,7 @@ class RequestOptions(TypedDict, total=False):
         logprobs: Return log-probabilities, also those of this many most likely tokens; 0 to 20.
         prediction: Text that the response is expected to resemble, such as the file to be edited: it makes
             the response faster where it is right.
+        grammar: Constraint on the text of the response, such as a JSON Schema.
         prompt_logprobs: Return the tokens of the prompt with their log-probabilities, also those of this many
             most likely tokens; 0 to 20. `max_new_tokens` may then be 0.
         cache_salt: The servers share cached prefixes and memories only between requests with the same salt.
@@ -40,6 +42,7 @@ class RequestOptions(TypedDict, total=False):
     n: int | None
     logprobs: int | None
     prediction: str
+    grammar: Grammar | None
     prompt_logprobs: int | None
     cache_salt: str
     priority: int

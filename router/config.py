@@ -49,6 +49,10 @@ class LimitsConfig(Config):
     listed_tokens: int = Field(1024, ge=0)
     """Most stop token ids, and most biased tokens."""
 
+    grammar_characters: int = Field(262_144, ge=1)
+    """Longest grammar: a JSON Schema, a regular expression, a list of choices, or a grammar in Lark
+    notation."""
+
     name_characters: int = Field(256, ge=1)
     """Longest request id and longest cache salt."""
 

@@ -22,6 +22,7 @@ from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
 from router.replicas.pools import ProbeConfig
+from router.requests.grammars import Grammars
 from router.security.callers import public_access_policy
 from router.security.keys import Keys
 from router.service import GenerationService
@@ -72,6 +73,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         draft_model=DraftModel(replicas),
         tokenizer=tokenizer,
         chat_template=template,
+        grammars=Grammars(tokenizer.backend.to_str, tokenizer.vocab_size, config.limits.grammar_characters),
         config=config,
         clock=clock,
         draft_lengths=lengths,

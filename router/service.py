@@ -188,7 +188,8 @@ class GenerationService:
         return tuple(map(TextToken, ids, self._context.tokenizer.pieces(ids)))
 
     async def close(self) -> None:
-        """Close the connections to all replicas."""
+        """Close the connections to all replicas, and end the threads that compile grammars."""
+        self._context.grammars.close()
         await self._context.replicas.close()
 
     def _num_ready(self, role: Role) -> int:
@@ -215,6 +216,7 @@ class GenerationService:
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         context, model = self._context, await self._model(request)
+        grammar = await context.grammars.prepare(request.grammar) if request.grammar else ""
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer
@@ -225,6 +227,7 @@ class GenerationService:
                 tokenizer.eos_ids,
                 model,
                 context.config,
+                grammar,
             )
 
         return await _off_loop_if_long(max(request.prompt, request.prediction, key=len), prepared)

@@ -8,6 +8,7 @@ from router.generation.draft_lengths import DraftLengths
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
+from router.requests.grammars import Grammars
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
 from services.common.telemetry.tracing import Tracer
@@ -21,6 +22,7 @@ class RouterContext:
     draft_model: DraftModel
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    grammars: Grammars
     config: RouterConfig
     clock: Clock
     draft_lengths: DraftLengths

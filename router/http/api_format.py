@@ -51,6 +51,7 @@ def make_request(
         stop=tuple(body.stop or ()),
         speculation=SpeculationParams() if body.speculation is None else body.speculation.params,
         prediction="" if body.prediction is None else body.prediction.content,
+        grammar=body.grammar,
         priority=priority,
         cache_salt=body.cache_salt or "",
         n=1 if body.n is None else body.n,

@@ -112,6 +112,7 @@ class Chat(ApiFormat):
             "max_new_tokens": limit_name,
             "logprobs": "top_logprobs",
             "request_id": "X-Request-Id",
+            **body.grammar_names,
         }
         return HttpRequest(body, (request,), names, tier)
 

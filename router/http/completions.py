@@ -86,6 +86,7 @@ class Completions(ApiFormat):
             "prompt_logprobs": "logprobs",
             "max_new_tokens": "max_tokens",
             "request_id": "X-Request-Id",
+            **body.grammar_names,
         }
         echoes = [await self._text(prompt) for prompt in body.prompt] if body.echo else ()
         return HttpRequest(body, requests, names, tier, tuple(echoes))

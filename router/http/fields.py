@@ -4,13 +4,15 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from fly.limits import MOST_PRIORITY
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from router.config import TargetMode
+from router.http.grammar_fields import GrammarFields
+from router.http.request_model import RequestModel as RequestModel
 from services.common.derived_model import with_fields_of
 
 _UINT32 = 2**32 - 1
@@ -34,12 +36,6 @@ def _listed(value: Any) -> Any:
 
 Strings = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
 """A string counts as a list of one."""
-
-
-class RequestModel(BaseModel):
-    """Base of all parts of a body: types are not converted, unknown names are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def http_type(kind: Any) -> Any:
@@ -139,8 +135,8 @@ class PredictionFields(RequestModel):
 
 
 @with_fields_of(SamplingParams, http_type)
-class GenerationFields(RequestModel):
-    """Fields that completions and chat share; those of `SamplingParams` among them.
+class GenerationFields(GrammarFields):
+    """Fields that completions and chat share; those of `SamplingParams` and of grammars among them.
 
     Attributes:
         model: Name of the model, as in `/v1/models`.

@@ -24,15 +24,13 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **_accepting(([], {}), "tools", "functions", "documents", "mm_processor_kwargs"),
     **_accepting(([], {}), "bad_words", "logits_processors"),
     **_accepting(("none", "auto"), "tool_choice", "function_call"),
-    **_accepting((), "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
     **_accepting((), "guided_decoding_backend", "guided_whitespace_pattern"),
-    **_accepting((), "structured_outputs", "json_schema", "regex", "ebnf"),
+    **_accepting((), "json_schema", "regex", "ebnf"),
     **_accepting((), "audio", "verbosity", "web_search_options", "thinking", "chat_template"),
     **_accepting((), "truncate_prompt_tokens", "prompt_logprobs", "allowed_token_ids", "add_special_tokens"),
     **_accepting((False,), "store", "echo", "use_beam_search", "early_stopping", "continue_final_message"),
     **_accepting((False,), "return_tokens_as_token_ids", "return_token_ids", "include_stop_str_in_output"),
     **_accepting((True,), "skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
     "best_of": (1,),
@@ -143,5 +141,6 @@ def _name(part: str) -> str:
 def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     further = UNSUPPORTED if len(location) == 1 else ()
     fields = getattr(section_at(model, location), "model_fields", {})
-    near = nearest(str(location[-1]), (*fields, *further))
+    names = (field.alias or name for name, field in fields.items())
+    near = nearest(str(location[-1]), (*names, *further))
     return f", did you mean {near}?" if near else ""

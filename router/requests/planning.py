@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fly.errors import FieldViolation
 from fly.presets import EXACT, PRESETS, tuned
@@ -40,6 +40,10 @@ class SpeculationPlan:
     def drafts(self) -> bool:
         """True if a drafter drafts for a target."""
         return self.mode in (Mode.EXACT, Mode.FLY) and self.draft_length > 0
+
+    def without_excluded(self) -> "SpeculationPlan":
+        """Return the plan with a rule that rescues no token that the target excludes, as a grammar needs."""
+        return replace(self, fly_rule=replace(self.fly_rule, guard_excluded=True))
 
     @property
     def end_at_stop(self) -> bool:

@@ -50,6 +50,7 @@ class PreparedRequest(RequestParams):
         prompt: The prompt; its choices copy it.
         sampling: Sampling parameters with all stop token ids and a seed.
         prediction: Tokens that the response is expected to resemble; none without a prediction.
+        grammar: Constraint on the response, in the form that targets take; "" is none.
         warnings: Warnings about the request.
         weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
         resumed: Choices of which the client has received a part.
@@ -62,6 +63,7 @@ class PreparedRequest(RequestParams):
     sampling: SamplingParams
     plan: SpeculationPlan
     prediction: tuple[int, ...] = ()
+    grammar: str = ""
     warnings: tuple[str, ...] = ()
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()

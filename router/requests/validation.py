@@ -25,14 +25,17 @@ def prepare(
     eos_ids: Sequence[int],
     target: ModelInfo,
     config: RouterConfig,
+    grammar: str = "",
 ) -> PreparedRequest:
     """Return a request that can be served by `target`; in mode draft it is the drafters' model.
 
     `encode` returns the token ids of a text, `encode_plain` those without special tokens; `eos_ids` are the
-    model's own. Raise InvalidRequest with a violation for every field that breaks a limit.
+    model's own; `grammar` is that of the request in the form that targets take. Raise InvalidRequest with a
+    violation for every field that breaks a limit.
     """
     limits, default_plan = config.limits, config.speculation.plan
     violations = [*_check_texts(request, limits), *_check_length(request, limits)]
+    violations += _check_grammar(request, eos_ids)
     sampling_limits = SamplingLimits(
         top_k=target.vocab_size,
         penalty=PUBLIC_PENALTY,
@@ -52,7 +55,7 @@ def prepare(
         violations += check_resumption(request, len(prompt_ids), target, limits)
     if violations:
         raise InvalidRequest(*violations)
-    prepared = _complete(request, prompt_ids, eos_ids, target, config)
+    prepared = replace(_complete(request, prompt_ids, eos_ids, target, config), grammar=grammar)
     if not request.prediction:
         return prepared
     if not prepared.plan.drafts:
@@ -114,6 +117,20 @@ def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fi
             yield FieldViolation(field, f"is {found}, must be 0 to {limits.logprobs}")
 
 
+def _check_grammar(request: GenerateRequest, eos_ids: Sequence[int]) -> Iterator[FieldViolation]:
+    """Yield a violation for every field that a grammar excludes: it decides itself where a response ends."""
+    if request.grammar is None:
+        return
+    sampling = request.sampling
+    if sampling.ignore_eos:
+        yield FieldViolation("sampling.ignore_eos", "is true, must be false with a grammar")
+    elif not (eos_ids or sampling.stop_token_ids):
+        needed = "the model has no end-of-sequence token: set sampling.stop_token_ids"
+        yield FieldViolation("grammar", f"needs a token that ends the response, and {needed}")
+    if sampling.min_tokens:
+        yield FieldViolation("sampling.min_tokens", f"is {sampling.min_tokens}, must be 0 with a grammar")
+
+
 def _check_prompt(
     request: GenerateRequest, ids: Sequence[int], target: ModelInfo
 ) -> Iterator[FieldViolation]:
@@ -156,6 +173,8 @@ def _complete(
         context = f"the {target.role.value}'s context holds {target.context_length} tokens"
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
     plan = plan_speculation(request.speculation, config.speculation.plan)
+    if request.grammar is not None:
+        plan = plan.without_excluded()
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
         prompt=_hashed(prompt_ids),

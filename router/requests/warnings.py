@@ -13,6 +13,8 @@ def request_warnings(request: GenerateRequest, plan: SpeculationPlan) -> Iterato
     yield from _on_mode(request, plan)
     if plan.mode is Mode.FLY and plan.drafts:
         yield from _on_windows(request, plan)
+    if request.grammar is not None and request.speculation.guard_excluded is False:
+        yield _without_effect("speculation", ["guard_excluded"], "with a grammar: it is always true")
     yield from _on_sampling(request.sampling, request.n, plan.mode)
 
 

@@ -34,6 +34,7 @@ class ForwardInput:
         num_reused: Tokens before `start` whose KV was shared from another sequence since the last input.
         blocks: Keys of all blocks before the outputs, while some of them must be computed; empty afterwards.
         num_shared: Number of blocks of the sequence that others may reuse once they are computed.
+        grammar: Constraint on the response, as in `Open`; "" is none.
     """
 
     slot: KvSlot
@@ -51,6 +52,7 @@ class ForwardInput:
     num_reused: int = 0
     blocks: Sequence[BlockKey] = ()
     num_shared: int = 0
+    grammar: str = ""
 
     @property
     def first_position(self) -> int:
@@ -75,10 +77,11 @@ class Scores:
     Attributes:
         choices: Token that the model chooses after each position.
         entropies: Entropy of the model's distribution there, in the estimator's unit.
-        excluded: True where the sampling filters exclude the draft that follows.
+        excluded: True where the grammar or the sampling filters exclude the draft that follows.
         logprobs: Log-probabilities, if requested.
         distributions: Distribution that each token was drawn from, when proposing under `rejection`.
         error: Reason why the head has no results for this sequence, such as logits that are not finite.
+        field: Field of the sequence's `Open` that the error is due to; "" if it is due to none.
     """
 
     choices: tuple[int, ...]
@@ -87,6 +90,7 @@ class Scores:
     logprobs: tuple[PositionLogprobs, ...] = ()
     distributions: tuple[SparseDistribution, ...] = ()
     error: str = ""
+    field: str = ""
 
     @classmethod
     def joined(cls, parts: Iterable["Scores"]) -> "Scores":

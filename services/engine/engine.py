@@ -26,7 +26,10 @@ class Engine(ABC):
 
     Attributes:
         info: The model; its context length is limited by the KV memory.
+        masks_tokens: True if it can keep a response to a grammar.
     """
+
+    masks_tokens = True
 
     def __init__(self, runner: Runner, config: ModelSection, clock: Clock) -> None:
         self._core = EngineCore(runner, config.max_batch_tokens, config.max_queued, clock)
@@ -58,6 +61,8 @@ class Engine(ABC):
             NotReady: The engine is not running.
         """
         check_open(opening, self.info.vocab_size, self.context_length, self._limited_by)
+        if opening.grammar and not self.masks_tokens:
+            raise InvalidRequest.of("grammar", "is set, but a simulated model masks no tokens: leave it out")
         future = self._new_future()
         self._post(partial(self._core.open, opening, future, queue))
         try:

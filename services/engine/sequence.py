@@ -180,4 +180,5 @@ class EngineSequence(ReplicatedSequence):
             num_shared=self.decided // BLOCK_TOKENS,
             proposals=proposals,
             is_proposing=is_proposing,
+            grammar=self.opening.grammar,
         )

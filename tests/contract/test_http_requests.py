@@ -20,6 +20,11 @@ async def rig(tmp_path: Path) -> AsyncIterator[HttpRig]:
         yield rig
 
 
+def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the response format of a schema."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
 UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 INVALID, TYPE, MISSING = "invalid_value", "invalid_type", "missing_required_parameter"
 BAD_POLICY = {"policy": "best"}
@@ -90,8 +95,17 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("service_tier", INVALID, {"service_tier": "scale"}, "is 'scale', must be 'auto', 'default', 'flex'"),
     ("service_tier", INVALID, {"service_tier": "flex", "priority": 3}, "but priority is 3: give one of them"),
     ("suffix", UNSUPPORTED, {"suffix": "."}, "is not supported"),
-    ("guided_json", UNSUPPORTED, {"guided_json": {}}, "guided_json is not supported"),
-    ("structured_outputs", UNSUPPORTED, {"structured_outputs": {"regex": "a"}}, "is not supported"),
+    ("guided_json", INVALID, {"guided_json": {"type": "text"}}, "Invalid type: text"),
+    ("guided_json", INVALID, {"guided_json": "{"}, "is not JSON"),
+    ("guided_regex", INVALID, {"guided_json": "{}", "guided_regex": "a"}, "must not be set with guided_json"),
+    ("guided_json", INVALID, {"guided_json": 5}, "must be a JSON Schema"),
+    ("guided_grammar", INVALID, {"guided_grammar": 'root ::= "a"'}, "Lark"),
+    ("guided_choice", INVALID, {"guided_choice": []}, "at least one text"),
+    ("guided_choice", TYPE, {"guided_choice": "a"}, "is 'a'"),
+    ("structured_outputs.regex", INVALID, {"structured_outputs": {"regex": "("}}, "unclosed group"),
+    ("structured_outputs.jsn", UNKNOWN, {"structured_outputs": {"jsn": {}}}, "did you mean json?"),
+    ("min_tokens", INVALID, {"guided_regex": "a", "min_tokens": 2}, "must be 0 with a grammar"),
+    ("ignore_eos", INVALID, {"guided_regex": "a", "ignore_eos": True}, "must be false with a grammar"),
     ("store", UNSUPPORTED, {"store": True}, "only false is"),
 ]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -128,7 +142,20 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ("tools", UNSUPPORTED, {"tools": [{"type": "function"}]}, "tools is not supported"),
     ("tool_choice", UNSUPPORTED, {"tool_choice": "required"}, "tool_choice is not supported"),
     ("functions", UNSUPPORTED, {"functions": [{}]}, "functions is not supported"),
-    ("response_format", UNSUPPORTED, {"response_format": {"type": "json_object"}}, "is not supported"),
+    (
+        "response_format.type",
+        INVALID,
+        {"response_format": {"type": "xml"}},
+        "is 'xml', must be 'text'",
+    ),
+    (
+        "response_format.json_schema",
+        INVALID,
+        {"response_format": {**of_schema({}), "type": "text"}},
+        "must not be set with type text",
+    ),
+    ("response_format.json_schema", MISSING, {"response_format": {"type": "json_schema"}}, ""),
+    ("response_format", INVALID, {"response_format": of_schema({"type": "text"})}, "Invalid type: text"),
     ("modalities", UNSUPPORTED, {"modalities": ["text", "audio"]}, "modalities is not supported"),
     ("chat_template", UNSUPPORTED, {"chat_template": "{{ 1 }}"}, "chat_template is not supported"),
     ("chat_template_kwargs", INVALID, {"chat_template_kwargs": {"tokenize": False}}, "must not set tokenize"),

@@ -1,5 +1,6 @@
 """The programs in `examples/`, as a newcomer runs them, against the demo pair."""
 
+import json
 import subprocess
 import sys
 
@@ -54,3 +55,9 @@ def test_a_prediction_is_counted(deployment: Deployment) -> None:
     assert "'accepted_prediction_tokens': 0, 'rejected_prediction_tokens': 0" in without
     assert "'accepted_prediction_tokens': 0, 'rejected" in wrong
     assert int(good.split("'accepted_prediction_tokens': ")[1].split(",")[0]) > 20
+
+
+def test_an_answer_keeps_to_its_schema(deployment: Deployment) -> None:
+    *lines, counted = run("structured_answer.py", deployment.router.address).splitlines()
+    assert json.loads("".join(lines)).keys() == {"answer", "is_certain", "colours"}
+    assert "draft tokens accepted" in counted

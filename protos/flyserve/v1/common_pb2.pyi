@@ -67,6 +67,42 @@ ENTROPY_ESTIMATOR_NORMALIZED: EntropyEstimator.ValueType  # 2
 """Over the whole vocabulary, divided by ln |V|."""
 Global___EntropyEstimator: _TypeAlias = EntropyEstimator  # noqa: Y015
 
+class _GrammarKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GrammarKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GrammarKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GRAMMAR_KIND_UNSPECIFIED: _GrammarKind.ValueType  # 0
+    """Not set; not allowed."""
+    GRAMMAR_KIND_JSON_SCHEMA: _GrammarKind.ValueType  # 1
+    """A JSON Schema; the response is a JSON value that it allows."""
+    GRAMMAR_KIND_JSON_OBJECT: _GrammarKind.ValueType  # 2
+    """Any JSON object; the grammar has no text."""
+    GRAMMAR_KIND_REGEX: _GrammarKind.ValueType  # 3
+    """A regular expression that matches the whole response."""
+    GRAMMAR_KIND_CHOICE: _GrammarKind.ValueType  # 4
+    """A JSON list of texts; the response is one of them."""
+    GRAMMAR_KIND_LARK: _GrammarKind.ValueType  # 5
+    """A context-free grammar in the Lark notation of llguidance."""
+
+class GrammarKind(_GrammarKind, metaclass=_GrammarKindEnumTypeWrapper):
+    """Language in which a grammar is written."""
+
+GRAMMAR_KIND_UNSPECIFIED: GrammarKind.ValueType  # 0
+"""Not set; not allowed."""
+GRAMMAR_KIND_JSON_SCHEMA: GrammarKind.ValueType  # 1
+"""A JSON Schema; the response is a JSON value that it allows."""
+GRAMMAR_KIND_JSON_OBJECT: GrammarKind.ValueType  # 2
+"""Any JSON object; the grammar has no text."""
+GRAMMAR_KIND_REGEX: GrammarKind.ValueType  # 3
+"""A regular expression that matches the whole response."""
+GRAMMAR_KIND_CHOICE: GrammarKind.ValueType  # 4
+"""A JSON list of texts; the response is one of them."""
+GRAMMAR_KIND_LARK: GrammarKind.ValueType  # 5
+"""A context-free grammar in the Lark notation of llguidance."""
+Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015
+
 class _StaleReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -276,6 +312,7 @@ class Open(_message.Message):
     MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
     WITHOUT_ENTROPIES_FIELD_NUMBER: _builtins.int
     STANDALONE_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs and traces."""
     prompt_length: _builtins.int
@@ -304,6 +341,8 @@ class Open(_message.Message):
     """Drafter: no target verifies the drafts, they are the response. The drafter serves a limited number of such sequences, after all
     others, and refuses sampling parameters that it cannot apply exactly.
     """
+    grammar: _builtins.str
+    """Constraint on the tokens after the prompt, in the form that the router made for llguidance (JSON); empty for none."""
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""
@@ -323,16 +362,43 @@ class Open(_message.Message):
         max_new_tokens: _builtins.int = ...,
         without_entropies: _builtins.bool = ...,
         standalone: _builtins.bool = ...,
+        grammar: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "grammar", b"grammar", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_logprobs) -> _WhichOneofReturnType__num_logprobs | None: ...
 
 Global___Open: _TypeAlias = Open  # noqa: Y015
+
+@_typing.final
+class Grammar(_message.Message):
+    """Constraint on the text of a response."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    kind: Global___GrammarKind.ValueType
+    """Language of the text."""
+    text: _builtins.str
+    """The grammar; empty for json_object."""
+    def __init__(
+        self,
+        *,
+        kind: Global___GrammarKind.ValueType = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class Queued(_message.Message):

@@ -305,6 +305,7 @@ class GenerateRequest(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id chosen by the client; if it is empty, the router draws one."""
@@ -347,6 +348,10 @@ class GenerateRequest(_message.Message):
         """Speculation parameters; absent fields take the deployment's defaults."""
 
     @_builtins.property
+    def grammar(self) -> _common_pb2.Grammar:
+        """Constraint on the text of the response; absent for none."""
+
+    @_builtins.property
     def resume(self) -> Global___Resumption:
         """Resumes a response whose stream broke. All other fields must be those of the original request, except
         sampling.seed, which must be that of `Origin`.
@@ -368,11 +373,12 @@ class GenerateRequest(_message.Message):
         logprobs: _builtins.int | None = ...,
         prediction: _builtins.str = ...,
         prompt_logprobs: _builtins.int | None = ...,
+        grammar: _common_pb2.Grammar | None = ...,
         resume: Global___Resumption | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "grammar", b"grammar", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_max_new_tokens", b"_max_new_tokens", "_n", b"_n", "_prompt_logprobs", b"_prompt_logprobs", "cache_salt", b"cache_salt", "grammar", b"grammar", "input", b"input", "logprobs", b"logprobs", "max_new_tokens", b"max_new_tokens", "n", b"n", "prediction", b"prediction", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "speculation", b"speculation", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015

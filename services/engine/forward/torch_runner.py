@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
+from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
@@ -39,8 +41,15 @@ class TorchRunner(DelegatedMemoryStats):
     """
 
     def __init__(
-        self, info: ModelInfo, forward: Forward, device: torch.device, description: str, weight_bytes: int
+        self,
+        info: ModelInfo,
+        forward: Forward,
+        device: torch.device,
+        description: str,
+        weight_bytes: int,
+        folder: Path | None = None,
     ) -> None:
+        """Make a runner; without the model's `folder` it computes no sequence with a grammar."""
         self.info = info
         self.description = description
         self.weight_bytes = weight_bytes
@@ -48,7 +57,7 @@ class TorchRunner(DelegatedMemoryStats):
         self._kv_cache = forward.kv_cache
         super().__init__(self._kv_cache)
         self._device = device
-        self._head = Head(info.vocab_size)
+        self._head = Head(info.vocab_size, GrammarTokenizer(folder, info.vocab_size))
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         return self._kv_cache.allocate(num_tokens)
@@ -75,6 +84,7 @@ class TorchRunner(DelegatedMemoryStats):
     @torch.inference_mode()
     def logits(self, batch: Sequence[ForwardInput]) -> Tensor:
         """Compute the first half of a forward: logits of all output rows, (outputs, embedding rows)."""
+        self._head.start(batch)
         with _lost_with_device():
             return self._forward(ForwardBatch(batch, self._device))
 
@@ -116,7 +126,8 @@ def load_runner(
     if device == "cuda" and not torch.cuda.is_available():
         raise ModelError("device is cuda, but this process sees no GPU: use device cpu, or assign a GPU")
     torch.set_num_threads(config.threads)
-    loaded = load_model(model_folder(config.model), dtype, device, shards)
+    folder = model_folder(config.model)
+    loaded = load_model(folder, dtype, device, shards)
     when_loaded()
     # NOTE: the wider type is chosen by measurement, so ranks could differ.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
@@ -138,7 +149,7 @@ def load_runner(
         version=VERSION,
         max_sequences=config.max_sequences,
     )
-    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes, folder)
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:

@@ -14,6 +14,7 @@ from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
+from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
@@ -39,17 +40,23 @@ class Head:
     one chunk, and that of the token counts of sequences with penalties.
     """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, tokenizer: GrammarTokenizer | None = None) -> None:
+        """Make a head for a vocabulary; without a `tokenizer` it computes no sequence with a grammar."""
         self._vocab_size = vocab_size
         self._num_blocks = -(-vocab_size // BLOCK)
-        self._processors = LogitsProcessors(vocab_size)
+        self._processors = LogitsProcessors(vocab_size, tokenizer)
         self._rows = self._scratch = torch.empty(0)
+
+    def start(self, batch: Sequence[ForwardInput]) -> None:
+        """Begin the part of the work that needs no logits, in other threads; called before the forward."""
+        self._processors.start(batch)
 
     def __call__(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
         """Return the scores of each input from the logits of all output rows, (rows, embedding rows).
 
         The rows are in the order of the inputs, and padded beyond the vocabulary.
         """
+        self._processors.join(batch)
         self._processors.count(batch, logits.device)
         scores: list[list[Scores]] = [[] for _ in batch]
         num_logits = _CHUNK_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS)
@@ -81,7 +88,8 @@ class Head:
         results = []
         for part, span, score, error in zip(chunk, spans, scores, errors, strict=True):
             if error:
-                score = Scores((), (), (), error=error)
+                field = "grammar" if self._processors.fault(part.item) else ""
+                score = Scores((), (), (), error=error, field=field)
             elif part.item.num_logprobs is not None:
                 drafts = part.drafts
                 raw = logits[part.row : part.row + part.num_rows]
@@ -119,6 +127,8 @@ class Head:
         The logits of such a part are set to 0, so that they do not disturb the others.
         """
         errors = _non_finite(maxima, chunk, spans, "the model's logits are NaN, infinite, or all -inf")
+        faults = [self._processors.fault(part.item) for part in chunk]
+        errors = [error or fault for error, fault in zip(errors, faults, strict=True)]
         changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
         for i in changed:
             logits, spare = rows[spans[i], : self._vocab_size], self._scratch[0, :, : self._vocab_size]
@@ -126,7 +136,7 @@ class Head:
             maxima[spans[i]] = blocks[spans[i]].amax(-1)
         if changed:
             excluded = _non_finite(
-                maxima, chunk, spans, "logit_bias, penalties or min_tokens exclude every token"
+                maxima, chunk, spans, "logit_bias, penalties, min_tokens or the grammar exclude every token"
             )
             errors = [error or other for error, other in zip(errors, excluded, strict=True)]
         for i, error in enumerate(errors):

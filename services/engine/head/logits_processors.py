@@ -1,4 +1,4 @@
-"""Logits processors: bias, penalties, and stop tokens that are not allowed before min_tokens."""
+"""Logits processors: grammar, bias, penalties, and stop tokens that are not allowed before min_tokens."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
+from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer
 from services.engine.head.token_counts import TokenCounts, subtracted_penalties
 
 
@@ -15,7 +16,8 @@ def needs_processing(item: ForwardInput) -> bool:
     """Check that the logits of some output row must be changed."""
     sampling = item.sampling
     return (
-        bool(sampling.logit_bias)
+        bool(item.grammar)
+        or bool(sampling.logit_bias)
         or _has_penalties(sampling)
         or (bool(sampling.stop_token_ids) and _first_response_index(item) < sampling.min_tokens)
     )
@@ -24,13 +26,22 @@ def needs_processing(item: ForwardInput) -> bool:
 class LogitsProcessors:
     """The processors of all sequences; the token counts of those with penalties live until `forget`."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, tokenizer: GrammarTokenizer | None = None) -> None:
         self._vocab_size = vocab_size
+        self._masks = GrammarMasks(tokenizer or GrammarTokenizer(None, vocab_size))
         self._counts: dict[KvSlot, TokenCounts] = {}
 
     def __len__(self) -> int:
         """Number of sequences whose tokens are counted."""
         return len(self._counts)
+
+    def start(self, batch: Sequence[ForwardInput]) -> None:
+        """Begin to compute the masks of a batch in other threads; called before its forward."""
+        self._masks.start(batch)
+
+    def join(self, batch: Sequence[ForwardInput]) -> None:
+        """Wait for the masks of a batch; called once per forward, before `process`."""
+        self._masks.join(batch)
 
     def count(self, batch: Sequence[ForwardInput], device: torch.device) -> None:
         """Update the token counts of a batch's sequences; called once per forward, before `process`."""
@@ -45,6 +56,10 @@ class LogitsProcessors:
             if counts is not None:
                 counts.count(item)
 
+    def fault(self, item: ForwardInput) -> str:
+        """Return the reason why the grammar of an input has no masks; "" if it has, or has no grammar."""
+        return self._masks.fault(item)
+
     def process(self, logits: Tensor, item: ForwardInput, first: int, scratch: Tensor) -> None:
         """Change a sequence's output rows from `first` on, (rows, vocabulary), in place.
 
@@ -53,6 +68,8 @@ class LogitsProcessors:
         memory for a slice of the rows.
         """
         sampling = item.sampling
+        if item.grammar:
+            self._masks.apply(logits, item, first)
         if sampling.logit_bias:
             ids, biases = zip(*sampling.logit_bias.items(), strict=True)
             logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
@@ -63,7 +80,8 @@ class LogitsProcessors:
             logits[:num_masked, list(sampling.stop_token_ids)] = float("-inf")
 
     def forget(self, slot: KvSlot) -> None:
-        """Free the token counts of a closed sequence."""
+        """Free what is kept for a closed sequence."""
+        self._masks.forget(slot)
         self._counts.pop(slot, None)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fly.errors import InternalError
+from fly.errors import FlyServeError, InternalError, InvalidRequest
 from fly.messages import StepTimes
 from services.engine.base import ForwardInput, Job, KvSlot, Replan, Scores
 
@@ -172,7 +172,7 @@ class Scheduler:
         for scheduled, score in zip(batch, scores, strict=True):
             scheduled.record_forward(started_ns, forward_ns, len(batch), batch_tokens)
             if score.error:
-                self._throw(scheduled, InternalError(score.error))
+                self._throw(scheduled, _error_of(score))
             else:
                 self._advance(scheduled, partial(scheduled.job.send, score))
 
@@ -230,6 +230,11 @@ class Scheduler:
         scheduled.next_input = None
         del self._pending[scheduled.job_id]
         self._finished.append(scheduled)
+
+
+def _error_of(scores: Scores) -> FlyServeError:
+    """Return the error that scores report: of a field of the sequence, or of the model."""
+    return InvalidRequest.of(scores.field, scores.error) if scores.field else InternalError(scores.error)
 
 
 class _Batch:

@@ -23,6 +23,8 @@ class TimedRunner(Runner, Protocol):
 class ClockEngine(Engine):
     """An engine that runs as a task of the event loop."""
 
+    masks_tokens = False
+
     def __init__(self, runner: TimedRunner, clock: Clock, config: ModelSection | None = None) -> None:
         super().__init__(runner, config or ModelSection(), clock)
         self._runner = runner

@@ -25,6 +25,8 @@ def check_exact(opening: Open, max_logprobs: int) -> None:
 
 def _violations(opening: Open, max_logprobs: int) -> Iterator[FieldViolation]:
     sampling = opening.sampling
+    if opening.grammar:
+        yield FieldViolation("grammar", "is set, but engine vllm scores drafts without it: leave it out")
     if opening.entropy is EntropyEstimator.NORMALIZED and not opening.without_entropies:
         yield FieldViolation("entropy", "is normalized, an engine of vLLM computes top_k only")
     if (asked := opening.num_logprobs or 0) > max_logprobs:

@@ -15,7 +15,7 @@ _OF_CUDA = ("cuda-", "nvidia-", "triton")
 
 SHARED = ("cli", "service", "router", "ray", "cluster")
 """Extras whose packages fit both constraints."""
-_LIMITED_BY_VLLM = {"numpy", "setuptools", "transformers"}
+_LIMITED_BY_VLLM = {"llguidance", "numpy", "setuptools", "transformers"}
 
 
 def pins(file: str) -> dict[str, str]:

@@ -1,0 +1,34 @@
+"""An answer as JSON that a schema allows, whatever the model would have liked to write."""
+
+import json
+import sys
+
+from flyserve import Client, Grammar, GrammarKind
+
+TASK = "Q: Tom has 3 apples and eats 1. How many are left?\n"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": "integer", "minimum": 0, "maximum": 1000},
+        "is_certain": {"type": "boolean"},
+        "colours": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+    },
+    "required": ["answer", "is_certain", "colours"],
+    "additionalProperties": False,
+}
+
+
+def main(address: str) -> None:
+    """Print one answer, and how many of its draft tokens were accepted."""
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+    with Client(address) as client:
+        response = client.generate(
+            "Q: Tom has 3 apples and eats 1. How many are left?\n", 200, grammar=grammar
+        )
+    choice = response.choices[0]
+    print(json.dumps(json.loads(choice.text), indent=2))
+    print(f"{choice.statistics.accepted} of {choice.statistics.drafted} draft tokens accepted")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051")

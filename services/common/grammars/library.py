@@ -1,0 +1,69 @@
+"""The library of grammars (llguidance): its tokenizer, its limits, and its errors in one line."""
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+
+class GrammarError(Exception):
+    """A grammar cannot be used, or has exceeded a limit of the library at some token."""
+
+
+@cache
+def parser_limits() -> "LLParserLimits":
+    """Return the limits of one grammar, which bound its memory (about 50 MB) and the time of one mask.
+
+    A mask takes at most about 20 ms: `step_lexer_fuel` 14 ms and `step_max_items` 2.5 ms.
+    """
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_items_in_row=2_000,
+        max_lexer_states=25_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+def load_tokenizer(tokenizer_json: str, vocab_size: int) -> "LLTokenizer":
+    """Return the tokenizer of the text of a `tokenizer.json`; takes about a second for 128k tokens.
+
+    Masks cover `vocab_size` tokens, or all of the tokenizer if it has more.
+
+    Raises:
+        GrammarError: The library cannot read this kind of tokenizer.
+    """
+    from llguidance import LLTokenizer
+
+    try:
+        tokenizer = LLTokenizer(tokenizer_json)
+        if tokenizer.vocab_size < vocab_size:
+            tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size)
+    except Exception as error:  # the library raises many types here
+        raise GrammarError(f"the model's tokenizer cannot be used for grammars: {one_line(error)}") from None
+    return tokenizer
+
+
+def compile_grammar(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
+    """Return a matcher at the start of a grammar in the library's form; drops the GIL meanwhile.
+
+    Raises:
+        GrammarError: The grammar is invalid, or larger than the limits.
+    """
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+    if matcher.is_error():
+        raise GrammarError(one_line(matcher.get_error()))
+    return matcher
+
+
+def one_line(error: object) -> str:
+    """Return the first line of an error of the library, and its reason; the others show the grammar again."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or ["no reason is known"]
+    return " ".join([lines[0], *(line for line in lines[1:] if line.startswith("error: "))])

@@ -1,0 +1,77 @@
+"""The demo pair in this process behind a router: real engines, which mask tokens."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fly.grammar import Grammar, GrammarKind
+from fly.messages import Role
+from router.config import RouterConfig
+from router.server import create_host
+from services.common.host import Host
+from services.drafter import servicer as drafter_service
+from services.drafter.sub_drafters import SubDrafters
+from services.engine.config import Dtype, ModelConfig
+from services.engine.engine import Engine
+from services.engine.factory import build_engine
+from services.target import servicer as target_service
+from tests.support.processes import DRAFTER_MODEL, TARGET_MODEL
+from tests.support.serving import serving
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def of_schema(schema: Any) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+
+
+def of_regex(regex: str) -> Grammar:
+    return Grammar(GrammarKind.REGEX, regex)
+
+
+class Replica(NamedTuple):
+    """A running engine and its host."""
+
+    engine: Engine
+    host: Host
+
+
+async def start_replica(role: Role, model: Path) -> Replica:
+    """Start a replica of the demo pair."""
+    config = ModelConfig(role=role, model=model, dtype=Dtype.FLOAT32, max_sequences=16, kv_tokens=8192)
+    engine = build_engine(config)
+    await engine.start()
+    if role is Role.TARGET:
+        return Replica(engine, target_service.host_engine(engine))
+    return Replica(engine, drafter_service.host_engine(engine, SubDrafters(None)))
+
+
+@asynccontextmanager
+async def serving_pair(num_targets: int = 1, **config: Any) -> AsyncIterator[tuple[Host, Sequence[Replica]]]:
+    """Serve the pair behind a router until the block ends; yield the router's host and the targets."""
+    async with AsyncExitStack() as stack:
+        targets = [await start_replica(Role.TARGET, TARGET_MODEL) for _ in range(num_targets)]
+        addresses = [await stack.enter_async_context(serving(target.host)) for target in targets]
+        helper = await start_replica(Role.DRAFTER, DRAFTER_MODEL)
+        drafter = await stack.enter_async_context(serving(helper.host))
+        made = RouterConfig(
+            model=TARGET_MODEL,
+            grpc_port=0,
+            targets=tuple(addresses),
+            drafters=(drafter,),
+            **{"draft_patience": 1e6, **config},
+        )
+        router = await create_host(made)
+        await stack.enter_async_context(serving(router))
+        yield router, targets

@@ -1,0 +1,178 @@
+"""Grammars through the whole system with the demo pair: validity, exactness, faults, lost targets."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import AsyncOpenAI
+
+from fly.errors import InvalidRequest
+from fly.grammar import Grammar, GrammarKind
+from fly.types import FinishReason, Mode
+from flyserve import AsyncClient, DraftLength, SamplingParams, SpeculationParams
+from tests.contract.grammar_rig import PERSON, Replica, of_regex, of_schema, serving_pair
+
+pytestmark = pytest.mark.slow
+
+PROMPT = "Q: Tom has 3 apples and eats 1. How many are left?\n"
+GREEDY = SamplingParams()
+HOT = SamplingParams(temperature=1.0, seed=11)
+PLAIN = SpeculationParams(mode=Mode.PLAIN)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[AsyncClient]:
+    async with serving_pair() as (router, _), AsyncClient(router.address) as client:
+        yield client
+
+
+def format_of(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+def fly(most: int, preset: str = "") -> SpeculationParams:
+    return SpeculationParams(mode=Mode.FLY, preset=preset, draft_length=DraftLength(max=most))
+
+
+def check_person(text: str) -> None:
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+async def test_every_response_keeps_to_its_schema(client: AsyncClient) -> None:
+    for sampling in (GREEDY, HOT):
+        for speculation in (PLAIN, *(fly(most) for most in (0, 1, 3, 7, 15)), fly(15, "official")):
+            response = await client.generate(
+                PROMPT, 200, sampling, speculation, grammar=of_schema(PERSON), n=4 if sampling is HOT else 1
+            )
+            for choice in response.choices:
+                assert choice.finish_reason is FinishReason.STOP_TOKEN
+                check_person(choice.text)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT])
+async def test_exact_equals_plain_under_the_same_grammar(
+    client: AsyncClient, sampling: SamplingParams
+) -> None:
+    for grammar in (of_schema(PERSON), of_regex("[a-d ]{5,40}!")):
+        plain = await client.generate(PROMPT, 120, sampling, PLAIN, grammar=grammar, n=2)
+        for most in (1, 4, 15):
+            exact = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=most))
+            drafted = await client.generate(PROMPT, 120, sampling, exact, grammar=grammar, n=2)
+            for one, other in zip(plain.choices, drafted.choices, strict=True):
+                assert [token.id for token in one.tokens] == [token.id for token in other.tokens]
+
+
+KINDS = [
+    (Grammar(GrammarKind.CHOICE, '["yes", "no", "maybe\\n"]'), r"yes|no|maybe\n"),
+    (of_regex(r"\d{3}-[a-f]{2,4}"), r"\d{3}-[a-f]{2,4}"),
+    (Grammar(GrammarKind.LARK, 'start: "(" inner ")"\ninner: /[a-z]{1,3}/ | start'), r"\(+[a-z]{1,3}\)+"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "pattern"), KINDS)
+async def test_each_kind_of_grammar(client: AsyncClient, grammar: Grammar, pattern: str) -> None:
+    response = await client.generate(PROMPT, 60, HOT, grammar=grammar)
+    assert re.fullmatch(pattern, response.choices[0].text)
+
+
+async def test_a_json_object_is_cut_only_by_its_length(client: AsyncClient) -> None:
+    response = await client.generate(PROMPT, 12, grammar=Grammar(GrammarKind.JSON_OBJECT))
+    assert response.choices[0].text.startswith("{")
+    assert response.choices[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_an_added_stop_token_ends_only_a_whole_response(client: AsyncClient) -> None:
+    (stop,) = {token.id for token in await client.tokenize("a")}
+    sampling = SamplingParams(stop_token_ids=(stop,))
+    response = await client.generate(PROMPT, 60, sampling, grammar=of_regex("[bc]{4}"))
+    assert re.fullmatch("[bc]{4}", response.choices[0].text)
+    assert response.choices[0].tokens[-1].id in (0, stop)
+
+
+HTTP: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": {"type": "json_object"}, "max_tokens": 2}, r"\{.*"),
+    ({"response_format": {"type": "text"}, "guided_choice": ["yes", "no"]}, "yes|no"),
+    ({"response_format": format_of({"enum": ["red", "blue"]})}, '"red"|"blue"'),
+    ({"guided_json": {"const": 12}}, "12"),
+    ({"guided_json": '{"const": 12}'}, "12"),
+    ({"guided_regex": "[ab]{3}"}, "[ab]{3}"),
+    ({"guided_grammar": 'start: "x" "y"?'}, "xy?"),
+    ({"structured_outputs": {"json": {"const": None}}}, "null"),
+    ({"structured_outputs": {"regex": "c{4}"}}, "cccc"),
+    ({"structured_outputs": {"choice": ["up", "down"]}}, "up|down"),
+    ({"structured_outputs": {"grammar": "start: /z+/"}, "max_tokens": 3}, "z+"),
+    ({"structured_outputs": {"json_object": True}, "max_tokens": 2}, r"\{.*"),
+]
+
+
+async def test_the_http_api_takes_the_names_of_openai_and_of_vllm() -> None:
+    async with serving_pair(http_port=0, model_name="demo") as (router, _):
+        client = AsyncOpenAI(base_url=f"{router.addresses[1]}/v1", api_key="none", max_retries=0)
+        async with client:
+            for fields, pattern in HTTP:
+                fields = {"max_tokens": 30, **fields}
+                response = await client.completions.create(model="demo", prompt=PROMPT, extra_body=fields)
+                assert re.fullmatch(pattern, response.choices[0].text, re.DOTALL), fields
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"grammar": of_regex("(")}, "grammar"),
+    ({"grammar": of_schema({"type": "text"})}, "grammar"),
+    ({"grammar": of_regex("x"), "sampling": SamplingParams(ignore_eos=True)}, "sampling.ignore_eos"),
+    ({"grammar": of_regex("x"), "sampling": SamplingParams(min_tokens=2)}, "sampling.min_tokens"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), FAULTS)
+async def test_faults_have_the_name_of_their_field(
+    client: AsyncClient, fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        await client.generate(PROMPT, 20, **fields)
+    assert [violation.field for violation in raised.value.violations] == [field]
+
+
+async def test_a_grammar_that_exceeds_its_limits_later_is_the_fault_of_the_request(
+    client: AsyncClient,
+) -> None:
+    growing = client.generate(PROMPT, 2000, grammar=of_regex("(a{1,5000}){300,5000}b"))
+    with pytest.raises(InvalidRequest, match="grammar"):
+        await growing
+    response = await client.generate(PROMPT, 20, grammar=of_regex("ab"))
+    assert response.choices[0].text == "ab"
+
+
+async def test_a_switched_off_guard_has_no_effect(client: AsyncClient) -> None:
+    lax = SpeculationParams(mode=Mode.FLY, threshold=0.0, guard_excluded=False)
+    response = await client.generate(PROMPT, 200, HOT, lax, grammar=of_schema(PERSON))
+    check_person(response.choices[0].text)
+    assert any("speculation.guard_excluded has no effect" in warning for warning in response.warnings)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT])
+async def test_a_target_lost_within_a_response_is_replaced(sampling: SamplingParams) -> None:
+    async with serving_pair(num_targets=2) as (router, targets), AsyncClient(router.address) as client:
+        whole = await client.generate(PROMPT, 200, sampling, PLAIN, grammar=of_schema(PERSON))
+        exact = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=2))
+        text, losing = "", True
+        async with client.stream(PROMPT, 200, sampling, exact, grammar=of_schema(PERSON)) as stream:
+            async for chunk in stream:
+                text += chunk.text
+                if losing and len(text) > 10:
+                    losing = False
+                    await lose_busy(targets)
+            response = stream.response
+        assert response.choices[0].statistics.replays >= 1
+        assert text == whole.choices[0].text
+
+
+async def lose_busy(targets: Sequence[Replica]) -> None:
+    """Stop the target that has the sequence, without a word to its client."""
+    for target in targets:
+        if target.engine.load().sequences:
+            await target.host.drain(grace_s=0.0)
+            return
+    raise AssertionError("no target has a sequence")

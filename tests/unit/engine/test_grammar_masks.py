@@ -1,0 +1,141 @@
+"""The head under a grammar: choices, excluded drafts, log-probabilities, faults, and memory."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fly.request import SamplingParams
+from fly.types import Coupling
+from services.engine.base import ForwardInput
+from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer
+from services.engine.head.head import Head
+from tests.support.processes import TARGET_MODEL
+
+VOCAB = 640
+END = 0
+PROMPT = [3, 4]
+FORM = json.dumps({"grammars": [{"lark_grammar": 'start: "yes" | "no"'}]})
+
+
+def tokenizer(vocab_size: int = VOCAB) -> GrammarTokenizer:
+    return GrammarTokenizer(TARGET_MODEL, vocab_size)
+
+
+def encoded(text: str) -> list[int]:
+    return list(tokenizer().load().tokenize_str(text))
+
+
+def work(response: list[int], num_outputs: int = 1, **kwargs: Any) -> ForwardInput:
+    history = [*PROMPT, *response]
+    sampling = replace(kwargs.pop("sampling", SamplingParams()), stop_token_ids=(END,))
+    drafts = [*history[len(history) - num_outputs + 1 :], -1]
+    made = ForwardInput(0, 0, history, num_outputs, sampling, len(PROMPT), history, drafts=drafts)
+    return replace(made, **{"grammar": FORM, **kwargs})
+
+
+def logits_of(num_rows: int, width: int = VOCAB) -> torch.Tensor:
+    return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(3)) * 4
+
+
+def starts_of(text: str) -> set[int]:
+    """Return the tokens that are a beginning of a text."""
+    library = tokenizer().load()
+    return {token for token in range(1, VOCAB) if text.startswith(library.decode_str([token]))}
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=1.0, seed=1),
+        SamplingParams(temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, seed=1),
+        SamplingParams(temperature=1.0, coupling=Coupling.REJECTION, seed=1),
+        SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5, logit_bias={7: 100.0}),
+    ],
+)
+@pytest.mark.parametrize("num_others", [0, 40])
+def test_choices_are_made_under_the_mask(sampling: SamplingParams, num_others: int) -> None:
+    head = Head(VOCAB, tokenizer())
+    others = [replace(work([], sampling=sampling), grammar="", slot=n + 1) for n in range(num_others)]
+    batch = [work([], sampling=sampling), *others]
+    scores, *rest = head(logits_of(len(batch)), batch)
+    assert scores.choices[0] in starts_of("yes") | starts_of("no")
+    plain = Head(VOCAB)(logits_of(len(batch)), [replace(batch[0], grammar=""), *others])
+    assert rest == plain[1:]
+
+
+def test_a_draft_outside_the_grammar_is_reported_and_ends_the_masks() -> None:
+    yes = encoded("yes")
+    drafts = [*yes, 5, 6]
+    (scores,) = Head(VOCAB, tokenizer())(logits_of(len(drafts) + 1), [work(drafts, len(drafts) + 1)])
+    assert scores.excluded == (*(False for _ in yes), True, False, False)
+    assert scores.choices[len(yes)] == END
+
+
+def test_entropies_and_logprobs_are_those_of_the_model() -> None:
+    logits = logits_of(1)
+    (masked,) = Head(VOCAB, tokenizer())(logits, [work([], num_logprobs=3)])
+    (plain,) = Head(VOCAB)(logits, [replace(work([], num_logprobs=3), grammar="")])
+    assert masked.entropies == plain.entropies
+    assert masked.logprobs[0].top == plain.logprobs[0].top
+    expected = logits.log_softmax(-1)[0, masked.choices[0]].item()
+    assert masked.logprobs[0].choice == pytest.approx(expected, abs=1e-4)
+
+
+def test_rows_of_the_prompt_are_not_masked() -> None:
+    history = [*PROMPT, *encoded("yes")]
+    logits = logits_of(len(history))
+    scored = replace(work(encoded("yes"), len(history)), prompt_length=len(PROMPT) + 1)
+    (scores,) = Head(VOCAB, tokenizer())(logits, [replace(scored, history=[*PROMPT, 9, *encoded("yes")[1:]])])
+    assert scores.choices[: len(PROMPT)] == tuple(logits[: len(PROMPT)].argmax(-1).tolist())
+
+
+def test_logits_may_have_more_rows_than_the_tokenizer_has_tokens() -> None:
+    logits = logits_of(1, 704)
+    logits[:, VOCAB:] = 100.0
+    (scores,) = Head(700, tokenizer(700))(logits, [work([])])
+    assert scores.choices[0] in starts_of("yes") | starts_of("no")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grammar": json.dumps({"grammars": [{"lark_grammar": "start: foo"}]})}, "unknown name"),
+        ({"history": [*PROMPT, 5], "tokens": [*PROMPT, 5]}, "token 0 of the response is excluded"),
+    ],
+)
+def test_a_fault_is_an_error_of_its_sequence_alone(change: dict[str, Any], message: str) -> None:
+    head, good = Head(VOCAB, tokenizer()), replace(work([]), slot=1)
+    bad, fine = head(logits_of(2), [replace(work([]), **change), good])
+    assert message in bad.error and bad.field == "grammar"
+    assert fine.choices and not fine.error
+
+
+def test_a_model_without_a_tokenizer_masks_nothing() -> None:
+    (scores,) = Head(VOCAB)(logits_of(1), [work([])])
+    assert "no tokenizer.json" in scores.error and scores.field == "grammar"
+
+
+def test_masks_follow_roll_backs_repeated_forwards_and_reused_slots() -> None:
+    head, yes, no = Head(VOCAB, tokenizer()), encoded("yes"), encoded("no")
+    for response, choice in ((yes, END), (no, END), (no, END), (yes, END)):
+        item = work(response)
+        head.start([item])
+        (scores,) = head(logits_of(1), [item])
+        assert scores.choices == (choice,)
+    head.forget(0)
+    other = json.dumps({"grammars": [{"lark_grammar": 'start: "no" "no"'}]})
+    (scores,) = head(logits_of(1), [work(no, grammar=other)])
+    assert scores.choices[0] in starts_of("no")
+
+
+def test_nothing_is_kept_of_closed_sequences() -> None:
+    masks = GrammarMasks(tokenizer())
+    masks.start([work([]), replace(work([]), slot=1)])
+    assert len(masks) == 2
+    masks.forget(0)
+    masks.forget(1)
+    assert len(masks) == 0

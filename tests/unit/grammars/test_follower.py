@@ -1,0 +1,81 @@
+"""A follower after any walk of keeps and appends equals a fresh matcher."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.grammars.follower import is_allowed
+from services.common.grammars.library import GrammarError
+from tests.support.grammars import END, allowed, encoded, follower, tokenizer
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.integers(0, 2**31)), max_size=8))
+def test_any_walk_of_keeps_and_appends_equals_a_fresh_matcher(walk: list[tuple[float, int, int]]) -> None:
+    walking, response = follower(), list[int]()
+    for kept, num_added, draw in walk:
+        del response[int(kept * len(response)) :]
+        for index in range(num_added):
+            assert walking.move(response)
+            choices = [token for token in allowed(walking.mask([END])) if token != END]
+            if choices:
+                response.append(choices[(draw + index) % len(choices)])
+        fresh = follower()
+        assert walking.move(response) and fresh.move(response)
+        assert np.array_equal(walking.mask([END]), fresh.mask([END]))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 639), max_size=6), st.integers(0, 7))
+def test_masks_along_drafts_end_at_the_first_excluded_one(noise: list[int], right: int) -> None:
+    response = encoded('{"a"')
+    drafts = encoded(": 12}")[:right] + noise
+    walking = follower()
+    masks = list(walking.masks(response, drafts, [END]))
+    for index, mask in enumerate(masks):
+        fresh = follower()
+        assert fresh.move([*response, *drafts[:index]])
+        assert np.array_equal(mask, fresh.mask([END]))
+        if index < len(masks) - 1:
+            assert is_allowed(mask, drafts[index])
+    if len(masks) <= len(drafts):
+        last = drafts[len(masks) - 1]
+        assert last == END or not is_allowed(masks[-1], last)
+
+
+def test_ending_tokens_are_allowed_exactly_where_the_grammar_accepts() -> None:
+    added = 5  # a stop token of the client, which the grammar does not know as one
+    open_end, whole = follower(), follower()
+    assert open_end.move(encoded('{"a": 1')) and whole.move(encoded('{"a": 1}'))
+    assert not {END, added} & set(allowed(open_end.mask([END, added])))
+    assert allowed(whole.mask([END, added])) == [END, added]
+    assert not allowed(whole.mask([]))
+
+
+def test_a_response_outside_the_grammar_is_reported() -> None:
+    walking = follower()
+    assert not walking.move(encoded("no"))
+    with pytest.raises(GrammarError, match="token 0 of the response is excluded"):
+        list(walking.masks(encoded("no"), [], [END]))
+    assert walking.move(encoded('{"a"'))
+
+
+def test_a_grammar_that_grows_without_limit_is_ended_by_the_limits() -> None:
+    form = json.dumps({"grammars": [{"lark_grammar": "start: /(a{1,5000}){1,5000}b/"}]})
+    walking, response = follower(form), list[int]()
+    with pytest.raises(GrammarError, match="lexer error"):
+        for _ in range(2000):
+            response += encoded("a")
+            walking.move(response)
+            walking.mask([END])
+
+
+def test_forced_tokens_are_those_without_an_alternative() -> None:
+    form = json.dumps({"grammars": [{"lark_grammar": 'start: "yes, " ("a" | "b")'}]})
+    walking = follower(form)
+    assert tokenizer().decode_str(walking.forced()) in ("yes, ", "yes,")
+    assert walking.move(encoded("yes, "))
+    assert walking.forced() == []
