@@ -54,7 +54,7 @@ async def start_replica(role: Role, model: Path) -> Replica:
     await engine.start()
     if role is Role.TARGET:
         return Replica(engine, target_service.host_engine(engine))
-    return Replica(engine, drafter_service.host_engine(engine, SubDrafters(None)))
+    return Replica(engine, drafter_service.host_engine(engine, SubDrafters(None), standalone_sequences=4))
 
 
 @asynccontextmanager

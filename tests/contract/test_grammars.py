@@ -65,6 +65,13 @@ async def test_exact_equals_plain_under_the_same_grammar(
                 assert [token.id for token in one.tokens] == [token.id for token in other.tokens]
 
 
+async def test_the_drafters_own_model_keeps_to_a_grammar(client: AsyncClient) -> None:
+    draft = SpeculationParams(mode=Mode.DRAFT)
+    response = await client.generate(PROMPT, 200, HOT, draft, grammar=of_schema(PERSON), n=3)
+    for choice in response.choices:
+        check_person(choice.text)
+
+
 KINDS = [
     (Grammar(GrammarKind.CHOICE, '["yes", "no", "maybe\\n"]'), r"yes|no|maybe\n"),
     (of_regex(r"\d{3}-[a-f]{2,4}"), r"\d{3}-[a-f]{2,4}"),
