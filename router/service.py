@@ -187,7 +187,7 @@ class GenerationService:
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         weights = request.resume.weight_fingerprint if request.resume else ""
         context, (target, _) = self._context, await self._paired(with_weights(weights))
-        grammar = await context.grammars.prepare(request.grammar) if request.grammar else ""
+        grammar = await context.grammars.prepare(request.grammar) if request.grammar else None
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer

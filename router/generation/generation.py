@@ -16,6 +16,7 @@ from router.config import RouterConfig
 from router.generation.draft_lengths import DraftLengths
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
+from router.generation.forced_drafts import ForcedDrafts
 from router.generation.observation import trace_response
 from router.generation.patience import Patience
 from router.generation.predictions import Predictions
@@ -130,6 +131,7 @@ async def open_response(
                 extension_interval_s(request, config), decodes_ahead=bool(target.replica.info.engine)
             ),
             Predictions(request),
+            ForcedDrafts(request),
         )
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
@@ -149,7 +151,7 @@ def _open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
         without_entropies=not request.needs_entropies,
-        grammar=request.grammar,
+        grammar=request.grammar.form if request.grammar else "",
     )
 
 
