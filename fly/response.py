@@ -65,6 +65,8 @@ class Statistics:
             the first drafter.
         predicted: Draft tokens that were taken from the request's prediction.
         predicted_accepted: Those of them that their round accepted.
+        forced: Draft tokens that the grammar of the request forced.
+        forced_accepted: Those of them that their round accepted.
     """
 
     rounds: int = 0
@@ -100,6 +102,8 @@ class Statistics:
     cached_tokens: int = 0
     predicted: int = 0
     predicted_accepted: int = 0
+    forced: int = 0
+    forced_accepted: int = 0
 
     def count_round(self, num_drafts: int, decision: Decision) -> None:
         """Add one verification and its decision."""

@@ -216,7 +216,7 @@ class GenerationService:
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
         context, model = self._context, await self._model(request)
-        grammar = await context.grammars.prepare(request.grammar) if request.grammar else ""
+        grammar = await context.grammars.prepare(request.grammar) if request.grammar else None
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer

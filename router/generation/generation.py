@@ -10,6 +10,7 @@ from fly.types import FinishReason, Mode
 from router.generation.context import RouterContext
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
+from router.generation.forced_drafts import ForcedDrafts
 from router.generation.observation import trace_response
 from router.generation.opening import begin, extension_interval_s, open_message
 from router.generation.patience import Patience
@@ -113,6 +114,7 @@ async def open_speculative(
                 extension_interval_s(request, config), decodes_ahead=bool(target.replica.info.engine)
             ),
             predictions=Predictions(request),
+            forced=ForcedDrafts(request),
             strict_spans=_strict_spans(request, context.tokenizer),
         )
         if drafter is not None:

@@ -33,7 +33,7 @@ def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
         without_entropies=not request.needs_entropies,
-        grammar=request.grammar,
+        grammar=request.grammar.form if request.grammar else "",
         standalone=request.plan.mode is Mode.DRAFT,
     )
 

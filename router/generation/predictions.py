@@ -1,5 +1,7 @@
 """Drafts that the router takes from the prediction of a request, without a drafter."""
 
+from collections.abc import Sequence
+
 from fly.lookup.prediction import PredictionLookup
 from fly.messages import Draft
 from fly.response import Statistics
@@ -26,12 +28,7 @@ class Predictions:
         """Return a draft of at most `most` tokens after the sequence; an empty one if none is likely."""
         tokens = self._lookup.propose(sequence.ids, most)
         self.is_pending = bool(tokens)
-        if not tokens:
-            return NO_DRAFT
-        # The tokens are certain, so the distribution of each has all its mass on one token.
-        certain = self._needs_distributions
-        distributions = tuple(SparseDistribution((token,), (1.0,)) for token in tokens) if certain else ()
-        return Draft(step_id=0, tokens=tokens, distributions=distributions)
+        return certain_draft(tokens, self._needs_distributions)
 
     def record(self, num_drafts: int, num_accepted: int, statistics: Statistics) -> None:
         """Record the result of the pending draft."""
@@ -39,3 +36,11 @@ class Predictions:
         self._lookup.record(num_accepted)
         statistics.predicted += num_drafts
         statistics.predicted_accepted += num_accepted
+
+
+def certain_draft(tokens: Sequence[int], needs_distributions: bool) -> Draft:
+    """Return a draft that no model made; the distribution of each token has all its mass on it."""
+    if not tokens:
+        return NO_DRAFT
+    certain = (SparseDistribution((token,), (1.0,)) for token in tokens) if needs_distributions else ()
+    return Draft(step_id=0, tokens=tuple(tokens), distributions=tuple(certain))

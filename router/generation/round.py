@@ -12,6 +12,7 @@ from fly.spans import StrictSpans
 from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, RankedToken, Token, Verdict
 from router.generation.drafter_session import ArrivedDraft, DrafterSession, DraftRequest
 from router.generation.extension import ExtensionLength
+from router.generation.forced_drafts import ForcedDrafts
 from router.generation.patience import Patience
 from router.generation.predictions import NO_DRAFT, Predictions
 from router.generation.response import Response, forward_seconds
@@ -61,6 +62,7 @@ class SpeculativeResponse(Response):
         patience: Time that each round waits for its draft.
         extension: Number of tokens that the target decodes in a round without a draft.
         predictions: Drafts from the prediction of the request.
+        forced: Drafts from the grammar of the request.
         strict_spans: Parts of the response that are decoded exactly.
         rounds_without_draft: Rounds in which no drafter was available.
         late_rounds: Rounds whose draft was outstanding when the target had to continue.
@@ -74,10 +76,16 @@ class SpeculativeResponse(Response):
     patience: Patience
     extension: ExtensionLength
     predictions: Predictions
+    forced: ForcedDrafts
     strict_spans: StrictSpans
     rounds_without_draft: int = 0
     late_rounds: int = 0
     waited_s: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """True if the draft of the present round cost nothing, so that it says nothing about the drafter."""
+        return self.predictions.is_pending or self.forced.is_pending
 
     @property
     def connections(self) -> Sequence[Connections[Any]]:
@@ -110,17 +118,22 @@ class SpeculativeResponse(Response):
 async def propose(response: SpeculativeResponse) -> Draft:
     """Return a draft after the sequence; an empty one if none is wanted, available or in time.
 
-    The prediction of the request comes before the drafter, because it costs nothing.
+    The prediction of the request comes before the drafter, because it costs nothing. So does text that the
+    grammar forces, if it is at least half a draft, or no draft is available.
     The first token never waits for the drafter: in the first round both prefill, and the draft is used later.
     """
     drafter, speculation = response.drafter, response.speculation
     length, most = response.draft_length.choose(), speculation.max_drafts
     if drafter is None or min(length, most) <= 0:
         return NO_DRAFT
-    predicted = response.predictions.propose(speculation.sequence, min(length, most))
-    if not speculation.statistics.rounds and most > 1:
+    most_free, is_first = min(length, most), not speculation.statistics.rounds
+    predicted = response.predictions.propose(speculation.sequence, most_free)
+    if not predicted.tokens:
+        least = 1 if is_first else (most_free + 1) // 2
+        predicted = response.forced.propose(speculation.sequence, least, most_free)
+    if is_first and most > 1:
         _request(response, drafter, min(length + 1, most))
-    if predicted.tokens or not speculation.statistics.rounds:
+    if predicted.tokens or is_first:
         return predicted
     is_new = False
     while drafter.is_drafting or (not is_new and (is_new := _request(response, drafter, min(length, most)))):
@@ -129,9 +142,11 @@ async def propose(response: SpeculativeResponse) -> Draft:
         draft = _take(response, drafter, most)
         if draft is not None and (draft.tokens or is_new):
             return draft
-    response.rounds_without_draft += 1
-    response.metrics.rounds_missed.inc()
-    return NO_DRAFT
+    forced = response.forced.propose(speculation.sequence, 1, most_free)
+    if not forced.tokens:
+        response.rounds_without_draft += 1
+        response.metrics.rounds_missed.inc()
+    return forced
 
 
 def _request(response: SpeculativeResponse, drafter: DrafterSession, max_tokens: int) -> bool:
@@ -183,7 +198,7 @@ async def verify(response: SpeculativeResponse, draft: Draft) -> Verification:
         speculation.sequence, draft.tokens, speculation.decided_length, distributions
     )
     spent_s = response.clock.now() - requested_at
-    if not response.predictions.is_pending:
+    if not response.is_free:
         response.draft_length.record_verification(verification, spent_s)
     _count_verification(response, verification, spent_s)
     return verification
@@ -247,6 +262,8 @@ def _record_round(response: SpeculativeResponse, start: int, num_drafts: int, de
     response.metrics.record_round(num_drafts, num_accepted, decision)
     if response.predictions.is_pending:
         response.predictions.record(num_drafts, num_accepted, statistics)
+    elif response.forced.is_pending:
+        response.forced.record(num_drafts, num_accepted, statistics)
     else:
         _record_drafting(response, start, num_drafts, num_accepted, bool(decision.provisional))
     response.record_first_token(decision)

@@ -10,6 +10,7 @@ from fly.request import ReceivedChoice, RequestParams, SamplingParams
 from fly.sequence import TokenSequence
 from fly.types import Coupling, Mode
 from router.policies.request_key import RequestKey
+from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan
 
 
@@ -50,7 +51,7 @@ class PreparedRequest(RequestParams):
         prompt: The prompt; its choices copy it.
         sampling: Sampling parameters with all stop token ids and a seed.
         prediction: Tokens that the response is expected to resemble; none without a prediction.
-        grammar: Constraint on the response, in the form that targets take; "" is none.
+        grammar: Constraint on the response; None is none.
         warnings: Warnings about the request.
         weight_fingerprint: Fingerprint of the targets that it was checked for; "" accepts any.
         resumed: Choices of which the client has received a part.
@@ -63,7 +64,7 @@ class PreparedRequest(RequestParams):
     sampling: SamplingParams
     plan: SpeculationPlan
     prediction: tuple[int, ...] = ()
-    grammar: str = ""
+    grammar: CompiledGrammar | None = field(default=None, compare=False)
     warnings: tuple[str, ...] = ()
     weight_fingerprint: str = ""
     resumed: tuple[ReceivedChoice, ...] = ()

@@ -13,6 +13,7 @@ from fly.sequence import TokenSequence
 from fly.types import Coupling, Mode
 from router.config import LimitsConfig, RouterConfig
 from router.policies.request_key import request_key
+from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan, check_speculation, plan_speculation
 from router.requests.request import PreparedRequest, draw_seed
 from router.requests.warnings import request_warnings
@@ -25,12 +26,12 @@ def prepare(
     eos_ids: Sequence[int],
     target: ModelInfo,
     config: RouterConfig,
-    grammar: str = "",
+    grammar: CompiledGrammar | None = None,
 ) -> PreparedRequest:
     """Return a request that can be served by `target`; in mode draft it is the drafters' model.
 
     `encode` returns the token ids of a text, `encode_plain` those without special tokens; `eos_ids` are the
-    model's own; `grammar` is that of the request in the form that targets take. Raise InvalidRequest with a
+    model's own; `grammar` is that of the request, compiled. Raise InvalidRequest with a
     violation for every field that breaks a limit.
     """
     limits, default_plan = config.limits, config.speculation.plan

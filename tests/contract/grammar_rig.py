@@ -58,18 +58,20 @@ async def start_replica(role: Role, model: Path) -> Replica:
 
 
 @asynccontextmanager
-async def serving_pair(num_targets: int = 1, **config: Any) -> AsyncIterator[tuple[Host, Sequence[Replica]]]:
+async def serving_pair(
+    num_targets: int = 1, has_drafter: bool = True, **config: Any
+) -> AsyncIterator[tuple[Host, Sequence[Replica]]]:
     """Serve the pair behind a router until the block ends; yield the router's host and the targets."""
     async with AsyncExitStack() as stack:
         targets = [await start_replica(Role.TARGET, TARGET_MODEL) for _ in range(num_targets)]
         addresses = [await stack.enter_async_context(serving(target.host)) for target in targets]
-        helper = await start_replica(Role.DRAFTER, DRAFTER_MODEL)
-        drafter = await stack.enter_async_context(serving(helper.host))
+        drafters = [await start_replica(Role.DRAFTER, DRAFTER_MODEL)] if has_drafter else []
+        helpers = [await stack.enter_async_context(serving(drafter.host)) for drafter in drafters]
         made = RouterConfig(
             model=TARGET_MODEL,
             grpc_port=0,
             targets=tuple(addresses),
-            drafters=(drafter,),
+            drafters=tuple(helpers),
             **{"draft_patience": 1e6, **config},
         )
         router = await create_host(made)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -12,7 +13,7 @@ from openai import AsyncOpenAI
 from fly.errors import InvalidRequest
 from fly.grammar import Grammar, GrammarKind
 from fly.types import FinishReason, Mode
-from flyserve import AsyncClient, DraftLength, SamplingParams, SpeculationParams
+from flyserve import AsyncClient, Coupling, DraftLength, SamplingParams, SpeculationParams
 from tests.contract.grammar_rig import PERSON, Replica, of_regex, of_schema, serving_pair
 
 pytestmark = pytest.mark.slow
@@ -183,3 +184,23 @@ async def lose_busy(targets: Sequence[Replica]) -> None:
             await target.host.drain(grace_s=0.0)
             return
     raise AssertionError("no target has a sequence")
+
+
+FIXED = "The answer to this question is exactly forty-two, as everybody knows."
+
+
+@pytest.mark.parametrize("has_drafter", [True, False])
+@pytest.mark.parametrize("sampling", [GREEDY, HOT, replace(HOT, coupling=Coupling.REJECTION)])
+async def test_forced_text_is_drafted_without_a_drafter(has_drafter: bool, sampling: SamplingParams) -> None:
+    grammar = Grammar(GrammarKind.CHOICE, json.dumps([FIXED]))
+    exact = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=15))
+    async with serving_pair(has_drafter=has_drafter) as (router, _), AsyncClient(router.address) as client:
+        plain = await client.generate(PROMPT, 120, sampling, PLAIN, grammar=grammar)
+        drafted = await client.generate(PROMPT, 120, sampling, exact, grammar=grammar)
+    assert plain.choices[0].text == drafted.choices[0].text == FIXED
+    statistics = drafted.choices[0].statistics
+    assert 0 < statistics.forced_accepted <= statistics.forced <= statistics.drafted
+    assert plain.choices[0].statistics.forced == 0
+    if sampling.coupling is not Coupling.REJECTION:
+        tokens = [[token.id for token in each.choices[0].tokens] for each in (plain, drafted)]
+        assert tokens[0] == tokens[1]

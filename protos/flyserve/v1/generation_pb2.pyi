@@ -793,6 +793,8 @@ class Statistics(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     PREDICTED_FIELD_NUMBER: _builtins.int
     PREDICTED_ACCEPTED_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
+    FORCED_ACCEPTED_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds, with and without a draft."""
     drafted: _builtins.int
@@ -859,6 +861,10 @@ class Statistics(_message.Message):
     """Draft tokens that were taken from the request's prediction."""
     predicted_accepted: _builtins.int
     """Those of them that their round accepted."""
+    forced: _builtins.int
+    """Draft tokens that the grammar of the request forced: text that must come next whatever is chosen."""
+    forced_accepted: _builtins.int
+    """Those of them that their round accepted."""
     def __init__(
         self,
         *,
@@ -895,10 +901,12 @@ class Statistics(_message.Message):
         cached_tokens: _builtins.int = ...,
         predicted: _builtins.int = ...,
         predicted_accepted: _builtins.int = ...,
+        forced: _builtins.int = ...,
+        forced_accepted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "predicted", b"predicted", "predicted_accepted", b"predicted_accepted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cached_tokens", b"cached_tokens", "carried", b"carried", "draft_round_tokens", b"draft_round_tokens", "draft_rounds", b"draft_rounds", "draft_s", b"draft_s", "drafted", b"drafted", "drafted_ahead", b"drafted_ahead", "drafter_forwards", b"drafter_forwards", "dropped_ahead", b"dropped_ahead", "emitted", b"emitted", "forced", b"forced", "forced_accepted", b"forced_accepted", "predicted", b"predicted", "predicted_accepted", b"predicted_accepted", "proposals_invalid", b"proposals_invalid", "proposals_late", b"proposals_late", "proposals_low_confidence", b"proposals_low_confidence", "proposals_requested", b"proposals_requested", "rejected_by_exact", b"rejected_by_exact", "rejected_by_gate", b"rejected_by_gate", "rejected_by_guard", b"rejected_by_guard", "rejected_by_tail", b"rejected_by_tail", "rejected_by_window", b"rejected_by_window", "replays", b"replays", "rescued", b"rescued", "rounds", b"rounds", "seed", b"seed", "sub_drafter_tokens", b"sub_drafter_tokens", "tau", b"tau", "time_to_first_token_s", b"time_to_first_token_s", "total_s", b"total_s", "verify_s", b"verify_s", "wire_bytes", b"wire_bytes", "wire_s", b"wire_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -63,11 +63,14 @@ class GrammarFollower:
     ) -> Iterator[Mask]:
         """Yield the mask after a response, and after each of the drafts that the grammar allows.
 
-        No mask follows a draft that is excluded, or that ends the response: no later token can be chosen.
+        No mask follows a draft that is excluded, or a token that ends the response, as drafters may go on
+        after one: no later token is part of the response.
 
         Raises:
             GrammarError: The response is not one of the grammar, or the grammar has exceeded a limit.
         """
+        if not set(ending_ids).isdisjoint(tokens):
+            return
         if not self.move(tokens):
             raise GrammarError(f"token {len(self._tokens)} of the response is excluded")
         yield (mask := self.mask(ending_ids))

@@ -113,11 +113,9 @@ class GrammarMasks:
     def apply(self, logits: Tensor, item: ForwardInput, first: int) -> None:
         """Exclude tokens from rows of an input, (rows, vocabulary), from its output `first` on, in place."""
         packed = self._joined[item.slot].rows[first : first + len(logits)]
-        words = torch.from_numpy(packed.view(np.int32)).to(logits.device)
-        shifts = torch.arange(_BITS, dtype=torch.int32, device=logits.device)
-        for row, bits in zip(logits, words, strict=True):
-            allowed = ((bits[:, None] >> shifts) & 1).flatten()[: logits.shape[1]].bool()
-            row.masked_fill_(~allowed, -torch.inf)
+        octets = torch.from_numpy(packed.view(np.uint8)).to(logits.device)
+        bits = (octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=logits.device)) & 1
+        logits.masked_fill_(bits.flatten(1)[:, : logits.shape[1]] == 0, -torch.inf)
 
     def forget(self, slot: KvSlot) -> None:
         """Free what is kept for a closed sequence."""

@@ -55,6 +55,10 @@ def test_ending_tokens_are_allowed_exactly_where_the_grammar_accepts() -> None:
     assert not allowed(whole.mask([]))
 
 
+def test_nothing_is_masked_after_the_end_of_a_response() -> None:
+    assert list(follower().masks([*encoded('{"a": 1}'), END, 5], [7], [END])) == []
+
+
 def test_a_response_outside_the_grammar_is_reported() -> None:
     walking = follower()
     assert not walking.move(encoded("no"))

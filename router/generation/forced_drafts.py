@@ -1,0 +1,40 @@
+"""Drafts that follow from the grammar of a request: text that must come next whatever is chosen."""
+
+from fly.messages import Draft
+from fly.response import Statistics
+from fly.sequence import TokenSequence
+from router.generation.predictions import NO_DRAFT, certain_draft
+from router.requests.request import PreparedRequest
+from services.common.grammars.library import GrammarError
+
+
+class ForcedDrafts:
+    """The forced drafts of one response. The target still decides how it spells the text in tokens.
+
+    Attributes:
+        is_pending: True if the draft of the present round is a forced one.
+    """
+
+    def __init__(self, request: PreparedRequest) -> None:
+        self.is_pending = False
+        self._follower = request.grammar.follower() if request.grammar and request.plan.drafts else None
+        self._prompt_length = len(request.prompt_ids)
+        self._needs_distributions = request.needs_distributions
+
+    def propose(self, sequence: TokenSequence, least: int, most: int) -> Draft:
+        """Return the forced tokens after the sequence, at most `most`; none if fewer than `least`."""
+        if self._follower is None:
+            return NO_DRAFT
+        try:
+            follows = self._follower.move(sequence.ids[self._prompt_length :])
+            tokens = self._follower.forced()[:most] if follows else []
+        except GrammarError:  # the target reports it, if it is a fault there, too
+            self._follower, tokens = None, []
+        self.is_pending = len(tokens) >= max(1, least)
+        return certain_draft(tokens, self._needs_distributions) if self.is_pending else NO_DRAFT
+
+    def record(self, num_drafts: int, num_accepted: int, statistics: Statistics) -> None:
+        """Record the result of the pending draft."""
+        self.is_pending = False
+        statistics.forced += num_drafts
+        statistics.forced_accepted += num_accepted
