@@ -77,10 +77,9 @@ class Chat(ApiFormat):
         keeps_reasoning = body.include_reasoning is not False
         parallel = body.parallel_tool_calls is not False
         message_format = formats.format(prompt, tools.names, parallel, keeps_reasoning)
-        request = replace(
-            make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority),
-            grammar=grammar_of(tools, message_format),
-        )
+        request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority)
+        if (grammar := grammar_of(tools, message_format)) is not None:
+            request = replace(request, grammar=grammar)
         names = {
             "prompt_token_ids": "messages",
             "max_new_tokens": limit_name,
