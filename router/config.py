@@ -13,6 +13,7 @@ from fly.spans import Span
 from fly.types import DraftLengthPolicy, FlyRule, Mode
 from router.policies import POLICIES
 from router.requests.planning import SpeculationPlan
+from router.tools.families import ReasoningFamily, ToolFamily
 from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of
 from services.common.model_source import is_hub_id, model_name
@@ -70,6 +71,12 @@ class LimitsConfig(Config):
 
     prompts: int = Field(64, ge=1)
     """Most prompts of one HTTP request; each takes the slots of its choices."""
+
+    tools: int = Field(128, ge=0)
+    """Most tools of one chat."""
+
+    tool_characters: int = Field(200_000, ge=1)
+    """Most characters of all tools of one chat, as JSON."""
 
 
 class HttpConfig(Config):
@@ -197,6 +204,14 @@ class RouterSection(Config):
 
     chat_template: Path | None = None
     """Jinja file that replaces the model's own chat template."""
+
+    tool_parser: ToolFamily = ToolFamily.AUTO
+    """Format of tool calls in the model's text; `auto` finds it in the chat template, `none` leaves calls in
+    the text."""
+
+    reasoning_parser: ReasoningFamily = ReasoningFamily.AUTO
+    """Format of reasoning in the model's text; `auto` finds it in the chat template, `none` leaves it in the
+    text."""
 
     balancing: Annotated[str, OneOf(POLICIES)] = "prefix_affinity"
     """Policy that selects a replica."""

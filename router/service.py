@@ -21,6 +21,7 @@ from router.replicas.pools import Accepts, Replica, any_replica, with_weights
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import Quotas, current_caller
+from router.text.message_formats import MessageFormats
 from router.text.tokenizer import is_slow_to_prepare
 
 
@@ -36,11 +37,16 @@ T = TypeVar("T")
 
 
 class GenerationService:
-    """Serve generation requests of any protocol."""
+    """Serve generation requests of any protocol.
+
+    Attributes:
+        message_formats: Formats of tool calls and reasoning of the model's messages.
+    """
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
         self._quotas = Quotas(context.clock)
+        self.message_formats = MessageFormats(context.tokenizer, context.chat_template, context.config)
         config = context.config
         self._admission = Admission(
             config.max_concurrent, config.max_queued, context.clock, context.replicas.places
@@ -144,9 +150,10 @@ class GenerationService:
 
     async def render_chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
         add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[int, ...]:
         """Return the token ids of a conversation, up to where the model answers, or without this beginning.
 
@@ -161,7 +168,8 @@ class GenerationService:
             )
         template = self._context.chat_template
         return await _off_loop_if_long(
-            "".join(texts), lambda: template.render(messages, variables, add_generation_prompt)
+            "".join((*texts, *map(str, tools))),
+            lambda: template.render(messages, variables, add_generation_prompt, tools),
         )
 
     async def detokenize(self, ids: Sequence[int]) -> str:

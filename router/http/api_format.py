@@ -11,6 +11,8 @@ from fly.types import FinishReason as Finish
 from fly.types import PromptToken
 from router.http.fields import GenerationFields
 from router.http.objects import Envelope, FinishReason, ResponseModel, ServedTier
+from router.tools.message import MessageFormat
+from router.tools.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class HttpRequest:
         requests: One request per prompt, all with the same number of choices.
         names: Names of fields in the body, by their names in `GenerateRequest`.
         tier: Service tier that the request gets; None if it names none.
+        message_format: Format of the messages of a chat, whose parts are to be found; None if all text is
+            content.
         echoes: Text of each request's prompt, if its choices begin with it; else empty.
     """
 
@@ -30,6 +34,7 @@ class HttpRequest:
     names: Mapping[str, str]
     tier: ServedTier | None = None
     echoes: tuple[str, ...] = ()
+    message_format: MessageFormat | None = None
 
 
 def make_request(
@@ -89,16 +94,22 @@ class ApiFormat(ABC):
         """
 
     @abstractmethod
-    def choice(self, choice: Choice, extra: Mapping[str, Any], sent: int = 0) -> ResponseModel:
-        """Return a whole choice, with further fields; its tokens come after `sent` characters."""
+    def choice(
+        self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None
+    ) -> ResponseModel:
+        """Return a whole choice, with further fields; its tokens come after `sent` characters.
+
+        `parts` are those of its message; None if all text is content.
+        """
 
     @abstractmethod
-    def chunk_choice(self, chunk: Chunk, sent: int | None) -> ResponseModel:
+    def chunk_choice(self, chunk: Chunk, sent: int | None, parts: Parts | None = None) -> ResponseModel:
         """Return the part of a choice that a chunk has.
 
         Args:
             chunk: Its choice index is among all choices of the HTTP request.
             sent: Characters of the choice's tokens in earlier chunks; None for its first chunk.
+            parts: Parts of the message that the chunk adds; None if all text is content.
         """
 
     def with_echo(self, choice: Any, text: str, tokens: Sequence[PromptToken]) -> Any:
@@ -112,6 +123,11 @@ class ApiFormat(ABC):
         return choice
 
 
-def finish_reason(part: Part) -> FinishReason | None:
-    """Return OpenAI's name of the finish reason; None while the choice has not ended."""
+def finish_reason(part: Part, has_calls: bool = False) -> FinishReason | None:
+    """Return OpenAI's name of the finish reason; None while the choice has not ended.
+
+    `has_calls` is True if the choice calls a tool.
+    """
+    if has_calls and part.finish_reason in (Finish.STOP_TOKEN, Finish.STOP_STRING):
+        return "tool_calls"
     return None if part.finish_reason is None else _FINISH_REASONS[part.finish_reason]

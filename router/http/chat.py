@@ -1,10 +1,8 @@
 """`/v1/chat/completions`: conversations, rendered to a prompt by the model's chat template."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from dataclasses import replace
+from typing import Any
 
 from fly.errors import InvalidRequest
 from fly.request import SamplingParams
@@ -12,63 +10,27 @@ from fly.response import Choice, Chunk
 from fly.types import Token
 from router.config import LimitsConfig
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
-from router.http.fields import Count, GenerationFields, RequestModel, Text, Whole
+from router.http.fields import Count, GenerationFields, Whole
+from router.http.message_objects import message_delta, whole_message
+from router.http.messages import Messages, rendered_messages
 from router.http.objects import (
-    AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatLogprob,
     ChatLogprobs,
-    Delta,
     RankedLogprob,
 )
 from router.http.parsing import parse
 from router.http.priorities import priority_of
+from router.http.tool_fields import ToolFields, checked_tools
 from router.service import GenerationService
-
-_CARRIED = ("tool_calls", "function_call", "tool_call_id", "audio", "refusal")
-
-
-def _known_role(value: Any) -> Any:
-    if value in ("tool", "function"):
-        raise PydanticCustomError("unsupported", "is {role}: tools are not supported", {"role": value})
-    return "system" if value == "developer" else value
+from router.tools.grammar import grammar_of
+from router.tools.parts import Parts
 
 
-class Message(RequestModel):
-    """One message of a conversation; the role developer counts as system."""
-
-    role: Annotated[
-        Literal["system", "user", "assistant"],
-        BeforeValidator(
-            _known_role, json_schema_input_type=Literal["system", "developer", "user", "assistant"]
-        ),
-    ]
-    content: Text
-    name: str | None = None
-
-    @property
-    def as_dict(self) -> dict[str, str]:
-        return self.model_dump(exclude_none=True)
-
-
-def _without_empty_extras(value: Any) -> Any:
-    """Drop empty fields of an assistant's message, which clients send back as they received it."""
-    if not isinstance(value, dict):
-        return value
-    asked = [name for name in _CARRIED if value.get(name)]
-    if asked:
-        raise PydanticCustomError("unsupported", "has {name}, which is not supported", {"name": asked[0]})
-    return {key: item for key, item in value.items() if key not in _CARRIED}
-
-
-Messages = Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
-"""A conversation, at least one message."""
-
-
-class ChatRequest(GenerationFields):
+class ChatRequest(GenerationFields, ToolFields):
     """A body of `/v1/chat/completions`.
 
     Attributes:
@@ -77,6 +39,7 @@ class ChatRequest(GenerationFields):
         logprobs: Return the log-probability of every token.
         top_logprobs: Number of most likely tokens whose log-probabilities are returned, too.
         chat_template_kwargs: Additional variables of the chat template.
+        include_reasoning: False leaves reasoning out of the response; by default true.
     """
 
     messages: Messages
@@ -84,6 +47,7 @@ class ChatRequest(GenerationFields):
     logprobs: bool | None = None
     top_logprobs: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
 
 
 class Chat(ApiFormat):
@@ -104,34 +68,48 @@ class Chat(ApiFormat):
         limit_name, max_tokens = _max_tokens(body)
         logprobs = _num_logprobs(body)
         priority, tier = priority_of(body, self._limits.priority)
-        messages = [message.as_dict for message in body.messages]
-        prompt = await self._service.render_chat(messages, body.chat_template_kwargs or {})
+        formats = self._service.message_formats
+        tools = checked_tools(body, self._limits, formats)
+        arguments_as_text = formats.parser is not None and formats.parser.arguments_as_text
+        messages = rendered_messages(body.messages, self._limits.prompt_characters, arguments_as_text)
+        variables = body.chat_template_kwargs or {}
+        prompt = await self._service.render_chat(messages, variables, tools=tools.rendered)
+        keeps_reasoning = body.include_reasoning is not False
+        parallel = body.parallel_tool_calls is not False
+        message_format = formats.format(prompt, tools.names, parallel, keeps_reasoning)
         request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority)
+        grammar_names = body.grammar_names
+        if (grammar := grammar_of(tools, message_format)) is not None:
+            if request.grammar is not None:
+                found = "must not be set with tools that are required or strict: both are grammars"
+                raise InvalidRequest.of(grammar_names["grammar"], found)
+            request, grammar_names = replace(request, grammar=grammar), {"grammar": "tools"}
         names = {
             "prompt_token_ids": "messages",
             "max_new_tokens": limit_name,
             "logprobs": "top_logprobs",
             "request_id": "X-Request-Id",
-            **body.grammar_names,
+            **grammar_names,
         }
-        return HttpRequest(body, (request,), names, tier)
+        return HttpRequest(body, (request,), names, tier, message_format=message_format)
 
-    def choice(self, choice: Choice, extra: Mapping[str, Any], sent: int = 0) -> ChatChoice:
+    def choice(
+        self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None
+    ) -> ChatChoice:
         return ChatChoice(
             index=choice.index,
-            message=AssistantMessage(role="assistant", content=choice.text, refusal=None),
+            message=whole_message(choice.text, parts),
             logprobs=_logprobs(choice.tokens),
-            finish_reason=finish_reason(choice),
+            finish_reason=finish_reason(choice, has_calls=parts is not None and parts.has_calls),
             **extra,
         )
 
-    def chunk_choice(self, chunk: Chunk, sent: int | None) -> ChatChunkChoice:
-        is_first = sent is None
+    def chunk_choice(self, chunk: Chunk, sent: int | None, parts: Parts | None = None) -> ChatChunkChoice:
         return ChatChunkChoice(
             index=chunk.choice_index,
-            delta=Delta(role="assistant", content=chunk.text) if is_first else Delta(content=chunk.text),
+            delta=message_delta(chunk.text, parts, is_first=sent is None),
             logprobs=_logprobs(chunk.tokens),
-            finish_reason=finish_reason(chunk),
+            finish_reason=finish_reason(chunk, has_calls=parts is not None and parts.has_calls),
         )
 
 

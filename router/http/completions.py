@@ -17,6 +17,7 @@ from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.service import GenerationService
+from router.tools.parts import Parts
 
 Prompt = str | tuple[int, ...]
 _MOST = 2**32 - 1
@@ -102,7 +103,9 @@ class Completions(ApiFormat):
     async def _text(self, prompt: Prompt) -> str:
         return prompt if isinstance(prompt, str) else await self._service.text_of(prompt)
 
-    def choice(self, choice: Choice, extra: Mapping[str, Any], sent: int = 0) -> CompletionChoice:
+    def choice(
+        self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None
+    ) -> CompletionChoice:
         return CompletionChoice(
             index=choice.index,
             text=choice.text,
@@ -111,7 +114,7 @@ class Completions(ApiFormat):
             **extra,
         )
 
-    def chunk_choice(self, chunk: Chunk, sent: int | None) -> CompletionChoice:
+    def chunk_choice(self, chunk: Chunk, sent: int | None, parts: Parts | None = None) -> CompletionChoice:
         return CompletionChoice(
             index=chunk.choice_index,
             text=chunk.text,

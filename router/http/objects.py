@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fly.response import DeploymentInfo, Round, Statistics
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 ServedTier = Literal["default", "flex", "priority"]
 
 
@@ -160,12 +160,30 @@ class ChatLogprobs(ResponseModel):
     refusal: None = None
 
 
+class CalledFunction(ResponseModel):
+    """A called tool; the arguments are JSON as text, which the model may have left invalid."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(ResponseModel):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(ResponseModel):
-    """Answer of the model."""
+    """Answer of the model; `reasoning_content` is an older name of `reasoning`."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(ChoiceHead):
@@ -182,11 +200,30 @@ class ChatCompletion(Envelope):
     choices: list[ChatChoice]
 
 
+class FunctionDelta(ResponseModel):
+    """New part of a called tool; the name is sent once."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(ResponseModel):
+    """New part of the call with this index; id and type are sent once, in its first part."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class Delta(ResponseModel):
     """New part of a message; the role is sent once, in the first one."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(ResponseModel):

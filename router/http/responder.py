@@ -25,6 +25,8 @@ from router.http.errors import renamed, reply_to
 from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
 from router.service import GenerationService
+from router.tools.message import MessageParser
+from router.tools.parts import Parts, join_parts
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
@@ -87,6 +89,7 @@ class Responder:
         self._accounting = Accounting()
         self._sends_metrics = sends_metrics
         self._prompts: dict[int, tuple[PromptToken, ...]] = {}
+        self._messages: dict[int, MessageParser] = {}
         self._head = {
             "id": f"{api_format.id_prefix}{request_id}",
             "created": int(time.time()),
@@ -148,24 +151,37 @@ class Responder:
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
+        parts: defaultdict[int, list[Parts]] = defaultdict(list)
 
         async def collect(chunk: Chunk) -> None:
             chunks[chunk.choice_index].append(chunk)
+            if (found := self._parts(chunk)) is not None:
+                parts[chunk.choice_index].append(found)
 
         await self._generate(collect)
 
         def make() -> bytes:
-            choices = [self._whole_choice(index, chunks[index]) for index in sorted(chunks)]
+            choices = [self._whole_choice(index, chunks[index], parts[index]) for index in sorted(chunks)]
             # NOTE: freed here, because freeing a long prompt would block the event loop, too.
             self._prompts.clear()
             return self._envelope(self._format.response, choices, **self._totals)
 
         await Response(await self._made(make), media_type="application/json")(scope, receive, send)
 
-    def _whole_choice(self, index: int, chunks: Sequence[Chunk]) -> Any:
+    def _parts(self, chunk: Chunk) -> Parts | None:
+        """Return the parts of its message that a chunk adds; None if all text is content."""
+        form = self._request.message_format
+        if form is None:
+            return None
+        parser = self._messages.setdefault(chunk.choice_index, MessageParser(form))
+        tokens = ((token.id, token.text) for token in chunk.tokens)
+        return parser.add(tokens, chunk.text, is_last=chunk.finish_reason is not None)
+
+    def _whole_choice(self, index: int, chunks: Sequence[Chunk], parts: Sequence[Parts]) -> Any:
         choice, warnings = join_chunks(index, chunks), chunks[-1].warnings
         extra = self._extension(choice.tokens, choice.rounds, choice.statistics, warnings)
-        return self._echoed(self._format.choice(choice, extra, len(self._echo(index))), index)
+        message = join_parts(parts) if parts else None
+        return self._echoed(self._format.choice(choice, extra, len(self._echo(index)), message), index)
 
     def _echo(self, index: int) -> str:
         """Return the text of the prompt that a choice begins with; empty without `echo`."""
@@ -210,11 +226,13 @@ class Responder:
         extra = self._extension(chunk.tokens, chunk.rounds, chunk.statistics, chunk.warnings)
         if self._options.include_usage:
             extra["usage"] = self._accounting.usage if self._options.continuous_usage_stats else None
+        parts = self._parts(chunk)
         if sent is not None:
-            choice = self._format.chunk_choice(chunk, sent)
+            choice = self._format.chunk_choice(chunk, sent, parts)
         else:
             index = chunk.choice_index
-            choice = self._echoed(self._format.chunk_choice(chunk, len(self._echo(index)) or None), index)
+            first = self._format.chunk_choice(chunk, len(self._echo(index)) or None, parts)
+            choice = self._echoed(first, index)
         return self._envelope(self._format.chunk, [choice], **extra)
 
     def _envelope(self, shape: tuple[type[Envelope], str], choices: Sequence[Any], **extra: Any) -> bytes:

@@ -9,10 +9,10 @@ from starlette.routing import Route
 
 from fly.errors import InvalidRequest
 from router.config import RouterConfig
-from router.http.chat import Messages
 from router.http.endpoints import read_object, send_json
 from router.http.errors import renamed
 from router.http.fields import Count, RequestModel
+from router.http.messages import Messages, rendered_messages
 from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
 from router.http.parsing import parse
@@ -95,7 +95,7 @@ class TokenizationEndpoints:
         if body.messages is None:
             adds_special = body.add_special_tokens is not False
             return await self._service.token_ids(body.prompt or "", adds_special)
-        messages = [message.as_dict for message in body.messages]
+        messages = rendered_messages(body.messages, self._config.limits.prompt_characters)
         is_open = body.add_generation_prompt is not False
         return await self._service.render_chat(messages, body.chat_template_kwargs or {}, is_open)
 

@@ -52,19 +52,21 @@ class Tokenizer:
 
     def apply_chat_template(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         template: str | None,
         variables: Mapping[str, Any],
         add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[int, ...]:
         """Return the token ids of a conversation, up to where the model answers.
 
-        Control tokens spelled out in a message are ordinary text; only those of the template count. The
-        `template` is Jinja, None uses the tokenizer's own; its errors are of any type.
+        Control tokens spelled out in a message or a tool are ordinary text; only those of the template
+        count. The `template` is Jinja, None uses the tokenizer's own; its errors are of any type.
         """
         return tuple(
             self._fast.apply_chat_template(
                 [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
                 chat_template=template,
                 add_generation_prompt=add_generation_prompt,
                 sanitize_control_tokens=True,
@@ -82,6 +84,17 @@ class Tokenizer:
         """The tokenizer's own chat template; None if it has none, or several by name."""
         found = self._fast.chat_template
         return found if isinstance(found, str) else None
+
+    @property
+    def tool_template(self) -> str | None:
+        """The template that is used with tools: of several the one for tools, else the default."""
+        found = self._fast.chat_template
+        return found.get("tool_use", found.get("default")) if isinstance(found, dict) else found
+
+    def token_of(self, text: str) -> int | None:
+        """Return the id of the token with this name; None if the vocabulary has none."""
+        found: int | None = self.backend.token_to_id(text)
+        return found
 
     @property
     def special_tokens(self) -> dict[str, str | None]:

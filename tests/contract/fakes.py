@@ -42,14 +42,14 @@ VOCAB_SIZE = 304
 _CORPUS = ["the quick brown fox jumps over the lazy dog, 😀 says 你好 to the world. "] * 20
 
 
-def save_tokenizer(folder: Path, eos_ids: Sequence[int] = (EOS, 1)) -> Path:
-    """Write a byte-level tokenizer of about 300 tokens into a model folder."""
+def save_tokenizer(folder: Path, eos_ids: Sequence[int] = (EOS, 1), markers: Sequence[str] = ()) -> Path:
+    """Write a byte-level tokenizer of about 300 tokens into a model folder; `markers` are special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
-        special_tokens=["<eos>", "<end>"],
+        special_tokens=["<eos>", "<end>", *markers],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

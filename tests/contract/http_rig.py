@@ -1,7 +1,7 @@
 """A router with its HTTP face on loopback, its clients: the `openai` package, and one for anything else."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,18 +74,22 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving_http(
-    folder: Path, agreement: float = 0.8, model: HashModel | None = None, **config: Any
+    folder: Path,
+    agreement: float = 0.8,
+    model: HashModel | None = None,
+    markers: Sequence[str] = (),
+    **config: Any,
 ) -> AsyncIterator[HttpRig]:
     """Serves until the block is left; the model has a chat template, its tokens depend on the seed.
 
-    `model` is that of the target, in place of the usual one.
+    `model` is that of the target, in place of the usual one; `markers` are special tokens.
     """
     template = folder / "chat.jinja"
     template.write_text(TEMPLATE, encoding="utf-8")
     target = LoggingTarget(model or SeededModel(certain_share=0.3))
     drafter = LoggingDrafter(SeededModel(agreement=agreement))
     config = {"http_port": 0, "model_name": MODEL, "chat_template": template, **config}
-    async with running(save_tokenizer(folder), [target], [drafter], **config) as rig:
+    async with running(save_tokenizer(folder, markers=markers), [target], [drafter], **config) as rig:
         url = rig.addresses[1]
         async with (
             AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as openai,

@@ -28,6 +28,15 @@ def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
 UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 INVALID, TYPE, MISSING = "invalid_value", "invalid_type", "missing_required_parameter"
 BAD_POLICY = {"policy": "best"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "[1]"}}
+ASKED = {"role": "assistant", "content": None}
+
+
+def named(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+TOOL, LONG = named("add"), named("add", description="x" * 200_000)
 BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("max_tokens", INVALID, {"max_tokens": 0}, "is 0, must be 1 to 4096"),
     ("max_tokens", TYPE, {"max_tokens": "5"}, "is '5', must be a valid integer"),
@@ -128,8 +137,17 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
         {"messages": [{"role": "user", "content": [{"type": {}, "text": ""}]}]},
         "must be",
     ),
-    ("messages[0].role", UNSUPPORTED, {"messages": [{"role": "tool", "content": "x"}]}, "tools"),
-    ("messages[0]", UNSUPPORTED, {"messages": [{**HELLO[0], "tool_calls": [{}]}]}, "tool_calls"),
+    ("messages[0].role", UNSUPPORTED, {"messages": [{"role": "function", "content": "x"}]}, "role tool"),
+    ("messages[0]", INVALID, {"messages": [{"role": "tool", "content": "x"}]}, "no tool_call_id"),
+    ("messages[0]", INVALID, {"messages": [{**HELLO[0], "tool_calls": [CALL]}]}, "only role assistant may"),
+    ("messages[0]", UNSUPPORTED, {"messages": [{**HELLO[0], "function_call": {"a": 1}}]}, "function_call"),
+    ("messages[0].tool_calls[0].id", MISSING, {"messages": [{**ASKED, "tool_calls": [{}]}]}, "missing"),
+    (
+        "messages[0].tool_calls[0].function.arguments",
+        INVALID,
+        {"messages": [{**ASKED, "tool_calls": [CALL]}]},
+        "is '[1]', must be a JSON object as text",
+    ),
     ("messages", INVALID, {"messages": [{"role": "assistant", "content": "x"}]}, "last message must be"),
     ("messages", INVALID, {"messages": [{**HELLO[0], "content": "a " * 500_001}]}, "1000002 characters"),
     ("messages", "context_length_exceeded", {"messages": [{**HELLO[0], "content": "a" * 600}]}, "tokens"),
@@ -139,8 +157,15 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ("top_logprobs", INVALID, {"top_logprobs": 2}, "without logprobs"),
     ("logprobs", TYPE, {"logprobs": 1}, "is 1"),
     ("echo", UNSUPPORTED, {"echo": True}, "echo is not supported, only false is"),
-    ("tools", UNSUPPORTED, {"tools": [{"type": "function"}]}, "tools is not supported"),
-    ("tool_choice", UNSUPPORTED, {"tool_choice": "required"}, "tool_choice is not supported"),
+    ("tools[0].function", MISSING, {"tools": [{"type": "function"}]}, "is missing"),
+    ("tools", INVALID, {"tools": [TOOL]}, "are not rendered by the model's chat template"),
+    ("tools", INVALID, {"tools": [TOOL] * 129}, "has 129 tools, at most 128 are allowed"),
+    ("tools", INVALID, {"tools": [LONG]}, "at most 200000 are allowed (router.limits.tool_characters)"),
+    ("tools[0].function.name", INVALID, {"tools": [named("a b")]}, "is 'a b', must have 1 to 64 letters"),
+    ("tools[1].function.name", INVALID, {"tools": [TOOL, TOOL]}, "is 'add', which an earlier tool has"),
+    ("tool_choice", INVALID, {"tool_choice": "required"}, "the request has no tools"),
+    ("tool_choice", INVALID, {"tool_choice": "any"}, 'must be "none", "auto", "required" or'),
+    ("tool_choice", INVALID, {"tools": [TOOL], "tool_choice": named("sub")}, "names 'sub', which is none"),
     ("functions", UNSUPPORTED, {"functions": [{}]}, "functions is not supported"),
     (
         "response_format.type",

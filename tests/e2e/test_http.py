@@ -78,6 +78,6 @@ def test_completions_with_all_that_openai_has(client: OpenAI, problems: list[Tas
 
 def test_what_is_not_supported_is_rejected_by_name(client: OpenAI, problems: list[Task]) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
-    with pytest.raises(BadRequestError, match="tools is not supported") as caught:
+    with pytest.raises(BadRequestError, match="not rendered by the model's chat template") as caught:
         client.chat.completions.create(**asking(problems[0]), tools=[tool])
-    assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
+    assert (caught.value.param, caught.value.code) == ("tools", "invalid_value")

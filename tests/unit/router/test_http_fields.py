@@ -42,10 +42,11 @@ def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, A
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_an_unsupported_field_is_rejected_but_for_values_that_ask_nothing(name: str) -> None:
+    model, body = (CompletionRequest, COMPLETION) if name in ChatRequest.model_fields else (ChatRequest, CHAT)
     for idle in (None, *UNSUPPORTED[name]):
-        parse(ChatRequest, {**CHAT, name: idle})
+        parse(model, {**body, name: idle})
     with pytest.raises(InvalidRequest, match=f"{name} is .*not supported") as caught:
-        parse(ChatRequest, {**CHAT, name: "something else"})
+        parse(model, {**body, name: "something else"})
     assert caught.value.violations[0].reason == "unsupported_parameter"
 
 

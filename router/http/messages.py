@@ -1,0 +1,142 @@
+"""Messages of a conversation: their fields, and their form for the chat template."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from fly.errors import InvalidRequest
+from router.http.fields import RequestModel, Text
+
+_CARRIED = ("function_call", "audio", "refusal", "annotations")
+
+
+def _known_role(value: Any) -> Any:
+    if value == "function":
+        raise PydanticCustomError("unsupported", "is function: use the role tool", {})
+    return "system" if value == "developer" else value
+
+
+class CalledFunctionFields(RequestModel):
+    """A tool that an earlier answer called; the arguments are a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallFields(RequestModel):
+    """A call of an earlier answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunctionFields
+
+
+class Message(RequestModel):
+    """One message of a conversation; the role developer counts as system.
+
+    Attributes:
+        role: Author.
+        content: Its text; may be null in an assistant's message that calls tools.
+        name: Name of the author.
+        tool_calls: Calls of an assistant's message.
+        tool_call_id: Id of the call that a tool's message answers.
+        reasoning: Reasoning of an assistant's message.
+        reasoning_content: Older name of `reasoning`.
+    """
+
+    role: Annotated[
+        Literal["system", "user", "assistant", "tool"],
+        BeforeValidator(
+            _known_role, json_schema_input_type=Literal["system", "developer", "user", "assistant", "tool"]
+        ),
+    ]
+    content: Text
+    name: str | None = None
+    tool_calls: list[ToolCallFields] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+    @model_validator(mode="after")
+    def _has_fields_of_its_role(self) -> Self:
+        for field, role in (
+            ("tool_calls", "assistant"),
+            ("reasoning", "assistant"),
+            ("reasoning_content", "assistant"),
+            ("tool_call_id", "tool"),
+        ):
+            if self.role != role and getattr(self, field) is not None:
+                raise ValueError(f"has role {self.role} and {field}, which only role {role} may have")
+        if self.role == "tool" and not self.tool_call_id:
+            raise ValueError("has role tool, but no tool_call_id")
+        return self
+
+
+def _without_empty_extras(value: Any) -> Any:
+    """Drop empty fields of an assistant's message, which clients send back as they received it."""
+    if not isinstance(value, dict):
+        return value
+    asked = [name for name in _CARRIED if value.get(name)]
+    if asked:
+        raise PydanticCustomError("unsupported", "has {name}, which is not supported", {"name": asked[0]})
+    kept = {key: item for key, item in value.items() if key not in _CARRIED}
+    if kept.get("tool_calls") == []:
+        del kept["tool_calls"]
+    if kept.get("tool_calls") and kept.get("content") is None:
+        kept["content"] = ""
+    return kept
+
+
+Messages = Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
+"""A conversation, at least one message."""
+
+
+def rendered_messages(
+    messages: Sequence[Message], limit: int, arguments_as_text: bool = False
+) -> list[dict[str, Any]]:
+    """Return the messages as the chat template takes them.
+
+    Args:
+        messages: The conversation.
+        limit: Most characters of all arguments of tool calls and of all reasoning.
+        arguments_as_text: Leave arguments as text; else they are objects.
+
+    Raises:
+        InvalidRequest: Arguments are no JSON object, or the calls are too long.
+    """
+    length = sum(map(_extra_characters, messages))
+    if length > limit:
+        allowed = f"at most {limit} are allowed (router.limits.prompt_characters)"
+        raise InvalidRequest.of("messages", f"have {length} characters in calls and reasoning, {allowed}")
+    return [_rendered(message, index, arguments_as_text) for index, message in enumerate(messages)]
+
+
+def _extra_characters(message: Message) -> int:
+    calls = message.tool_calls or ()
+    reasoning = message.reasoning or message.reasoning_content or ""
+    return len(reasoning) + sum(len(call.function.name) + len(call.function.arguments) for call in calls)
+
+
+def _rendered(message: Message, index: int, arguments_as_text: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = message.model_dump(exclude_none=True, exclude={"reasoning"})
+    if reasoning := message.reasoning or message.reasoning_content:
+        plain["reasoning_content"] = reasoning
+    for number, call in enumerate(plain.get("tool_calls", ())):
+        arguments = _object(call["function"]["arguments"], f"messages[{index}].tool_calls[{number}]")
+        if not arguments_as_text:
+            call["function"]["arguments"] = arguments
+    return plain
+
+
+def _object(text: str, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise InvalidRequest.of(f"{path}.function.arguments", f"is {shown!r}, must be a JSON object as text")
+    return found

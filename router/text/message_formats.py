@@ -1,0 +1,62 @@
+"""Formats of a model's messages: parsers by its chat template, markers by its vocabulary."""
+
+from collections.abc import Sequence
+
+from router.config import RouterSection
+from router.text.chat_template import ChatTemplate
+from router.text.tokenizer import Tokenizer
+from router.tools.families import has_reasoning, tool_parser
+from router.tools.message import END_THINK, THINK, MessageFormat
+from router.tools.parser import ToolParser
+
+_TAIL = 16
+"""Tokens at the end of a prompt in which an open block of reasoning is looked for."""
+
+
+class MessageFormats:
+    """Formats of the messages of one model.
+
+    Attributes:
+        parser: Parser of its tool calls; None if calls are left in the text.
+        is_off: True if calls are left in the text because the configuration says so.
+        takes_tools: True if the chat template can render tools.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, config: RouterSection) -> None:
+        source = template.tool_source
+        self.parser: type[ToolParser] | None = tool_parser(config.tool_parser, source)
+        self.is_off = config.tool_parser == "none"
+        self.takes_tools = template.takes_tools
+        self._thinks = has_reasoning(config.reasoning_parser, source)
+        self._tokenizer = tokenizer
+        markers = (THINK, END_THINK, *(self.parser.markers if self.parser else ()))
+        self._markers = {marker: tokenizer.token_of(marker) for marker in markers}
+
+    def format(
+        self, prompt: Sequence[int], names: Sequence[str], parallel: bool, keeps_reasoning: bool
+    ) -> MessageFormat | None:
+        """Return the format of the answer to a prompt; None if all its text is content.
+
+        Args:
+            prompt: Token ids of the prompt.
+            names: Tools that may be called; empty leaves calls in the text.
+            parallel: True if the message may have several calls.
+            keeps_reasoning: False drops the reasoning.
+        """
+        parser = self.parser if names else None
+        if parser is None and not self._thinks:
+            return None
+        return MessageFormat(
+            parser,
+            tuple(names),
+            thinks=self._thinks,
+            is_thinking=self._thinks and self._ends_in_reasoning(prompt),
+            parallel=parallel,
+            keeps_reasoning=keeps_reasoning,
+            markers=self._markers,
+        )
+
+    def _ends_in_reasoning(self, prompt: Sequence[int]) -> bool:
+        """Return True if a prompt opens a block of reasoning, as some chat templates do."""
+        tail = self._tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
+        return tail.rstrip().endswith(THINK)

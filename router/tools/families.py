@@ -1,0 +1,62 @@
+"""Formats of tool calls and of reasoning by name, and how a chat template shows which one a model uses."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from router.tools.deepseek import DeepSeek
+from router.tools.hermes import Hermes
+from router.tools.llama3 import Llama3
+from router.tools.message import END_THINK
+from router.tools.mistral import Mistral
+from router.tools.parser import ToolParser
+
+
+class ToolFamily(StrEnum):
+    """Format of tool calls in a model's text."""
+
+    AUTO = "auto"
+    NONE = "none"
+    HERMES = "hermes"
+    LLAMA3 = "llama3"
+    MISTRAL = "mistral"
+    DEEPSEEK = "deepseek"
+
+
+class ReasoningFamily(StrEnum):
+    """Format of reasoning in a model's text."""
+
+    AUTO = "auto"
+    NONE = "none"
+    THINK = "think"
+
+
+PARSERS: Mapping[ToolFamily, type[ToolParser]] = {
+    ToolFamily.HERMES: Hermes,
+    ToolFamily.LLAMA3: Llama3,
+    ToolFamily.MISTRAL: Mistral,
+    ToolFamily.DEEPSEEK: DeepSeek,
+}
+_SIGNS = (
+    ("<tool_call>", ToolFamily.HERMES),
+    ("[TOOL_CALLS]", ToolFamily.MISTRAL),
+    ("<｜tool▁calls▁begin｜>", ToolFamily.DEEPSEEK),  # noqa: RUF001
+    ("<|python_tag|>", ToolFamily.LLAMA3),
+    ('"parameters": dictionary of argument name', ToolFamily.LLAMA3),
+)
+"""Text of a chat template by which its format of tool calls is recognized."""
+_OTHER_FORMATS = ("<function=", "<arg_key>")
+"""Texts of templates whose calls are not JSON although they use `<tool_call>`, such as Qwen3-Coder's."""
+
+
+def tool_parser(family: ToolFamily, template: str) -> type[ToolParser] | None:
+    """Return the parser of a family, or with `auto` that of a template; None if there is none."""
+    if family is not ToolFamily.AUTO:
+        return PARSERS.get(family)
+    if any(sign in template for sign in _OTHER_FORMATS):
+        return None
+    return next((PARSERS[found] for sign, found in _SIGNS if sign in template), None)
+
+
+def has_reasoning(family: ReasoningFamily, template: str) -> bool:
+    """Return True if reasoning is to be split from the content."""
+    return END_THINK in template if family is ReasoningFamily.AUTO else family is ReasoningFamily.THINK

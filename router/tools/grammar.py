@@ -1,0 +1,105 @@
+"""Grammars of messages that must call a tool, or whose calls must fit their schemas."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from fly.grammar import Grammar, GrammarKind
+from router.tools.message import END_THINK, THINK, MessageFormat
+
+_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """Tools that a message may call.
+
+    Attributes:
+        schemas: JSON Schema of the arguments, by the name of the tool.
+        strict: Tools whose arguments must fit their schema, also where no call is required.
+        must_call: True if the message has to call one of them.
+        parallel: True if it may have several calls.
+    """
+
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    strict: frozenset[str] = frozenset()
+    must_call: bool = False
+    parallel: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.schemas)
+
+
+def grammar_of(tools: OfferedTools, form: MessageFormat | None) -> Grammar | None:
+    """Return the grammar of a message; None if any text is allowed.
+
+    A required call has arguments that fit their schema, strict or not. Where no call is required, those of
+    other tools are any object. Then nothing is constrained if a marker that ends free text is no token of the
+    vocabulary: a grammar cannot find it in the text.
+    """
+    if form is None or form.parser is None or not (tools.must_call or tools.strict):
+        return None
+    opening = form.parser.opening()
+    markers = (*([opening] if opening else []), *((THINK, END_THINK) if form.thinks else ()))
+    if not tools.must_call and not all(_is_token(form, marker) for marker in markers):
+        return None
+    schemas = {
+        name: schema if tools.must_call or name in tools.strict else _OBJECT
+        for name, schema in tools.schemas.items()
+    }
+    lines = [_start(form), form.parser.calls_rule(schemas, partial(_written, form), tools.parallel)]
+    if tools.must_call:
+        lines.append("answer: calls")
+    elif opening:
+        lines += ["answer: FREE calls?", f"FREE: {_without(opening)}"]
+    else:
+        lines += ["answer: calls | OTHER", r"OTHER: /([^{ \t\r\n](?s:.*))?/"]
+    return Grammar(GrammarKind.LARK, "\n".join(lines) + "\n")
+
+
+def _start(form: MessageFormat) -> str:
+    """Return the rule of a whole message, with its reasoning."""
+    if not form.thinks:
+        return "start: answer"
+    begin = "" if form.is_thinking else f"{_written(form, THINK)} "
+    reasoning = f"{begin}thought WHITE"
+    return "\n".join(
+        (
+            f"start: {reasoning} answer" if form.is_thinking else f"start: WHITE ({reasoning})? answer",
+            _thought(form),
+            r"WHITE: /[ \t\r\n]*/",
+        )
+    )
+
+
+def _thought(form: MessageFormat) -> str:
+    """Return the rule of reasoning with its end.
+
+    NOTE: the lexer is greedy, so an end that is no token must be part of a lazy rule.
+    """
+    if _is_token(form, END_THINK):
+        return f"thought: THOUGHT {_written(form, END_THINK)}\nTHOUGHT: {_without(END_THINK)}"
+    return f"thought[lazy]: /(?s:.*){_escaped(END_THINK)}/"
+
+
+def _is_token(form: MessageFormat, marker: str) -> bool:
+    return (form.markers or {}).get(marker) is not None
+
+
+def _written(form: MessageFormat, marker: str) -> str:
+    """Return a marker in the notation of Lark: its token, or its text if the vocabulary has none."""
+    token = (form.markers or {}).get(marker)
+    return json.dumps(marker, ensure_ascii=False) if token is None else f"<[{token}]>"
+
+
+def _without(marker: str) -> str:
+    """Return the terminal of any text that does not have a marker in it."""
+    return f"/(?s:.*)/ & ~/(?s:.*){_escaped(marker)}(?s:.*)/"
+
+
+def _escaped(marker: str) -> str:
+    return re.escape(marker).replace("/", "\\/")

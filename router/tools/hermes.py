@@ -1,0 +1,50 @@
+"""Calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from router.tools.json_call import CallReader
+from router.tools.parser import ToolParser, Write, json_object
+from router.tools.parts import Sink
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+
+
+class Hermes(ToolParser):
+    """Parser of Hermes' format."""
+
+    markers = (_OPEN, _CLOSE)
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._awaits_close = False
+
+    @classmethod
+    def opening(cls) -> str:
+        return _OPEN
+
+    @classmethod
+    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+        repeat = r' ("\n" item)*' if parallel else ""
+        calls = "\n  | ".join(json_object(name, schema, "arguments") for name, schema in tools.items())
+        item = rf'item: {write(_OPEN)} "\n" call "\n" {write(_CLOSE)}'
+        return f"calls: item{repeat}\n{item}\ncall: {calls}\n"
+
+    def _outside(self, text: str) -> str:
+        if text.strip():
+            self._awaits_close = False
+        self._sink.content(text)
+        return ""
+
+    def _on_marker(self, marker: str) -> None:
+        if marker == _OPEN:
+            self._reader, self._raw = CallReader(self._sink), marker
+        elif not self._awaits_close:
+            self._sink.content(marker)
+        self._awaits_close = False
+
+    def _ended(self) -> None:
+        self._awaits_close = True
+
+    def _reset(self) -> None:
+        self._awaits_close = False

@@ -1,0 +1,60 @@
+"""Calls as Llama 3.x writes them: `{"name": ..., "parameters": {...}}` in place of an answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from router.tools.json_call import CallReader
+from router.tools.parser import ToolParser, Write, json_object
+from router.tools.parts import Sink
+
+_TAG = "<|python_tag|>"
+
+
+class Llama3(ToolParser):
+    """Parser of Llama's JSON format; calls come at the start or after the tag, with `;` between them."""
+
+    markers = (_TAG,)
+    separators = ";"
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._may_begin = True
+        self._is_after_call = False
+
+    @classmethod
+    def opening(cls) -> str:
+        return ""
+
+    @classmethod
+    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+        repeat = r" (/; ?/ call)*" if parallel else ""
+        calls = "\n  | ".join(json_object(name, schema, "parameters") for name, schema in tools.items())
+        return f"calls: call{repeat}\ncall: {calls}\n"
+
+    def _outside(self, text: str) -> str:
+        rest = text.lstrip()
+        white = text[: len(text) - len(rest)]
+        if self._may_begin:
+            self._raw += white
+            if rest.startswith("{"):
+                self._may_begin, self._reader = False, CallReader(self._sink)
+                return rest
+            if rest:
+                self._give_back()
+            return rest
+        if self._is_after_call and rest.startswith(";"):
+            self._may_begin, self._is_after_call, self._raw = True, False, white + ";"
+            return rest[1:]
+        self._is_after_call = self._is_after_call and not rest
+        self._sink.content(text)
+        return ""
+
+    def _on_marker(self, marker: str) -> None:
+        self._give_back()
+        self._may_begin, self._raw = True, marker
+
+    def _ended(self) -> None:
+        self._is_after_call = True
+
+    def _reset(self) -> None:
+        self._may_begin = self._is_after_call = False

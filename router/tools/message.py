@@ -1,0 +1,124 @@
+"""One message: reasoning, content and tool calls, from decided tokens in any pieces."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from router.tools.parser import ToolParser
+from router.tools.parts import Parts, Sink, new_call_id
+from router.tools.symbols import Symbol, Symbols
+
+THINK, END_THINK = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """Format of the messages of one request.
+
+    Attributes:
+        parser: Format of tool calls; None if all text is content.
+        names: Tools that may be called.
+        thinks: True if reasoning is split from the content.
+        is_thinking: True if the prompt ends within a block of reasoning.
+        parallel: True if a message may have several calls.
+        keeps_reasoning: False drops the reasoning.
+        markers: Token of each marker; None if the vocabulary has none.
+        new_id: Makes the ids of calls; by default as the format requires.
+    """
+
+    parser: type[ToolParser] | None = None
+    names: tuple[str, ...] = ()
+    thinks: bool = False
+    is_thinking: bool = False
+    parallel: bool = True
+    keeps_reasoning: bool = True
+    markers: Mapping[str, int | None] | None = None
+    new_id: Callable[[], str] | None = None
+
+
+class MessageParser:
+    """Parser of one message. The result is the same however its tokens and its text are cut into rounds."""
+
+    def __init__(self, form: MessageFormat) -> None:
+        new_id = form.new_id or (new_call_id if form.parser is None else form.parser.new_id)
+        self._sink = Sink(form.names, new_id, form.parallel)
+        self._calls = None if form.parser is None else form.parser(self._sink)
+        known = form.markers or {}
+        self._symbols = Symbols({marker: known.get(marker) for marker in markers_of(form)})
+        self._keeps_reasoning = form.keeps_reasoning
+        self._may_think = form.thinks and not form.is_thinking
+        self._is_thinking = form.thinks and form.is_thinking
+        self._white = ""
+        self._waiting: deque[tuple[int, str]] = deque()
+        self._free = ""
+
+    def add(self, tokens: Iterable[tuple[int, str]], text: str, is_last: bool) -> Parts:
+        """Return the parts of the message that a round adds.
+
+        Args:
+            tokens: Ids of the decided tokens, each with its text.
+            text: Text that the round releases. It may be behind the tokens, where a stop string may begin.
+            is_last: True if the message ends with this round; it then ends with this text.
+        """
+        self._waiting.extend(tokens)
+        self._free += text
+        used = 0
+        while self._waiting and len(self._waiting[0][1]) <= len(self._free) - used:
+            token, own = self._waiting.popleft()
+            used += len(own)
+            self._take(self._symbols.push(token, own))
+        self._free = self._free[used:]
+        if is_last:
+            self._take(self._symbols.push_text(self._free))
+            self._take(self._symbols.flush())
+            self._finish()
+        return self._sink.take()
+
+    def _take(self, symbols: Iterable[Symbol]) -> None:
+        for symbol in symbols:
+            if self._is_thinking:
+                self._think(symbol)
+            elif self._may_think:
+                self._begin(symbol)
+            else:
+                self._answer(symbol)
+
+    def _think(self, symbol: Symbol) -> None:
+        if symbol == Symbol(END_THINK, is_marker=True):
+            self._is_thinking = False
+            self._sink.turn()
+        elif self._keeps_reasoning:
+            self._sink.reasoning(symbol.text)
+
+    def _begin(self, symbol: Symbol) -> None:
+        """Take the first symbols: reasoning begins before any text, or not at all."""
+        if not symbol.is_marker and not symbol.text.strip():
+            self._white += symbol.text
+            return
+        white, self._white, self._may_think = self._white, "", False
+        if symbol == Symbol(THINK, is_marker=True):
+            self._is_thinking = True
+            return
+        if white:
+            self._answer(Symbol(white))
+        self._answer(symbol)
+
+    def _answer(self, symbol: Symbol) -> None:
+        if self._calls is None:
+            self._sink.content(symbol.text)
+        elif symbol.is_marker and symbol.text in self._calls.markers:
+            self._calls.mark(symbol.text)
+        else:
+            self._calls.push(symbol.text)
+
+    def _finish(self) -> None:
+        if self._white:
+            self._answer(Symbol(self._white))
+        if self._calls is not None:
+            self._calls.finish()
+        self._sink.flush()
+
+
+def markers_of(form: MessageFormat) -> Sequence[str]:
+    """Return the markers that the parser of a format looks for."""
+    return (*((THINK, END_THINK) if form.thinks else ()), *(form.parser.markers if form.parser else ()))

@@ -1,0 +1,127 @@
+"""Parser of tool calls: the interface of all formats, and what they share."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from router.tools.json_call import Reader, Step
+from router.tools.parts import Sink, new_call_id
+
+Write = Callable[[str], str]
+"""Return a marker in the notation of a grammar."""
+
+
+class ToolParser(ABC):
+    """State machine that is fed with the text and the markers of one message, in any pieces.
+
+    Everything that is no call reaches the sink as content. What looked like a call and is none is given back
+    as content, too, unless the call had begun: then only the rest is.
+
+    Attributes:
+        markers: Markers of the format.
+        arguments_as_text: True if chat templates take the arguments of earlier calls as JSON text.
+        separators: Characters between calls.
+    """
+
+    markers: ClassVar[tuple[str, ...]] = ()
+    arguments_as_text: ClassVar[bool] = False
+    separators: ClassVar[str] = ""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._reader: Reader | None = None
+        self._raw = ""
+        """Text since the last content, while no call has begun."""
+
+    @staticmethod
+    def new_id() -> str:
+        """Return a new id of a call."""
+        return new_call_id()
+
+    @classmethod
+    @abstractmethod
+    def calls_rule(cls, tools: Mapping[str, Any], write: Write, parallel: bool) -> str:
+        """Return a grammar with the rule `calls`: one call or, if `parallel`, one after the other.
+
+        Args:
+            tools: JSON Schema of the arguments, by the name of the tool.
+            write: Notation of a marker.
+            parallel: Allow several calls.
+        """
+
+    @classmethod
+    @abstractmethod
+    def opening(cls) -> str:
+        """Return the marker that begins the calls; "" if they begin with their JSON."""
+
+    def push(self, text: str) -> None:
+        """Add text without markers."""
+        while text:
+            text = self._outside(text) if self._reader is None else self._inside(self._reader, text)
+
+    def mark(self, marker: str) -> None:
+        """Add a marker."""
+        reader = self._reader
+        if reader is not None and reader.in_string:
+            self._inside(reader, marker)
+            return
+        if reader is not None:
+            self._give_back()
+        self._on_marker(marker)
+
+    def finish(self) -> None:
+        """End the message; drop what separates calls if none follows."""
+        if self._sink.has_calls and not self._raw.strip(f"{self.separators} \n"):
+            self._raw = ""
+        self._give_back()
+
+    @abstractmethod
+    def _outside(self, text: str) -> str:
+        """Take some text that is not within a call's JSON; return the rest."""
+
+    @abstractmethod
+    def _on_marker(self, marker: str) -> None:
+        """Take a marker outside of a call's JSON."""
+
+    @abstractmethod
+    def _ended(self) -> None:
+        """Continue after the JSON of a call."""
+
+    @abstractmethod
+    def _reset(self) -> None:
+        """Continue with content."""
+
+    def _inside(self, reader: Reader, text: str) -> str:
+        """Read a call's JSON; return the text after it."""
+        for index, char in enumerate(text):
+            step = reader.push(char)
+            if step is Step.BAD:
+                self._give_back()
+                return text[index:]
+            if not reader.has_begun:
+                self._raw += char
+            if step is Step.END:
+                self._reader, self._raw = None, ""
+                self._ended()
+                return text[index + 1 :]
+        return ""
+
+    def _give_back(self) -> None:
+        """Return what was no call to the content."""
+        has_begun = self._reader is not None and self._reader.has_begun
+        raw, self._reader, self._raw = self._raw, None, ""
+        self._reset()
+        if raw and not has_begun:
+            self._sink.content(raw)
+
+
+def json_object(name: str, schema: Any, arguments_key: str) -> str:
+    """Return a grammar of an object with the name and the arguments of one tool."""
+    call = {
+        "type": "object",
+        "properties": {"name": {"const": name}, arguments_key: schema},
+        "required": ["name", arguments_key],
+        "additionalProperties": False,
+    }
+    return f"%json {json.dumps(call, ensure_ascii=False)}"

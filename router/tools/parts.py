@@ -1,0 +1,150 @@
+"""Parts of an assistant's message: content, reasoning and tool calls; and their collector."""
+
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """New part of one tool call.
+
+    Attributes:
+        index: Index of the call in its message, from 0.
+        id: Id of the call, in its first part; else empty.
+        name: Name of the tool, in the first part; else empty.
+        arguments: Next characters of the arguments, which are a JSON object.
+    """
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """New parts of one message, or all of them.
+
+    Attributes:
+        content: Text for the reader.
+        reasoning: Text of the reasoning.
+        calls: Parts of tool calls, one for each call that has any.
+        has_calls: True if the message has begun a call, in these parts or before.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPart, ...] = ()
+    has_calls: bool = False
+
+
+def join_parts(all_parts: Iterable[Parts]) -> Parts:
+    """Return the message that consists of these parts, with one entry for each call."""
+    parts = list(all_parts)
+    return Parts(
+        content="".join(each.content for each in parts),
+        reasoning="".join(each.reasoning for each in parts),
+        calls=_joined(call for each in parts for call in each.calls),
+        has_calls=any(each.has_calls for each in parts),
+    )
+
+
+def _joined(parts: Iterable[CallPart]) -> tuple[CallPart, ...]:
+    """Return one entry for each call. Its first part here has its id and name, if they are here at all."""
+    first: dict[int, CallPart] = {}
+    arguments: dict[int, list[str]] = {}
+    for part in parts:
+        first.setdefault(part.index, part)
+        arguments.setdefault(part.index, []).append(part.arguments)
+    return tuple(replace(part, arguments="".join(arguments[index])) for index, part in first.items())
+
+
+class _Trimmed:
+    """Text without the white space next to a marker, which is withheld until other text follows."""
+
+    def __init__(self, is_beside: bool) -> None:
+        self._held = ""
+        self._has_text = False
+        self._is_beside = is_beside
+
+    def push(self, text: str) -> str:
+        if self._is_beside and not self._has_text:
+            text = text.lstrip()
+        if not text.strip():
+            self._held += text
+            return ""
+        self._has_text, self._is_beside = True, False
+        text = self._held + text
+        free = text.rstrip()
+        self._held = text[len(free) :]
+        return free
+
+    def cut(self) -> None:
+        """Drop the white space before a marker, and that after it if no text comes before or after."""
+        self._held, self._is_beside = "", True
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return "" if self._is_beside else held
+
+
+def new_call_id() -> str:
+    """Return a new id of a call, as OpenAI makes them."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class Sink:
+    """Collector of the parts that a parser finds.
+
+    Attributes:
+        names: Tools that may be called.
+    """
+
+    def __init__(
+        self, names: Collection[str] = (), new_id: Callable[[], str] = new_call_id, parallel: bool = True
+    ) -> None:
+        """Drop all calls after the first one unless `parallel`."""
+        self.names = frozenset(names)
+        self._new_id = new_id
+        self._parallel = parallel
+        self._num_calls = 0
+        self._content, self._reasoning = _Trimmed(is_beside=False), _Trimmed(is_beside=True)
+        self._parts: list[Parts] = []
+
+    @property
+    def has_calls(self) -> bool:
+        """True if a call has begun."""
+        return bool(self._num_calls)
+
+    def content(self, text: str) -> None:
+        self._parts.append(Parts(content=self._content.push(text)))
+
+    def reasoning(self, text: str) -> None:
+        self._parts.append(Parts(reasoning=self._reasoning.push(text)))
+
+    def turn(self) -> None:
+        """Take note of a marker of reasoning."""
+        self._content.cut()
+        self._reasoning.cut()
+
+    def start(self, name: str) -> None:
+        """Begin a call."""
+        self._content.cut()
+        if self._parallel or not self._num_calls:
+            self._parts.append(Parts(calls=(CallPart(self._num_calls, self._new_id(), name),)))
+        self._num_calls += 1
+
+    def arguments(self, text: str) -> None:
+        """Add to the arguments of the last call."""
+        if self._parallel or self._num_calls == 1:
+            self._parts.append(Parts(calls=(CallPart(self._num_calls - 1, arguments=text),)))
+
+    def flush(self) -> None:
+        """Release withheld white space at the end of the response."""
+        self._parts.append(Parts(self._content.flush(), self._reasoning.flush()))
+
+    def take(self) -> Parts:
+        """Return what was found since the last call."""
+        taken, self._parts = self._parts, []
+        return replace(join_parts(taken), has_calls=self.has_calls)

@@ -1,0 +1,149 @@
+"""Tools and reasoning over HTTP: a model that writes what the test says, as the `openai` package sees it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion
+from tokenizers import Tokenizer
+
+from fly.request import SamplingParams
+from tests.contract.fakes import EOS, HashModel, save_tokenizer
+from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+
+MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+TEMPLATE = (
+    "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.q }}</tool_call>{% endfor %}; "
+    "{% endfor %}{% if open %}<think>\n{% endif %}{# </think> #}"
+)
+ASK = [{"role": "user", "content": "the fox"}]
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "fg"
+]
+F = '<tool_call>\n{"name": "f", "arguments": {"q": "你好"}}\n</tool_call>'
+G = '<tool_call>{"name": "g"}</tool_call>'
+EXACT = {"speculation": {"mode": "exact"}}
+
+
+@dataclass(frozen=True)
+class Writer(HashModel):
+    """A model that writes the same tokens after every prompt."""
+
+    script: tuple[int, ...] = ()
+
+    def choice(self, ids: Sequence[int], sampling: SamplingParams, prompt_length: int) -> int:
+        place = len(ids) - prompt_length
+        return self.script[place] if place < len(self.script) else EOS
+
+
+def serving(folder: Path, text: str, **config: Any) -> Any:
+    """Serve a model that writes `text`."""
+    save_tokenizer(folder, markers=MARKERS)
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
+    template = folder / "tools.jinja"
+    template.write_text(TEMPLATE, encoding="utf-8")
+    config = {"chat_template": template, **config}
+    return serving_http(folder, model=Writer(script=tuple(ids)), markers=MARKERS, **config)
+
+
+async def ask(rig: HttpRig, **fields: Any) -> ChatCompletion:
+    asked: dict[str, Any] = {"model": MODEL, "messages": ASK, "max_tokens": 200, **fields}
+    completion: ChatCompletion = await rig.openai.chat.completions.create(**asked, extra_body=EXACT)
+    return completion
+
+
+async def test_calls_come_whole_and_in_a_stream_alike(tmp_path: Path) -> None:
+    async with serving(tmp_path, f"<think>\nhm {G}</think>\n\nLet me see.\n{F}\n{G}") as rig:
+        whole = await ask(rig, tools=TOOLS, n=2, logprobs=True)
+        for choice in whole.choices:
+            message = choice.message
+            assert (choice.finish_reason, message.content) == ("tool_calls", "Let me see.")
+            assert message.reasoning == message.reasoning_content == 'hm <tool_call>{"name": "g"}</tool_call>'
+            assert [(c.function.name, c.function.arguments) for c in message.tool_calls] == [
+                ("f", '{"q": "你好"}'),
+                ("g", "{}"),
+            ]
+        ids = [call.id for choice in whole.choices for call in choice.message.tool_calls]
+        assert len(set(ids)) == 4 and all(each.startswith("call_") for each in ids)
+        assert whole.usage is not None
+        assert sum(len(c.logprobs.content) for c in whole.choices) == whole.usage.completion_tokens
+        asked = {"model": MODEL, "messages": ASK, "max_tokens": 200, "tools": TOOLS, **EXACT}
+        chunks = await rig.stream("/v1/chat/completions", **{**asked, "model": MODEL})
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        parts = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        assert "".join(delta.get("content", "") for delta in deltas) == "Let me see."
+        assert "".join(delta.get("reasoning", "") for delta in deltas) == message.reasoning
+        names = [(call["index"], call["function"]["name"]) for call in parts if "id" in call]
+        assert names == [(0, "f"), (1, "g")]
+        arguments = ["".join(c["function"]["arguments"] for c in parts if c["index"] == i) for i in (0, 1)]
+        assert arguments == ['{"q": "你好"}', "{}"]
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_a_call_that_is_no_call_is_content(tmp_path: Path) -> None:
+    async with serving(tmp_path, 'Hi <tool_call>{"name": "no"}</tool_call>') as rig:
+        choice = (await ask(rig, tools=TOOLS)).choices[0]
+        assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+        assert choice.message.content == 'Hi <tool_call>{"name": "no"}</tool_call>'
+        silent = (await ask(rig, tools=TOOLS, tool_choice="none")).choices[0]
+        assert silent.message.content == 'Hi {"name": "no"}', (
+            "special tokens have no text where none is parsed"
+        )
+
+
+async def test_a_call_that_is_cut_off_ends_with_length(tmp_path: Path) -> None:
+    async with serving(tmp_path, '<tool_call>{"name": "f", "arguments": {"q": "a long text"}}') as rig:
+        whole = (await ask(rig, tools=TOOLS)).usage
+        assert whole is not None
+        choice = (await ask(rig, tools=TOOLS, max_tokens=whole.completion_tokens - 6)).choices[0]
+        (call,) = choice.message.tool_calls
+        assert choice.finish_reason == "length" and choice.message.content is None
+        assert '{"q": "a long text"}'.startswith(call.function.arguments)
+
+
+async def test_a_prompt_may_open_the_reasoning_and_a_request_leave_it_out(tmp_path: Path) -> None:
+    async with serving(tmp_path, "hm</think>\n\nyes") as rig:
+        asked = {"model": MODEL, "messages": ASK, "chat_template_kwargs": {"open": True}, **EXACT}
+        for fields, reasoning in (({}, "hm"), ({"include_reasoning": False}, None)):
+            body = (await rig.post("/v1/chat/completions", {**asked, **fields})).json()
+            message = body["choices"][0]["message"]
+            assert (message["content"], message.get("reasoning")) == ("yes", reasoning)
+
+
+async def test_answers_of_tools_and_the_tools_are_rendered(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"q": "fox"})}}
+    messages = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "the dog"},
+    ]
+    async with serving(tmp_path, "ok") as rig:
+        await ask(rig, messages=messages, tools=TOOLS)
+        tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        read = tokenizer.decode(rig.target.updates.steps[-1][1], skip_special_tokens=False)
+        prompt = "f g user:the fox; assistant:<tool_call>fox</tool_call>; tool:the dog; "
+        assert read.startswith(prompt)
+
+
+@pytest.mark.parametrize(
+    ("config", "choice", "part"),
+    [
+        ({"tool_parser": "none"}, "required", "router.tool_parser is none"),
+        ({"chat_template": "{{ tools }}{{ messages }}"}, "auto", "a format that was not recognized"),
+    ],
+)
+async def test_a_model_without_a_known_format_is_refused(
+    tmp_path: Path, config: dict[str, Any], choice: str, part: str
+) -> None:
+    if "chat_template" in config:
+        (tmp_path / "own.jinja").write_text(config["chat_template"])
+        config = {"chat_template": tmp_path / "own.jinja"}
+    async with serving(tmp_path, "ok", **config) as rig:
+        asked = {"model": MODEL, "messages": ASK, "tools": TOOLS, "tool_choice": choice}
+        response = await rig.post("/v1/chat/completions", asked)
+        assert response.status_code == 400 and part in error_of(response)["message"]

@@ -1,0 +1,166 @@
+"""Tool calls and reasoning: every format, however the text is cut into rounds."""
+
+from collections.abc import Sequence
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.tools.families import PARSERS, ReasoningFamily, ToolFamily, has_reasoning, tool_parser
+from router.tools.message import MessageFormat, MessageParser
+from router.tools.parts import Parts, join_parts
+
+HERMES, LLAMA3, MISTRAL, DEEPSEEK = (
+    ToolFamily.HERMES,
+    ToolFamily.LLAMA3,
+    ToolFamily.MISTRAL,
+    ToolFamily.DEEPSEEK,
+)
+_DS = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"  # noqa: RUF001
+_DS_NEXT = "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>"  # noqa: RUF001
+_DS_END = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"  # noqa: RUF001
+_SEP = "<｜tool▁sep｜>"  # noqa: RUF001
+F = ("f", '{"a": "</tool_call> {\\" é"}')
+G = ("g", "{}")
+
+CALLS: list[tuple[ToolFamily, str, str, list[tuple[str, str]]]] = [
+    (HERMES, f'Hi.\n<tool_call>\n{{"name": "f", "arguments": {F[1]}}}\n</tool_call>\n', "Hi.", [F]),
+    (HERMES, '<tool_call>{"arguments": {}, "name": "g"}</tool_call>', "", [G]),
+    (HERMES, '<tool_call>{"name": "g"}</tool_call>\n<tool_call>{"name": "g"}</tool_call>', "", [G, G]),
+    (HERMES, 'a <tool_call>{"name": "g"}</tool_call>\nb', "a\nb", [G]),
+    (HERMES, '<tool_call>{"name": "no", "arguments": {}}</tool_call> x', "=", []),
+    (HERMES, '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "=", []),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"a": [', "", [("f", '{"a": [')]),
+    (HERMES, '<tool_call>{"na', "=", []),
+    (HERMES, "no <tool_cal and </tool_call> call \n", "=", []),
+    (LLAMA3, f'{{"name": "f", "parameters": {F[1]}}}; {{"name": "g", "parameters": {{}}}}', "", [F, G]),
+    (LLAMA3, '<|python_tag|>{"type": "function", "name": "g", "parameters": {}}', "", [G]),
+    (LLAMA3, '{"name": "Bob", "age": 3}', "=", []),
+    (LLAMA3, "<|python_tag|>print(1)", "=", []),
+    (LLAMA3, ' hi {"name": "g", "parameters": {}}', "=", []),
+    (
+        MISTRAL,
+        f'[TOOL_CALLS][{{"name": "f", "arguments": {F[1]}}}, {{"name": "g", "arguments": {{}}}}]',
+        "",
+        [F, G],
+    ),
+    (MISTRAL, f"ok[TOOL_CALLS]f{F[1]}[TOOL_CALLS]g[CALL_ID]123[ARGS]{{}}", "ok", [F, G]),
+    (MISTRAL, '[TOOL_CALLS]no{"a": 1}', "=", []),
+    (MISTRAL, "[TOOL_CALLS] [x", "=", []),
+    (MISTRAL, "[TOOL_CALLS]" + "f" * 300, "=", []),
+    (DEEPSEEK, f"{_DS}function{_SEP}f\n```json\n{F[1]}\n```{_DS_NEXT}g{_SEP}{{}}{_DS_END}", "", [F, G]),
+    (DEEPSEEK, f"ok{_DS}no{_SEP}{{}}{_DS_END}", "=", []),
+    (DEEPSEEK, f"{_DS}f" + "x" * 600, "=", []),
+]
+THOUGHT = "<think>\nhm <tool_call> [TOOL_CALLS]{\n</think>\n\n"
+
+
+def parsed(form: MessageFormat, tokens: Sequence[tuple[int, str]], cuts: Sequence[int]) -> Parts:
+    """Return the message whose tokens arrive in rounds that end at `cuts`."""
+    parser, edges = MessageParser(form), [0, *sorted({c for c in cuts if 0 < c < len(tokens)}), len(tokens)]
+    return join_parts(
+        parser.add(tokens[start:end], "".join(text for _, text in tokens[start:end]), end == len(tokens))
+        for start, end in pairwise(edges)
+    )
+
+
+def form_of(family: ToolFamily, **fields: object) -> MessageFormat:
+    ids = count()
+    return MessageFormat(PARSERS[family], ("f", "g"), new_id=lambda: f"c{next(ids)}", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("family", "text", "content", "calls"), CALLS)
+@pytest.mark.parametrize("thought", ["", THOUGHT])
+def test_a_message_has_its_content_and_its_calls(
+    family: ToolFamily, text: str, content: str, calls: list[tuple[str, str]], thought: str
+) -> None:
+    whole = thought + text
+    found = parsed(form_of(family, thinks=True), [(1, char) for char in whole], [])
+    expected = content if content != "=" else text.lstrip() if thought else text
+    assert (found.content, [(call.name, call.arguments) for call in found.calls]) == (expected, calls)
+    assert [call.id for call in found.calls] == [f"c{index}" for index in range(len(calls))]
+    assert found.reasoning == (thought and "hm <tool_call> [TOOL_CALLS]{")
+    assert found.has_calls == bool(calls)
+
+
+@given(st.sampled_from(CALLS), st.booleans(), st.lists(st.integers(1, 120)))
+def test_cuts_into_rounds_change_nothing(
+    case: tuple[ToolFamily, str, str, object], thinks: bool, cuts: list[int]
+) -> None:
+    family, text, *_ = case
+    tokens = [(1, char) for char in (THOUGHT if thinks else "") + text]
+    whole, cut = (parsed(form_of(family, thinks=True), tokens, edges) for edges in ([], cuts))
+    assert cut == whole
+
+
+@given(
+    st.sampled_from(list(PARSERS)),
+    st.lists(st.sampled_from([*'{}[]",:; \n`fgx', '{"name": "f", "arguments": {', '"parameters":{}}', "<", *(
+        marker for parser in PARSERS.values() for marker in parser.markers), "<think>", "</think>"])),
+    st.lists(st.integers(1, 40)),
+    st.booleans(),
+)  # fmt: skip
+def test_whatever_a_model_writes_is_the_same_in_any_cut(
+    family: ToolFamily, pieces: list[str], cuts: list[int], by_id: bool
+) -> None:
+    markers = {*PARSERS[family].markers, "<think>", "</think>"}
+    known = {marker: 100 + index for index, marker in enumerate(sorted(markers))} if by_id else {}
+    tokens = [(known.get(piece, 1), "" if piece in known else piece) for piece in pieces]
+    whole, cut = (parsed(form_of(family, thinks=True, markers=known), tokens, edges) for edges in ([], cuts))
+    assert cut == whole
+    if not whole.has_calls and "</think>" not in pieces and "<think>" not in pieces:
+        assert whole.content == "".join(pieces), "what is no call is content, nothing is lost"
+
+
+def test_a_marker_that_is_a_token_counts_by_its_id_alone() -> None:
+    form = form_of(HERMES, markers={"<tool_call>": 7, "</tool_call>": 8})
+    spelled = [(1, char) for char in '<tool_call>{"name": "g"}</tool_call>']
+    assert parsed(form, spelled, []).content == '<tool_call>{"name": "g"}</tool_call>'
+    special = [(7, ""), (1, '{"name": "g"}'), (8, "")]
+    assert [call.name for call in parsed(form, special, [1]).calls] == ["g"]
+    added = [(7, "<tool_call>"), (1, '{"name": "g"}'), (8, "</tool_call>")]
+    assert [call.name for call in parsed(form, added, [1]).calls] == ["g"]
+
+
+def test_text_that_a_stop_string_withholds_is_parsed_when_it_is_released() -> None:
+    parser = MessageParser(form_of(HERMES, markers={"<tool_call>": 7}))
+    first = parser.add([(1, "Hi "), (1, "the"), (7, "")], "Hi t", is_last=False)
+    assert (first.content, first.has_calls) == ("Hi", False)
+    last = parser.add([(1, "x")], "h", is_last=True)
+    assert (last.content, last.has_calls) == (" th", False)
+
+
+def test_a_prompt_that_opens_the_reasoning_leaves_it_open() -> None:
+    tokens = [(1, char) for char in "hm</think>yes"]
+    found = parsed(MessageFormat(thinks=True, is_thinking=True), tokens, [3])
+    assert (found.reasoning, found.content) == ("hm", "yes")
+    silent = MessageFormat(thinks=True, is_thinking=True, keeps_reasoning=False)
+    assert parsed(silent, tokens, [5]) == Parts(content="yes")
+
+
+def test_without_parallel_calls_only_the_first_one_counts() -> None:
+    text = '<tool_call>{"name": "g"}</tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    found = parsed(form_of(HERMES, parallel=False), [(1, text)], [])
+    assert [(call.index, call.name) for call in found.calls] == [(0, "g")]
+
+
+@pytest.mark.parametrize(
+    ("template", "family"),
+    [
+        ("{{ tools }}<tool_call>{{ x }}</tool_call>", HERMES),
+        ("[TOOL_CALLS]", MISTRAL),
+        ("<｜tool▁calls▁begin｜>", DEEPSEEK),  # noqa: RUF001
+        ("{{ '<|python_tag|>' }}", LLAMA3),
+        ("<tool_call><function=f>", None),
+        ("plain", None),
+    ],
+)
+def test_a_template_shows_its_format(template: str, family: ToolFamily | None) -> None:
+    expected = None if family is None else PARSERS[family]
+    assert tool_parser(ToolFamily.AUTO, template) is expected
+    assert tool_parser(ToolFamily.NONE, template) is None
+    assert tool_parser(MISTRAL, template) is PARSERS[MISTRAL]
+    assert not has_reasoning(ReasoningFamily.AUTO, template)
+    assert has_reasoning(ReasoningFamily.AUTO, template + "</think>")
+    assert has_reasoning(ReasoningFamily.THINK, template)
