@@ -26,7 +26,10 @@ class Grammar:
     Attributes:
         kind: Language of the text.
         text: The grammar; "" for `json_object`.
+        before: Lark rules of what the response begins with, such as reasoning: the rule `before`, and those
+            that it uses. The grammar itself begins after it. "" is nothing.
     """
 
     kind: GrammarKind
     text: str = ""
+    before: str = ""

@@ -14,6 +14,8 @@ class Span(StrEnum):
     """Fenced code blocks: between lines of three backticks."""
     REASONING = "reasoning"
     """What a model thinks before it answers: between `<think>` and `</think>`."""
+    STRUCTURED = "structured"
+    """The whole response to a request with a grammar, such as a JSON Schema."""
     TOOLS = "tools"
     """Tool calls, from the first marker of the model's family to its last."""
 

@@ -26,7 +26,7 @@ from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.tool_fields import ToolFields, checked_tools
 from router.service import GenerationService
-from router.tools.grammar import grammar_of
+from router.tools.grammar import after_reasoning, grammar_of
 from router.tools.parts import Parts
 
 
@@ -84,6 +84,8 @@ class Chat(ApiFormat):
                 found = "must not be set with tools that are required or strict: both are grammars"
                 raise InvalidRequest.of(grammar_names["grammar"], found)
             request, grammar_names = replace(request, grammar=grammar), {"grammar": "tools"}
+        if request.grammar is not None:
+            request = replace(request, grammar=after_reasoning(request.grammar, message_format))
         names = {
             "prompt_token_ids": "messages",
             "max_new_tokens": limit_name,

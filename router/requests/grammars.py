@@ -60,11 +60,13 @@ class Grammars:
 
     async def prepare(self, grammar: Grammar) -> CompiledGrammar:
         """Return the compiled grammar; raise InvalidRequest on field `grammar` if it has a fault."""
-        length, limit = len(grammar.text), self._most_characters
+        length, limit = len(grammar.text) + len(grammar.before), self._most_characters
         if length > limit:
             found = f"has {length} characters, at most {limit} (router.limits.grammar_characters)"
             raise InvalidRequest.of("grammar", found)
-        key = hashlib.sha256(f"{grammar.kind}:{grammar.text}".encode("utf-8", "surrogatepass")).digest()
+        key = hashlib.sha256(
+            f"{grammar.kind}:{grammar.before}\0{grammar.text}".encode("utf-8", "surrogatepass")
+        ).digest()
         if key not in self._results:
             self._results[key] = asyncio.create_task(self._compiled(grammar))
         self._results.move_to_end(key)
@@ -96,6 +98,14 @@ class Grammars:
 
 def library_form(grammar: Grammar) -> str:
     """Return a grammar in the library's own form, JSON; raise InvalidRequest for a malformed text."""
+    form = _form(grammar)
+    if not grammar.before:
+        return json.dumps({"grammars": [form]}, ensure_ascii=False)
+    whole = {"lark_grammar": f"start: before @answer\n{grammar.before}"}
+    return json.dumps({"grammars": [whole, {**form, "name": "answer"}]}, ensure_ascii=False)
+
+
+def _form(grammar: Grammar) -> dict[str, Any]:
     match grammar.kind:
         case GrammarKind.JSON_OBJECT:
             if grammar.text:
@@ -114,27 +124,24 @@ def library_form(grammar: Grammar) -> str:
         case GrammarKind.LARK:
             if "::=" in grammar.text:
                 raise InvalidRequest.of("grammar", "has ::=, as in EBNF, must be in Lark notation")
-            return _serialized({"lark_grammar": grammar.text or _missing("a grammar in Lark notation")})
+            return {"lark_grammar": grammar.text or _missing("a grammar in Lark notation")}
 
 
 def _missing(what: str) -> Any:
     raise InvalidRequest.of("grammar", f"is empty, must be {what}")
 
 
-def _of_regex(regex: str) -> str:
+def _of_regex(regex: str) -> dict[str, Any]:
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_regex(regex)
+    form: dict[str, Any] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"][0]
+    return form
 
 
-def _serialized(grammar: dict[str, Any]) -> str:
-    return json.dumps({"grammars": [grammar]}, ensure_ascii=False)
-
-
-def _of_schema(schema: dict[str, Any] | bool) -> str:
+def _of_schema(schema: dict[str, Any] | bool) -> dict[str, Any]:
     if isinstance(schema, dict):
         schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, **_own_options(schema)}}
-    return _serialized({"json_schema": schema})
+    return {"json_schema": schema}
 
 
 def _own_options(schema: dict[str, Any]) -> dict[str, Any]:
@@ -145,14 +152,14 @@ def _own_options(schema: dict[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _of_choices(choices: Any) -> str:
+def _of_choices(choices: Any) -> dict[str, Any]:
     if not isinstance(choices, list) or not choices:
         raise InvalidRequest.of("grammar", "must be a JSON list of at least one text")
     for index, choice in enumerate(choices):
         if not isinstance(choice, str) or not choice:
             raise InvalidRequest.of("grammar", f"has choice {index}, which must be a text that is not empty")
     listed = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return _serialized({"lark_grammar": f"start: {listed}"})
+    return {"lark_grammar": f"start: {listed}"}
 
 
 def _parsed(text: str, what: str) -> Any:

@@ -41,9 +41,14 @@ class SpeculationPlan:
         """True if a drafter drafts for a target."""
         return self.mode in (Mode.EXACT, Mode.FLY) and self.draft_length > 0
 
-    def without_excluded(self) -> "SpeculationPlan":
-        """Return the plan with a rule that rescues no token that the target excludes, as a grammar needs."""
-        return replace(self, fly_rule=replace(self.fly_rule, guard_excluded=True))
+    def with_grammar(self) -> "SpeculationPlan":
+        """Return the plan of a response with a grammar: its rule rescues no token that the target excludes.
+
+        If structured text is decoded exactly, the whole response is.
+        """
+        is_exact = self.mode is Mode.FLY and Span.STRUCTURED in self.exact_in
+        rule = replace(self.fly_rule, guard_excluded=True)
+        return replace(self, mode=Mode.EXACT if is_exact else self.mode, fly_rule=rule)
 
     @property
     def end_at_stop(self) -> bool:

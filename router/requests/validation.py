@@ -175,7 +175,7 @@ def _complete(
         warnings.append(f"max_new_tokens was cut from {asked} to {length}: {context}")
     plan = plan_speculation(request.speculation, config.speculation.plan)
     if request.grammar is not None:
-        plan = plan.without_excluded()
+        plan = plan.with_grammar()
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
         prompt=_hashed(prompt_ids),

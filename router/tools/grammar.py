@@ -1,9 +1,9 @@
-"""Grammars of messages that must call a tool, or whose calls must fit their schemas."""
+"""Grammars of messages: of required or strict tool calls, and of reasoning before what is constrained."""
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from fly.grammar import Grammar, GrammarKind
 from router.tools.message import END_THINK, THINK, MessageFormat
 
 _OBJECT = {"type": "object"}
+_WHITE = r"WHITE: /[ \t\r\n]*/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class OfferedTools:
 
 
 def grammar_of(tools: OfferedTools, form: MessageFormat | None) -> Grammar | None:
-    """Return the grammar of a message; None if any text is allowed.
+    """Return the grammar of a message with tools, without its reasoning; None if any text is allowed.
 
     A required call has arguments that fit their schema, strict or not. Where no call is required, those of
     other tools are any object. Then nothing is constrained if a marker that ends free text is no token of the
@@ -51,29 +52,22 @@ def grammar_of(tools: OfferedTools, form: MessageFormat | None) -> Grammar | Non
         name: schema if tools.must_call or name in tools.strict else _OBJECT
         for name, schema in tools.schemas.items()
     }
-    lines = [_start(form), form.parser.calls_rule(schemas, partial(_written, form), tools.parallel)]
+    lines = [form.parser.calls_rule(schemas, partial(_written, form), tools.parallel)]
     if tools.must_call:
-        lines.append("answer: calls")
+        lines.append("start: calls")
     elif opening:
-        lines += ["answer: FREE calls?", f"FREE: {_without(opening)}"]
+        lines += ["start: FREE calls?", f"FREE: {_without(opening)}"]
     else:
-        lines += ["answer: calls | OTHER", r"OTHER: /([^{ \t\r\n](?s:.*))?/"]
+        lines += ["start: calls | OTHER", r"OTHER: /([^{ \t\r\n](?s:.*))?/"]
     return Grammar(GrammarKind.LARK, "\n".join(lines) + "\n")
 
 
-def _start(form: MessageFormat) -> str:
-    """Return the rule of a whole message, with its reasoning."""
-    if not form.thinks:
-        return "start: answer"
-    begin = "" if form.is_thinking else f"{_written(form, THINK)} "
-    reasoning = f"{begin}thought WHITE"
-    return "\n".join(
-        (
-            f"start: {reasoning} answer" if form.is_thinking else f"start: WHITE ({reasoning})? answer",
-            _thought(form),
-            r"WHITE: /[ \t\r\n]*/",
-        )
-    )
+def after_reasoning(grammar: Grammar, form: MessageFormat | None) -> Grammar:
+    """Return a grammar that begins where the reasoning of a message ends, within a round if need be."""
+    if form is None or not form.thinks:
+        return grammar
+    thought = "thought WHITE" if form.is_thinking else f"WHITE ({_written(form, THINK)} thought WHITE)?"
+    return replace(grammar, before=f"before: {thought}\n{_thought(form)}\n{_WHITE}\n")
 
 
 def _thought(form: MessageFormat) -> str:

@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 
 from fly.errors import InvalidRequest
 from fly.grammar import Grammar, GrammarKind
+from fly.spans import Span
 from fly.types import FinishReason, Mode
 from flyserve import AsyncClient, Coupling, DraftLength, SamplingParams, SpeculationParams
 from tests.contract.grammar_rig import PERSON, Replica, of_regex, of_schema, serving_pair
@@ -64,6 +65,27 @@ async def test_exact_equals_plain_under_the_same_grammar(
             drafted = await client.generate(PROMPT, 120, sampling, exact, grammar=grammar, n=2)
             for one, other in zip(plain.choices, drafted.choices, strict=True):
                 assert [token.id for token in one.tokens] == [token.id for token in other.tokens]
+
+
+async def test_structured_text_is_decoded_exactly_where_that_is_asked_for(client: AsyncClient) -> None:
+    plain = await client.generate(PROMPT, 120, GREEDY, PLAIN, grammar=of_schema(PERSON))
+    strict = SpeculationParams(mode=Mode.FLY, preset="official", exact_in=(Span.STRUCTURED,))
+    drafted = await client.generate(PROMPT, 120, GREEDY, strict, grammar=of_schema(PERSON))
+    assert drafted.text == plain.text and drafted.statistics.draft_rounds and not drafted.statistics.rescued
+
+
+async def test_a_grammar_may_begin_after_other_text_within_a_draft(client: AsyncClient) -> None:
+    before = 'before: PAUSE "!"\nPAUSE: /[a-z ]{3,9}/\n'
+    grammar = replace(of_schema(PERSON), before=before)
+    plain = await client.generate(PROMPT, 160, GREEDY, PLAIN, grammar=grammar)
+    exact = SpeculationParams(mode=Mode.EXACT)
+    for speculation in (exact, *(fly(most) for most in (2, 15))):
+        response = await client.generate(PROMPT, 160, GREEDY, speculation, grammar=grammar)
+        pause, _, answer = response.text.partition("!")
+        assert 3 <= len(pause) <= 9
+        check_person(answer)
+        if speculation is exact:
+            assert response.text == plain.text
 
 
 async def test_the_drafters_own_model_keeps_to_a_grammar(client: AsyncClient) -> None:

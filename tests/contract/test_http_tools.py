@@ -147,3 +147,14 @@ async def test_a_model_without_a_known_format_is_refused(
         asked = {"model": MODEL, "messages": ASK, "tools": TOOLS, "tool_choice": choice}
         response = await rig.post("/v1/chat/completions", asked)
         assert response.status_code == 400 and part in error_of(response)["message"]
+
+
+async def test_a_grammar_begins_after_the_reasoning(tmp_path: Path) -> None:
+    async with serving(tmp_path, "<think>\nhm</think>\n\nyes") as rig:
+        answered = await ask(rig, response_format={"type": "json_object"})
+        assert (answered.choices[0].message.reasoning, answered.choices[0].message.content) == ("hm", "yes")
+        whole, answer = json.loads(rig.target.openings[-1].grammar)["grammars"]
+        assert "start: before @answer" in whole["lark_grammar"] and answer["name"] == "answer"
+    async with serving(tmp_path, "yes", reasoning_parser="none") as rig:
+        await ask(rig, response_format={"type": "json_object"})
+        assert len(json.loads(rig.target.openings[-1].grammar)["grammars"]) == 1

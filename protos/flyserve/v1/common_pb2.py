@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/flyserve/v1/common.proto\x12\x0b\x66lyserve.v1\"\xc5\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x01\x12>\n\nlogit_bias\x18\x08 \x03(\x0b\x32*.flyserve.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\t \x01(\r\x12\x12\n\nignore_eos\x18\n \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\r\x12\x11\n\x04seed\x18\x0c \x01(\x04H\x02\x88\x01\x01\x12\'\n\x08\x63oupling\x18\r \x01(\x0e\x32\x15.flyserve.v1.Coupling\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seed\"8\n\x12SparseDistribution\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x03(\x01\"\xec\x02\n\x04Open\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_length\x18\x02 \x01(\r\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.flyserve.v1.SamplingParams\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x05 \x01(\x04\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12.\n\x07\x65ntropy\x18\x07 \x01(\x0e\x32\x1d.flyserve.v1.EntropyEstimator\x12\x19\n\x0cnum_logprobs\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x13without_sub_drafter\x18\t \x01(\x08\x12\x16\n\x0emax_new_tokens\x18\n \x01(\r\x12\x19\n\x11without_entropies\x18\x0b \x01(\x08\x12\x12\n\nstandalone\x18\r \x01(\x08\x12\x0f\n\x07grammar\x18\x0c \x01(\tB\x0f\n\r_num_logprobs\"?\n\x07Grammar\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.flyserve.v1.GrammarKind\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x08\n\x06Queued\"\x08\n\x06Opened\"e\n\x0eSequenceUpdate\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0c\n\x04keep\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x0f\n\x07\x64\x65\x63ided\x18\x04 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x06\"D\n\x05\x43lose\x12\x30\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdateH\x00\x88\x01\x01\x42\t\n\x07_update\"B\n\x05Stale\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12(\n\x06reason\x18\x02 \x01(\x0e\x32\x18.flyserve.v1.StaleReason\"\x8a\x01\n\tStepTimes\x12\x10\n\x08queue_ns\x18\x01 \x01(\x04\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x12\n\nbatch_size\x18\x03 \x01(\r\x12\x14\n\x0c\x62\x61tch_tokens\x18\x04 \x01(\r\x12\x16\n\x0eprefill_tokens\x18\x05 \x01(\r\x12\x15\n\rreused_tokens\x18\x06 \x01(\r\"\xa6\x01\n\x04Load\x12\x11\n\tsequences\x18\x01 \x01(\r\x12\x0e\n\x06queued\x18\x02 \x01(\r\x12\x0f\n\x07kv_used\x18\x03 \x01(\x04\x12\x13\n\x0bkv_capacity\x18\x04 \x01(\x04\x12\x11\n\tkv_cached\x18\x05 \x01(\x04\x12\x16\n\x0eprefill_tokens\x18\x06 \x01(\x04\x12\x15\n\rreused_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bpreemptions\x18\x08 \x01(\x04\"\r\n\x0bInfoRequest\"\x96\x03\n\tModelInfo\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12weight_fingerprint\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x16\n\x0etoken_map_hash\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x07 \x01(\r\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06shards\x18\t \x01(\r\x12\x13\n\x0bkv_capacity\x18\n \x01(\x04\x12\x0f\n\x07version\x18\x0b \x01(\t\x12\x15\n\rmax_sequences\x18\x0c \x01(\r\x12\x0e\n\x06\x65ngine\x18\r \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x0e \x01(\t\x12\x14\n\x0cquantization\x18\x0f \x01(\t\x12(\n\x05\x63osts\x18\x10 \x01(\x0b\x32\x19.flyserve.v1.ForwardCosts\x12\x1c\n\x14standalone_sequences\x18\x11 \x01(\r\"2\n\x0c\x46orwardCosts\x12\x10\n\x08\x64\x65\x63ode_s\x18\x01 \x01(\x01\x12\x10\n\x08verify_s\x18\x02 \x01(\x01\"V\n\x0cInfoResponse\x12%\n\x05model\x18\x01 \x01(\x0b\x32\x16.flyserve.v1.ModelInfo\x12\x1f\n\x04load\x18\x02 \x01(\x0b\x32\x11.flyserve.v1.Load*W\n\x08\x43oupling\x12\x18\n\x14\x43OUPLING_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43OUPLING_SHARED_NOISE\x10\x01\x12\x16\n\x12\x43OUPLING_REJECTION\x10\x02*t\n\x10\x45ntropyEstimator\x12!\n\x1d\x45NTROPY_ESTIMATOR_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45NTROPY_ESTIMATOR_TOP_K\x10\x01\x12 \n\x1c\x45NTROPY_ESTIMATOR_NORMALIZED\x10\x02*\xaf\x01\n\x0bGrammarKind\x12\x1c\n\x18GRAMMAR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18GRAMMAR_KIND_JSON_SCHEMA\x10\x01\x12\x1c\n\x18GRAMMAR_KIND_JSON_OBJECT\x10\x02\x12\x16\n\x12GRAMMAR_KIND_REGEX\x10\x03\x12\x17\n\x13GRAMMAR_KIND_CHOICE\x10\x04\x12\x15\n\x11GRAMMAR_KIND_LARK\x10\x05*\x81\x01\n\x0bStaleReason\x12\x1c\n\x18STALE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19STALE_REASON_BEYOND_STATE\x10\x01\x12\x1b\n\x17STALE_REASON_WRONG_HASH\x10\x02\x12\x18\n\x14STALE_REASON_EVICTED\x10\x03*U\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_TARGET\x10\x01\x12\x10\n\x0cROLE_DRAFTER\x10\x02\x12\x14\n\x10ROLE_SUB_DRAFTER\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/flyserve/v1/common.proto\x12\x0b\x66lyserve.v1\"\xc5\x03\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x01\x12>\n\nlogit_bias\x18\x08 \x03(\x0b\x32*.flyserve.v1.SamplingParams.LogitBiasEntry\x12\x12\n\nmin_tokens\x18\t \x01(\r\x12\x12\n\nignore_eos\x18\n \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x0b \x03(\r\x12\x11\n\x04seed\x18\x0c \x01(\x04H\x02\x88\x01\x01\x12\'\n\x08\x63oupling\x18\r \x01(\x0e\x32\x15.flyserve.v1.Coupling\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seed\"8\n\x12SparseDistribution\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12\x15\n\rprobabilities\x18\x02 \x03(\x01\"\xec\x02\n\x04Open\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_length\x18\x02 \x01(\r\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.flyserve.v1.SamplingParams\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x05 \x01(\x04\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12.\n\x07\x65ntropy\x18\x07 \x01(\x0e\x32\x1d.flyserve.v1.EntropyEstimator\x12\x19\n\x0cnum_logprobs\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x13without_sub_drafter\x18\t \x01(\x08\x12\x16\n\x0emax_new_tokens\x18\n \x01(\r\x12\x19\n\x11without_entropies\x18\x0b \x01(\x08\x12\x12\n\nstandalone\x18\r \x01(\x08\x12\x0f\n\x07grammar\x18\x0c \x01(\tB\x0f\n\r_num_logprobs\"O\n\x07Grammar\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.flyserve.v1.GrammarKind\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x03 \x01(\t\"\x08\n\x06Queued\"\x08\n\x06Opened\"e\n\x0eSequenceUpdate\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x0c\n\x04keep\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x03(\r\x12\x0f\n\x07\x64\x65\x63ided\x18\x04 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x05 \x01(\x06\"D\n\x05\x43lose\x12\x30\n\x06update\x18\x01 \x01(\x0b\x32\x1b.flyserve.v1.SequenceUpdateH\x00\x88\x01\x01\x42\t\n\x07_update\"B\n\x05Stale\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12(\n\x06reason\x18\x02 \x01(\x0e\x32\x18.flyserve.v1.StaleReason\"\x8a\x01\n\tStepTimes\x12\x10\n\x08queue_ns\x18\x01 \x01(\x04\x12\x12\n\nforward_ns\x18\x02 \x01(\x04\x12\x12\n\nbatch_size\x18\x03 \x01(\r\x12\x14\n\x0c\x62\x61tch_tokens\x18\x04 \x01(\r\x12\x16\n\x0eprefill_tokens\x18\x05 \x01(\r\x12\x15\n\rreused_tokens\x18\x06 \x01(\r\"\xa6\x01\n\x04Load\x12\x11\n\tsequences\x18\x01 \x01(\r\x12\x0e\n\x06queued\x18\x02 \x01(\r\x12\x0f\n\x07kv_used\x18\x03 \x01(\x04\x12\x13\n\x0bkv_capacity\x18\x04 \x01(\x04\x12\x11\n\tkv_cached\x18\x05 \x01(\x04\x12\x16\n\x0eprefill_tokens\x18\x06 \x01(\x04\x12\x15\n\rreused_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bpreemptions\x18\x08 \x01(\x04\"\r\n\x0bInfoRequest\"\x96\x03\n\tModelInfo\x12\x1f\n\x04role\x18\x01 \x01(\x0e\x32\x11.flyserve.v1.Role\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12weight_fingerprint\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x16\n\x0etoken_map_hash\x18\x05 \x01(\t\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x07 \x01(\r\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x0e\n\x06shards\x18\t \x01(\r\x12\x13\n\x0bkv_capacity\x18\n \x01(\x04\x12\x0f\n\x07version\x18\x0b \x01(\t\x12\x15\n\rmax_sequences\x18\x0c \x01(\r\x12\x0e\n\x06\x65ngine\x18\r \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x0e \x01(\t\x12\x14\n\x0cquantization\x18\x0f \x01(\t\x12(\n\x05\x63osts\x18\x10 \x01(\x0b\x32\x19.flyserve.v1.ForwardCosts\x12\x1c\n\x14standalone_sequences\x18\x11 \x01(\r\"2\n\x0c\x46orwardCosts\x12\x10\n\x08\x64\x65\x63ode_s\x18\x01 \x01(\x01\x12\x10\n\x08verify_s\x18\x02 \x01(\x01\"V\n\x0cInfoResponse\x12%\n\x05model\x18\x01 \x01(\x0b\x32\x16.flyserve.v1.ModelInfo\x12\x1f\n\x04load\x18\x02 \x01(\x0b\x32\x11.flyserve.v1.Load*W\n\x08\x43oupling\x12\x18\n\x14\x43OUPLING_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43OUPLING_SHARED_NOISE\x10\x01\x12\x16\n\x12\x43OUPLING_REJECTION\x10\x02*t\n\x10\x45ntropyEstimator\x12!\n\x1d\x45NTROPY_ESTIMATOR_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45NTROPY_ESTIMATOR_TOP_K\x10\x01\x12 \n\x1c\x45NTROPY_ESTIMATOR_NORMALIZED\x10\x02*\xaf\x01\n\x0bGrammarKind\x12\x1c\n\x18GRAMMAR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18GRAMMAR_KIND_JSON_SCHEMA\x10\x01\x12\x1c\n\x18GRAMMAR_KIND_JSON_OBJECT\x10\x02\x12\x16\n\x12GRAMMAR_KIND_REGEX\x10\x03\x12\x17\n\x13GRAMMAR_KIND_CHOICE\x10\x04\x12\x15\n\x11GRAMMAR_KIND_LARK\x10\x05*\x81\x01\n\x0bStaleReason\x12\x1c\n\x18STALE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19STALE_REASON_BEYOND_STATE\x10\x01\x12\x1b\n\x17STALE_REASON_WRONG_HASH\x10\x02\x12\x18\n\x14STALE_REASON_EVICTED\x10\x03*U\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_TARGET\x10\x01\x12\x10\n\x0cROLE_DRAFTER\x10\x02\x12\x14\n\x10ROLE_SUB_DRAFTER\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_COUPLING']._serialized_start=2129
-  _globals['_COUPLING']._serialized_end=2216
-  _globals['_ENTROPYESTIMATOR']._serialized_start=2218
-  _globals['_ENTROPYESTIMATOR']._serialized_end=2334
-  _globals['_GRAMMARKIND']._serialized_start=2337
-  _globals['_GRAMMARKIND']._serialized_end=2512
-  _globals['_STALEREASON']._serialized_start=2515
-  _globals['_STALEREASON']._serialized_end=2644
-  _globals['_ROLE']._serialized_start=2646
-  _globals['_ROLE']._serialized_end=2731
+  _globals['_COUPLING']._serialized_start=2145
+  _globals['_COUPLING']._serialized_end=2232
+  _globals['_ENTROPYESTIMATOR']._serialized_start=2234
+  _globals['_ENTROPYESTIMATOR']._serialized_end=2350
+  _globals['_GRAMMARKIND']._serialized_start=2353
+  _globals['_GRAMMARKIND']._serialized_end=2528
+  _globals['_STALEREASON']._serialized_start=2531
+  _globals['_STALEREASON']._serialized_end=2660
+  _globals['_ROLE']._serialized_start=2662
+  _globals['_ROLE']._serialized_end=2747
   _globals['_SAMPLINGPARAMS']._serialized_start=49
   _globals['_SAMPLINGPARAMS']._serialized_end=502
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=412
@@ -52,27 +52,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPEN']._serialized_start=563
   _globals['_OPEN']._serialized_end=927
   _globals['_GRAMMAR']._serialized_start=929
-  _globals['_GRAMMAR']._serialized_end=992
-  _globals['_QUEUED']._serialized_start=994
-  _globals['_QUEUED']._serialized_end=1002
-  _globals['_OPENED']._serialized_start=1004
-  _globals['_OPENED']._serialized_end=1012
-  _globals['_SEQUENCEUPDATE']._serialized_start=1014
-  _globals['_SEQUENCEUPDATE']._serialized_end=1115
-  _globals['_CLOSE']._serialized_start=1117
-  _globals['_CLOSE']._serialized_end=1185
-  _globals['_STALE']._serialized_start=1187
-  _globals['_STALE']._serialized_end=1253
-  _globals['_STEPTIMES']._serialized_start=1256
-  _globals['_STEPTIMES']._serialized_end=1394
-  _globals['_LOAD']._serialized_start=1397
-  _globals['_LOAD']._serialized_end=1563
-  _globals['_INFOREQUEST']._serialized_start=1565
-  _globals['_INFOREQUEST']._serialized_end=1578
-  _globals['_MODELINFO']._serialized_start=1581
-  _globals['_MODELINFO']._serialized_end=1987
-  _globals['_FORWARDCOSTS']._serialized_start=1989
-  _globals['_FORWARDCOSTS']._serialized_end=2039
-  _globals['_INFORESPONSE']._serialized_start=2041
-  _globals['_INFORESPONSE']._serialized_end=2127
+  _globals['_GRAMMAR']._serialized_end=1008
+  _globals['_QUEUED']._serialized_start=1010
+  _globals['_QUEUED']._serialized_end=1018
+  _globals['_OPENED']._serialized_start=1020
+  _globals['_OPENED']._serialized_end=1028
+  _globals['_SEQUENCEUPDATE']._serialized_start=1030
+  _globals['_SEQUENCEUPDATE']._serialized_end=1131
+  _globals['_CLOSE']._serialized_start=1133
+  _globals['_CLOSE']._serialized_end=1201
+  _globals['_STALE']._serialized_start=1203
+  _globals['_STALE']._serialized_end=1269
+  _globals['_STEPTIMES']._serialized_start=1272
+  _globals['_STEPTIMES']._serialized_end=1410
+  _globals['_LOAD']._serialized_start=1413
+  _globals['_LOAD']._serialized_end=1579
+  _globals['_INFOREQUEST']._serialized_start=1581
+  _globals['_INFOREQUEST']._serialized_end=1594
+  _globals['_MODELINFO']._serialized_start=1597
+  _globals['_MODELINFO']._serialized_end=2003
+  _globals['_FORWARDCOSTS']._serialized_start=2005
+  _globals['_FORWARDCOSTS']._serialized_end=2055
+  _globals['_INFORESPONSE']._serialized_start=2057
+  _globals['_INFORESPONSE']._serialized_end=2143
 # @@protoc_insertion_point(module_scope)

@@ -382,19 +382,25 @@ class Grammar(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
     kind: Global___GrammarKind.ValueType
     """Language of the text."""
     text: _builtins.str
     """The grammar; empty for json_object."""
+    before: _builtins.str
+    """Lark rules of what the response begins with, such as reasoning: the rule `before`, and those that it uses. The grammar itself
+    begins after it. Empty for nothing.
+    """
     def __init__(
         self,
         *,
         kind: Global___GrammarKind.ValueType = ...,
         text: _builtins.str = ...,
+        before: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "kind", b"kind", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

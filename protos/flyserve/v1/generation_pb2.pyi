@@ -120,6 +120,8 @@ class _SpanEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Span.ValueType],
     """What a model thinks before it answers."""
     SPAN_TOOLS: _Span.ValueType  # 4
     """Tool calls."""
+    SPAN_STRUCTURED: _Span.ValueType  # 5
+    """The whole response to a request with a grammar."""
 
 class Span(_Span, metaclass=_SpanEnumTypeWrapper):
     """Kind of text that mode fly may be told to decode exactly."""
@@ -134,6 +136,8 @@ SPAN_REASONING: Span.ValueType  # 3
 """What a model thinks before it answers."""
 SPAN_TOOLS: Span.ValueType  # 4
 """Tool calls."""
+SPAN_STRUCTURED: Span.ValueType  # 5
+"""The whole response to a request with a grammar."""
 Global___Span: _TypeAlias = Span  # noqa: Y015
 
 class _Verdict:

@@ -1,14 +1,18 @@
 """Grammars of required and strict tool calls, checked with the library that masks by them."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fly.grammar import GrammarKind
+from fly.grammar import Grammar, GrammarKind
+from router.requests.grammars import library_form
 from router.tools.families import PARSERS, ToolFamily
-from router.tools.grammar import OfferedTools, grammar_of
+from router.tools.grammar import OfferedTools, after_reasoning, grammar_of
 from router.tools.message import END_THINK, THINK, MessageFormat
+from services.common.grammars.library import compile_grammar, load_tokenizer
 
 _DS = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"  # noqa: RUF001
 _DS_END = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"  # noqa: RUF001
@@ -42,7 +46,15 @@ def made(family: ToolFamily, special: bool | None, must_call: bool, thinks: bool
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
     form = MessageFormat(PARSERS[family], ("f", "g"), thinks=thinks, markers=known)
     tools = OfferedTools({"f": SCHEMA, "g": {"type": "object"}}, frozenset("f"), must_call, parallel=False)
-    return grammar_of(tools, form), tokenizer
+    grammar = grammar_of(tools, form)
+    return grammar and after_reasoning(grammar, form), tokenizer
+
+
+def matches(grammar: Grammar, tokenizer: Tokenizer, text: str) -> bool:
+    """Return True if a grammar allows a whole text."""
+    matcher = compile_grammar(load_tokenizer(tokenizer.to_str(), 0), library_form(grammar))
+    ids = tokenizer.encode(text).ids
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
 
 
 @pytest.mark.parametrize("thinks", [False, True])
@@ -57,17 +69,9 @@ def test_a_grammar_allows_calls_that_fit_their_schema_alone(
         assert grammar is None, "a grammar cannot find a marker that is no token in free text"
         return
     assert grammar.kind is GrammarKind.LARK
-    guidance = pytest.importorskip("llguidance")
-    from llguidance.hf import from_tokenizer
-    from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
-
-    vocabulary = from_tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"))
 
     def allows(text: str) -> bool:
-        matcher = guidance.LLMatcher(vocabulary, guidance.grammar_from("lark", grammar.text))
-        assert not matcher.get_error()
-        ids = tokenizer.encode(text).ids
-        return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+        return matches(grammar, tokenizer, text)
 
     call, thought = CALLS[family], "<think>hm, {</think>\n\n" if thinks else ""
     assert allows(thought + call)
@@ -82,3 +86,29 @@ def test_nothing_is_constrained_unless_a_call_is_required_or_strict() -> None:
     form = MessageFormat(PARSERS[ToolFamily.HERMES], ("f",), markers={"<tool_call>": 1, "</tool_call>": 2})
     assert grammar_of(OfferedTools({"f": SCHEMA}), form) is None
     assert grammar_of(OfferedTools({"f": SCHEMA}, must_call=True), None) is None
+
+
+ANSWERS = [
+    (Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)), '{"a": 1}', '{"a": "one"}'),
+    (Grammar(GrammarKind.JSON_OBJECT), "{}", "[]"),
+    (Grammar(GrammarKind.CHOICE, '["yes", "no"]'), "no", "maybe"),
+    (Grammar(GrammarKind.REGEX, "[0-9]{2}"), "12", "123"),
+    (Grammar(GrammarKind.LARK, 'start: "x" other\nother: "y"'), "xy", "y"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "good", "bad"), ANSWERS)
+@pytest.mark.parametrize("special", [True, False, None])
+def test_a_grammar_begins_where_reasoning_ends(
+    grammar: Grammar, good: str, bad: str, special: bool | None
+) -> None:
+    _, tokenizer = made(ToolFamily.HERMES, special, must_call=True, thinks=True)
+    known = {marker: tokenizer.token_to_id(marker) for marker in (THINK, END_THINK)}
+    form = MessageFormat(None, (), thinks=True, markers=known)
+    optional = after_reasoning(grammar, form)
+    opened = after_reasoning(grammar, replace(form, is_thinking=True))
+    thought = f"hm: {bad} or {good}?</think>\n\n"
+    for whole, text in ((optional, f"<think>{thought}"), (optional, ""), (opened, thought)):
+        assert matches(whole, tokenizer, text + good) and not matches(whole, tokenizer, text + bad)
+    assert not matches(optional, tokenizer, f"<think>{good}") and not matches(opened, tokenizer, good)
+    assert after_reasoning(grammar, None) is after_reasoning(grammar, replace(form, thinks=False)) is grammar
