@@ -26,7 +26,8 @@ from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.tool_fields import ToolFields, checked_tools
 from router.service import GenerationService
-from router.tools.grammar import after_reasoning, grammar_of
+from router.tools.grammar import after_reasoning, grammar_of, limits_reasoning
+from router.tools.message import MessageFormat
 from router.tools.parts import Parts
 
 
@@ -40,6 +41,7 @@ class ChatRequest(GenerationFields, ToolFields):
         top_logprobs: Number of most likely tokens whose log-probabilities are returned, too.
         chat_template_kwargs: Additional variables of the chat template.
         include_reasoning: False leaves reasoning out of the response; by default true.
+        thinking_token_budget: Most tokens of the reasoning, after which the answer begins.
     """
 
     messages: Messages
@@ -48,6 +50,7 @@ class ChatRequest(GenerationFields, ToolFields):
     top_logprobs: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: Count | None = None
 
 
 class Chat(ApiFormat):
@@ -79,13 +82,15 @@ class Chat(ApiFormat):
         message_format = formats.format(prompt, tools.names, parallel, keeps_reasoning)
         request = make_request(body, prompt, request_id, max_tokens, logprobs, self._defaults, priority)
         grammar_names = body.grammar_names
-        if (grammar := grammar_of(tools, message_format)) is not None:
+        budget = _reasoning_budget(body, message_format)
+        is_needed = budget is not None and request.grammar is None
+        if (grammar := grammar_of(tools, message_format, is_needed)) is not None:
             if request.grammar is not None:
                 found = "must not be set with tools that are required or strict: both are grammars"
                 raise InvalidRequest.of(grammar_names["grammar"], found)
             request, grammar_names = replace(request, grammar=grammar), {"grammar": "tools"}
         if request.grammar is not None:
-            request = replace(request, grammar=after_reasoning(request.grammar, message_format))
+            request = replace(request, grammar=after_reasoning(request.grammar, message_format, budget))
         names = {
             "prompt_token_ids": "messages",
             "max_new_tokens": limit_name,
@@ -113,6 +118,15 @@ class Chat(ApiFormat):
             logprobs=_logprobs(chunk.tokens),
             finish_reason=finish_reason(chunk, has_calls=parts is not None and parts.has_calls),
         )
+
+
+def _reasoning_budget(body: ChatRequest, form: MessageFormat | None) -> int | None:
+    """Return the most tokens of the reasoning; raise InvalidRequest if the model's cannot be limited."""
+    budget = body.thinking_token_budget
+    if budget is not None and not limits_reasoning(form):
+        needed = "the chat template must have reasoning, and </think> must be a token of the vocabulary"
+        raise InvalidRequest.of("thinking_token_budget", f"is {budget}, but cannot be applied: {needed}")
+    return budget
 
 
 def _max_tokens(body: ChatRequest) -> tuple[str, int | None]:

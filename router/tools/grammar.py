@@ -35,19 +35,20 @@ class OfferedTools:
         return tuple(self.schemas)
 
 
-def grammar_of(tools: OfferedTools, form: MessageFormat | None) -> Grammar | None:
+def grammar_of(tools: OfferedTools, form: MessageFormat | None, is_needed: bool = False) -> Grammar | None:
     """Return the grammar of a message with tools, without its reasoning; None if any text is allowed.
 
     A required call has arguments that fit their schema, strict or not. Where no call is required, those of
     other tools are any object. Then nothing is constrained if a marker that ends free text is no token of the
-    vocabulary: a grammar cannot find it in the text.
+    vocabulary: a grammar cannot find it in the text. If a grammar `is_needed`, it is one of any text.
     """
-    if form is None or form.parser is None or not (tools.must_call or tools.strict):
-        return None
+    any_text = Grammar(GrammarKind.LARK, "start: /(?s:.*)/\n") if is_needed else None
+    if form is None or form.parser is None or not (tools.must_call or tools.strict or is_needed):
+        return any_text
     opening = form.parser.opening()
     markers = (*([opening] if opening else []), *((THINK, END_THINK) if form.thinks else ()))
     if not tools.must_call and not all(_is_token(form, marker) for marker in markers):
-        return None
+        return any_text
     schemas = {
         name: schema if tools.must_call or name in tools.strict else _OBJECT
         for name, schema in tools.schemas.items()
@@ -62,21 +63,33 @@ def grammar_of(tools: OfferedTools, form: MessageFormat | None) -> Grammar | Non
     return Grammar(GrammarKind.LARK, "\n".join(lines) + "\n")
 
 
-def after_reasoning(grammar: Grammar, form: MessageFormat | None) -> Grammar:
-    """Return a grammar that begins where the reasoning of a message ends, within a round if need be."""
+def after_reasoning(grammar: Grammar, form: MessageFormat | None, budget: int | None = None) -> Grammar:
+    """Return a grammar that begins where the reasoning of a message ends, within a round if need be.
+
+    The reasoning has at most `budget` tokens between its markers; None is any number.
+    """
     if form is None or not form.thinks:
         return grammar
     thought = "thought WHITE" if form.is_thinking else f"WHITE ({_written(form, THINK)} thought WHITE)?"
-    return replace(grammar, before=f"before: {thought}\n{_thought(form)}\n{_WHITE}\n")
+    return replace(grammar, before=f"before: {thought}\n{_thought(form, budget)}\n{_WHITE}\n")
 
 
-def _thought(form: MessageFormat) -> str:
+def limits_reasoning(form: MessageFormat | None) -> bool:
+    """Return True if the reasoning of a message can have a budget: its end must be a token."""
+    return form is not None and form.thinks and _is_token(form, END_THINK)
+
+
+def _thought(form: MessageFormat, budget: int | None) -> str:
     """Return the rule of reasoning with its end.
 
     NOTE: the lexer is greedy, so an end that is no token must be part of a lazy rule.
     """
+    if budget == 0:
+        return f"thought: {_written(form, END_THINK)}"
     if _is_token(form, END_THINK):
-        return f"thought: THOUGHT {_written(form, END_THINK)}\nTHOUGHT: {_without(END_THINK)}"
+        limit = "" if budget is None else f"[max_tokens={budget}]"
+        lines = (f"thought: text {_written(form, END_THINK)}", f"text{limit}: THOUGHT")
+        return "\n".join((*lines, f"THOUGHT: {_without(END_THINK)}"))
     return f"thought[lazy]: /(?s:.*){_escaped(END_THINK)}/"
 
 

@@ -158,3 +158,16 @@ async def test_a_grammar_begins_after_the_reasoning(tmp_path: Path) -> None:
     async with serving(tmp_path, "yes", reasoning_parser="none") as rig:
         await ask(rig, response_format={"type": "json_object"})
         assert len(json.loads(rig.target.openings[-1].grammar)["grammars"]) == 1
+
+
+async def test_a_budget_of_reasoning_reaches_the_target(tmp_path: Path) -> None:
+    budget = {**EXACT, "thinking_token_budget": 7}
+    asked: dict[str, Any] = {"model": MODEL, "messages": ASK}
+    async with serving(tmp_path, "<think>\nhm</think>\n\nyes") as rig:
+        answered = await rig.openai.chat.completions.create(**asked, extra_body=budget)
+        assert answered.choices[0].message.content == "yes"
+        assert "max_tokens=7" in rig.target.openings[-1].grammar
+    async with serving(tmp_path, "yes", reasoning_parser="none") as rig:
+        refused = await rig.post("/v1/chat/completions", {**asked, **budget})
+        assert refused.status_code == 400 and error_of(refused)["param"] == "thinking_token_budget"
+        assert error_of(refused)["message"].startswith("thinking_token_budget is 7, but cannot be applied")

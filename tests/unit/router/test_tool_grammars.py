@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from fly.grammar import Grammar, GrammarKind
 from router.requests.grammars import library_form
 from router.tools.families import PARSERS, ToolFamily
-from router.tools.grammar import OfferedTools, after_reasoning, grammar_of
+from router.tools.grammar import OfferedTools, after_reasoning, grammar_of, limits_reasoning
 from router.tools.message import END_THINK, THINK, MessageFormat
 from services.common.grammars.library import compile_grammar, load_tokenizer
 
@@ -112,3 +112,39 @@ def test_a_grammar_begins_where_reasoning_ends(
         assert matches(whole, tokenizer, text + good) and not matches(whole, tokenizer, text + bad)
     assert not matches(optional, tokenizer, f"<think>{good}") and not matches(opened, tokenizer, good)
     assert after_reasoning(grammar, None) is after_reasoning(grammar, replace(form, thinks=False)) is grammar
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("budget", [0, 1, 4])
+def test_reasoning_may_have_a_budget(special: bool, budget: int) -> None:
+    _, tokenizer = made(ToolFamily.HERMES, special, must_call=True, thinks=True)
+    known = {marker: tokenizer.token_to_id(marker) for marker in (THINK, END_THINK)}
+    form = MessageFormat(None, (), thinks=True, is_thinking=True, markers=known)
+    grammar = grammar_of(OfferedTools(), form, is_needed=True)
+    assert grammar is not None and limits_reasoning(form)
+    limited = after_reasoning(grammar, form, budget)
+    within, beyond = "q" * budget, "q" * (budget + 1)
+    assert len(tokenizer.encode(within).ids) == budget
+    assert matches(limited, tokenizer, f"{within}</think>Any text.")
+    assert not matches(limited, tokenizer, f"{beyond}</think>Any text.")
+    assert not matches(limited, tokenizer, within)
+
+
+def test_reasoning_whose_end_is_no_token_has_no_budget() -> None:
+    form = MessageFormat(None, (), thinks=True, markers={END_THINK: None})
+    assert not limits_reasoning(form) and not limits_reasoning(None)
+
+
+@pytest.mark.parametrize("family", PARSERS)
+def test_a_budget_leaves_calls_to_the_model(family: ToolFamily) -> None:
+    _, tokenizer = made(family, True, must_call=True, thinks=True)
+    markers = [*PARSERS[family].markers, THINK, END_THINK]
+    known = {marker: tokenizer.token_to_id(marker) for marker in markers}
+    form = MessageFormat(PARSERS[family], ("f", "g"), thinks=True, markers=known)
+    grammar = grammar_of(OfferedTools({"f": SCHEMA, "g": {"type": "object"}}), form, is_needed=True)
+    assert grammar is not None
+    limited = after_reasoning(grammar, form, 8)
+    for answer in ("Hello.", CALLS[family]):
+        assert matches(limited, tokenizer, f"<think>qq</think>{answer}") and matches(
+            limited, tokenizer, answer
+        )
