@@ -27,6 +27,7 @@ SCENARIOS = (
     "balancing",
     "load",
     "lookup",
+    "open_loop",
     "overload",
     "peers",
     "quality",

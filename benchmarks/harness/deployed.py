@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flyserve.cli.terminal import messages
 from flyserve.cli.up import DEMO
@@ -14,8 +15,8 @@ from orchestration.deployment.file import (
     TargetTier,
     load_deployment,
 )
-from orchestration.local.runner import LocalOptions, local_deployment
-from router.config import DraftLengthConfig, SpeculationConfig
+from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
+from router.config import DraftLengthConfig, HttpConfig, SpeculationConfig
 from services.engine.config import Dtype
 
 _STARTUP_TIMEOUT_S = 600.0
@@ -23,8 +24,8 @@ _KV_TOKENS_PER_SEQUENCE = 1024
 
 
 @contextmanager
-def deployed(deployment: Deployment, what: str, verbose: bool = False) -> Iterator[str]:
-    """Yield the address of a deployment, which runs while the block does; the terminal shows `what` starts.
+def deployed(deployment: Deployment, what: str, verbose: bool = False) -> Iterator[LocalDeployment]:
+    """Yield a deployment, which runs while the block does; the terminal shows `what` starts.
 
     Raises:
         FlyServeError: The deployment cannot be started.
@@ -35,14 +36,19 @@ def deployed(deployment: Deployment, what: str, verbose: bool = False) -> Iterat
         local_deployment(deployment, lambda _: None, options) as running,
     ):
         progress.stop()
-        yield running.address
+        yield running
 
 
-def demo_with_room(max_concurrent: int) -> Deployment:
-    """Return the demo with replicas that hold `max_concurrent` sequences, and a router that admits them."""
+def demo_with_room(max_concurrent: int, http: HttpConfig | None = None) -> Deployment:
+    """Return the demo with replicas that hold `max_concurrent` sequences, and a router that admits them.
+
+    The router serves gRPC alone; with `http`, it serves HTTP, too, at a free port.
+    """
     deployment = load_deployment(DEMO)
     room = {"max_sequences": max_concurrent, "kv_tokens": max_concurrent * _KV_TOKENS_PER_SEQUENCE}
-    router = {"max_concurrent": max_concurrent, "grpc_port": 0, "http_port": None}
+    router: dict[str, Any] = {"max_concurrent": max_concurrent, "grpc_port": 0, "http_port": None}
+    if http is not None:
+        router |= {"http_port": 0, "http": http}
     assert deployment.drafter is not None
     return deployment.model_copy(
         update={
@@ -56,7 +62,10 @@ def demo_with_room(max_concurrent: int) -> Deployment:
 def one_of_each(
     target: Path, drafter: Path | None, dtype: str, max_concurrent: int, draft_length: int
 ) -> Deployment:
-    """Return a deployment with one replica of each tier, or of a target alone; one thread each."""
+    """Return a deployment with one replica of each tier, of one thread each.
+
+    Without the folder of a drafter, the drafter looks tokens up (engine `suffix`).
+    """
     size = {
         "dtype": Dtype(dtype),
         "max_sequences": max_concurrent,
@@ -65,7 +74,7 @@ def one_of_each(
     }
     return Deployment(
         target=TargetTier(model=target, **size),
-        drafter=None if drafter is None else DrafterTier(model=drafter, **size),
+        drafter=DrafterTier(engine="suffix") if drafter is None else DrafterTier(model=drafter, **size),
         sub_drafter=None if drafter is None else SubDrafterTier(engine="ngram"),
         router=RouterTier(grpc_port=0, max_concurrent=max_concurrent),
         speculation=SpeculationConfig(draft_length=DraftLengthConfig(max=draft_length)),

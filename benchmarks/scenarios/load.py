@@ -66,10 +66,10 @@ class Plan(BasePlan):
 def run(plan: Plan, context: Context) -> Report:
     """Measure window after window of the demo."""
     windows: list[Window] = []
-    with deployed(demo_with_room(plan.max_concurrent), "the demo's services", context.verbose) as address:
+    with deployed(demo_with_room(plan.max_concurrent), "the demo's services", context.verbose) as running:
         for level in plan.levels:
             name = f"{level.concurrency}-at-once"
-            measure = partial(_run_level, address, level, plan, context)
+            measure = partial(_run_level, running.address, level, plan, context)
             windows += context.parts.measure(name, list[Window], measure)
     return make_report(context.machine, plan, summarize_load(windows), windows)
 

@@ -1,7 +1,7 @@
 """FlyServe next to transformers, vLLM, llama.cpp: the same prompts, one thread each, interleaved."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -47,6 +47,8 @@ from router.text.tokenizer import Tokenizer
 __all__ = ["Plan", "run"]
 
 REAL = "smollm2"
+Peer = Callable[[str], Decode]
+"""Another program: a function from the name of a method to decoding by it."""
 PAIRS, ENGINE = ("demo", "aligned", REAL), "engine"
 _MOST_STREAMS = 16
 
@@ -100,8 +102,8 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
         before = in_process.ask("bandwidth")
         # NOTE: after the workers: the deployment's end stops the processes that were started while it ran.
         deployment = one_of_each(pair.target, pair.drafter, plan.dtype, _MOST_STREAMS, DRAFT_LENGTH)
-        address = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
-        client = stack.enter_context(Client(address))
+        running = stack.enter_context(deployed(deployment, f"the {name} pair's services", context.verbose))
+        client = stack.enter_context(Client(running.address))
         peers = _start_peers(stack, pair, plan)
         alone = measure_alone(
             _decoders(pair, workers, client, peers),
@@ -157,29 +159,30 @@ def _say_what_is_left_out(plan: Plan, context: Context) -> None:
         context.say("vLLM: left out; the variable VLLM_PYTHON names an interpreter that has it")
 
 
-def _start_peers(stack: ExitStack, pair: Pair, plan: Plan) -> dict[Place, Decode]:
+def _start_peers(stack: ExitStack, pair: Pair, plan: Plan) -> dict[Place, Peer]:
     """Start the other programs with the real model; another pair has none."""
-    found, python = dict[Place, Decode](), vllm_python()
+    found, python = dict[Place, Peer](), vllm_python()
     if pair.name != REAL:
         return found
     ending_ids = Tokenizer.load(pair.target).eos_ids
     if plan.llama_server is not None:
         server = stack.enter_context(llama_cpp(plan.llama_server, gguf_file(), ending_ids))
-        found[Place.LLAMA_CPP] = server.decode
+        found[Place.LLAMA_CPP] = lambda _: server.decode
     if python is not None:
         model = python, pair.target, plan.dtype.value, _MOST_STREAMS
-        found[Place.VLLM] = stack.enter_context(offline_vllm(*model, ending_ids)).decode
+        offline = stack.enter_context(offline_vllm(*model, ending_ids))
+        found[Place.VLLM] = lambda _: offline.decode
         client = stack.enter_context(Client(stack.enter_context(flyserve_on_vllm(*model))))
-        found[Place.VLLM_STACK] = stack_decoder(client, "plain")
+        found[Place.VLLM_STACK] = partial(stack_decoder, client)
     return found
 
 
 def _decoders(
-    pair: Pair, workers: Mapping[str, Worker], client: Client, peers: Mapping[Place, Decode]
+    pair: Pair, workers: Mapping[str, Worker], client: Client, peers: Mapping[Place, Peer]
 ) -> dict[str, Decode]:
     def decoder(place: Place, method: str) -> Decode:
         if place in peers:
-            return peers[place]
+            return peers[place](method)
         if place is Place.STACK:
             return stack_decoder(client, method)
         if place is Place.IN_PROCESS:
@@ -194,8 +197,7 @@ def _run_streams(client: Client, pair: Pair, plan: Plan, context: Context) -> li
         return streams_rate(stack_decoder(client, method), prompts, plan.max_new_tokens)
 
     interleave = partial(context.interleave, f"{pair.name} pair, several at once")
-    methods = STREAM_METHODS if pair.drafter is not None else STREAM_METHODS[:1]
-    return measure_streams(rate, methods, pair.prompts, plan.streams, plan.repeat, interleave)
+    return measure_streams(rate, STREAM_METHODS, pair.prompts, plan.streams, plan.repeat, interleave)
 
 
 def stack_decoder(client: Client, method: str) -> Decode:

@@ -54,12 +54,15 @@ class Setting:
     Attributes:
         method: Its name in its place.
         is_plain: No drafts: it reads every weight once per token.
+        with_draft_model: True if it needs a draft model, False if it is for a target without one, None for
+            both.
     """
 
     name: str
     place: Place
     method: str
     is_plain: bool = False
+    with_draft_model: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,41 +86,32 @@ Decode = Callable[[Sequence[int], int], Answer]
 BASELINE = "transformers generate"
 SETTINGS = (
     Setting(BASELINE, Place.TRANSFORMERS, "generate", is_plain=True),
-    Setting("transformers assisted", Place.TRANSFORMERS, "assisted"),
+    Setting("transformers assisted", Place.TRANSFORMERS, "assisted", with_draft_model=True),
     Setting("transformers prompt lookup", Place.TRANSFORMERS, "lookup"),
     Setting("in process, plain", Place.IN_PROCESS, "plain", is_plain=True),
-    Setting("in process, exact", Place.IN_PROCESS, "exact"),
-    Setting("in process, FLy", Place.IN_PROCESS, "fly"),
+    Setting("in process, exact", Place.IN_PROCESS, "exact", with_draft_model=True),
+    Setting("in process, FLy", Place.IN_PROCESS, "fly", with_draft_model=True),
     Setting("stack, plain", Place.STACK, "plain", is_plain=True),
-    Setting("stack, exact", Place.STACK, "exact"),
-    Setting("stack, FLy", Place.STACK, "fly"),
-    Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter"),
-    Setting("llama.cpp", Place.LLAMA_CPP, "plain", is_plain=True),
-    Setting("vLLM generate", Place.VLLM, "plain", is_plain=True),
-    # NOTE: with a drafter of the engine suffix, `exact` and `fly` are two more settings of this place.
-    Setting("stack on vLLM, plain", Place.VLLM_STACK, "plain", is_plain=True),
+    Setting("stack, exact", Place.STACK, "exact", with_draft_model=True),
+    Setting("stack, FLy", Place.STACK, "fly", with_draft_model=True),
+    Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter", with_draft_model=True),
+    Setting("stack, exact with suffix", Place.STACK, "exact", with_draft_model=False),
+    Setting("stack, FLy with suffix", Place.STACK, "fly", with_draft_model=False),
+    Setting("llama.cpp", Place.LLAMA_CPP, "plain", is_plain=True, with_draft_model=False),
+    Setting("vLLM generate", Place.VLLM, "plain", is_plain=True, with_draft_model=False),
+    Setting("stack on vLLM, plain", Place.VLLM_STACK, "plain", is_plain=True, with_draft_model=False),
+    Setting("stack on vLLM, exact with suffix", Place.VLLM_STACK, "exact", with_draft_model=False),
+    Setting("stack on vLLM, FLy with suffix", Place.VLLM_STACK, "fly", with_draft_model=False),
 )
-# NOTE: another engine is one more place, one setting here, its name in `_ALONE`, and a decoder in `_decoders`
-# of this package, if there is a program that runs it.
-_ALONE = frozenset(
-    {
-        BASELINE,
-        "transformers prompt lookup",
-        "in process, plain",
-        "stack, plain",
-        "llama.cpp",
-        "vLLM generate",
-        "stack on vLLM, plain",
-    }
-)
-"""Settings of a model without a drafter."""
+# NOTE: another engine is one more place, its settings here, and a decoder in `_decoders` of this package, if
+# there is a program that runs it.
 PEERS = frozenset({Place.LLAMA_CPP, Place.VLLM, Place.VLLM_STACK})
 """Places that a machine may lack."""
 
 
 def settings_of(has_drafter: bool, peers: frozenset[Place] = frozenset()) -> tuple[Setting, ...]:
     """Return the settings of a pair, or of a model without a drafter, with the `peers` that are here."""
-    found = [each for each in SETTINGS if has_drafter or each.name in _ALONE]
+    found = (each for each in SETTINGS if each.with_draft_model in (None, has_drafter))
     return tuple(each for each in found if each.place in peers or each.place not in PEERS)
 
 

@@ -84,20 +84,22 @@ def offline_vllm(
 
 @contextmanager
 def flyserve_on_vllm(python: str, model: Path, dtype: str, max_sequences: int) -> Iterator[str]:
-    """Yield the address of a router before a target on vLLM with one thread; both end with the block.
+    """Yield the address of a router before a target on vLLM (one thread) and a drafter that looks tokens up.
 
-    NOTE: without Ray, because vLLM's environment is not that of the benchmark. A drafter without a model
-    would be one more process here, its address one more flag of the router, and its methods two settings.
+    All end with the block. NOTE: without Ray, because vLLM's environment is not that of the benchmark.
 
     Raises:
         NotReady: A process ends before it is ready; the error has its last line.
     """
     target = ["-m", "services.target", "--engine", "vllm", "--model", str(model), "--dtype", dtype]
     target += ["--threads", "1", "--max-sequences", str(max_sequences)]
+    drafter = ["-m", "services.sub_drafter", "--role", "drafter", "--engine", "suffix"]
     router = ["-m", "router", "--model", str(model), "--grpc-port", "0", "--http-port", "0"]
     with ExitStack() as stack:
         _, target_address = stack.enter_context(_process([python, *target]))
-        _, address = stack.enter_context(_process([sys.executable, *router, "--target", target_address]))
+        _, drafter_address = stack.enter_context(_process([sys.executable, *drafter]))
+        replicas = ["--target", target_address, "--drafter", drafter_address]
+        _, address = stack.enter_context(_process([sys.executable, *router, *replicas]))
         yield address
 
 

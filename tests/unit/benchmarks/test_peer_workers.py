@@ -92,4 +92,5 @@ def test_a_target_alone_decodes_plainly(folders: PairFolders) -> None:
     assert peer.decode("plain", PROMPT, 20).tokens == plain_tokens(folders, 20)
     assert set(peer.describe()) == {"target"}
     deployment = one_of_each(folders.target, None, "float32", 16, 15)
-    assert deployment.drafter is None and deployment.sub_drafter is None
+    assert deployment.drafter is not None and deployment.drafter.engine == "suffix"
+    assert deployment.sub_drafter is None

@@ -138,10 +138,12 @@ def test_the_settings_are_complete() -> None:
 
 def test_a_model_without_a_drafter_has_only_settings_without_one() -> None:
     alone = settings_of(has_drafter=False)
-    assert {each.method for each in alone} == {"generate", "lookup", "plain"}
+    assert {each.method for each in alone} == {"generate", "lookup", "plain", "exact", "fly"}
+    assert not any(each.with_draft_model for each in alone)
     added = set(settings_of(has_drafter=False, peers=PEERS)) - set(alone)
     assert {each.place for each in added} == PEERS
-    assert set(settings_of(has_drafter=True)) == set(SETTINGS) - added
+    with_model = {each for each in SETTINGS if each.with_draft_model is not False}
+    assert set(settings_of(has_drafter=True)) == with_model
 
 
 def test_vllm_is_named_by_its_interpreter(tmp_path: Path) -> None:
