@@ -245,7 +245,7 @@ async def test_the_figures_of_drafts_come_in_the_shape_of_vllm(tmp_path: Path) -
 
 
 async def test_metrics_are_served_beside_the_api(rig: HttpRig) -> None:
-    await rig.complete(max_tokens=20)
+    await rig.complete(max_tokens=60, seed=1)
     response = await rig.http.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain")
     values = {
