@@ -26,6 +26,7 @@ class HttpRequest:
         tier: Service tier that the request gets; None if it names none.
         message_format: Format of the messages of a chat, whose parts are to be found; None if all text is
             content.
+        asked: Body as the client sent it, if its format is not that of completions or chats.
         echoes: Text of each request's prompt, if its choices begin with it; else empty.
     """
 
@@ -35,6 +36,7 @@ class HttpRequest:
     tier: ServedTier | None = None
     echoes: tuple[str, ...] = ()
     message_format: MessageFormat | None = None
+    asked: Any = None
 
 
 def make_request(

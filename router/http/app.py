@@ -21,6 +21,7 @@ from router.http.errors import reply_to
 from router.http.middleware import REQUEST_ID, AllowedHosts, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
+from router.http.responses.responder import ResponsesFormat, ResponsesResponder
 from router.http.tokenization import TokenizationEndpoints
 from router.security.keys import Keys
 from router.service import GenerationService
@@ -40,6 +41,8 @@ def create_app(
     """
     completions = Generate(service, Completions(service, defaults, config.limits), config)
     chat = Generate(service, Chat(service, defaults, config.limits), config)
+    responses_format = ResponsesFormat(service, defaults, config.limits)
+    responses = Generate(service, responses_format, config, ResponsesResponder)
     document = openapi_document(config.served_name)
 
     async def openapi(request: Request) -> Response:
@@ -52,6 +55,7 @@ def create_app(
     routes = [
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/responses", responses, methods=["POST"]),
         *InfoEndpoints(service, config).routes,
         *TokenizationEndpoints(service, config).routes,
         Route("/openapi.json", openapi, methods=["GET"]),

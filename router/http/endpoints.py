@@ -27,9 +27,16 @@ TIMEOUT = "X-Request-Timeout"
 class Generate:
     """Endpoint that generates text, in one API format."""
 
-    def __init__(self, service: GenerationService, api_format: ApiFormat, config: RouterConfig) -> None:
+    def __init__(
+        self,
+        service: GenerationService,
+        api_format: ApiFormat,
+        config: RouterConfig,
+        responder: type[Responder] = Responder,
+    ) -> None:
         self._service = service
         self._format = api_format
+        self._responder = responder
         self._config = config
         self._models = ServedModels(service, config)
 
@@ -39,7 +46,7 @@ class Generate:
         request_id: str = request.state.request_id
         parsed = self._models.addressed(await self._format.parse(body, request_id))
         limits_s = [limit_s for limit_s in (_timeout_s(request), parsed.body.timeout) if limit_s is not None]
-        respond = Responder(
+        respond = self._responder(
             self._service,
             self._format,
             parsed,

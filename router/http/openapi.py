@@ -24,6 +24,8 @@ from router.http.objects import (
     TokenizerInfo,
     Version,
 )
+from router.http.responses.fields import ResponsesRequest
+from router.http.responses.objects import ResponseObject
 from router.http.tokenization import DetokenizeRequest, TokenizeRequest
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -32,11 +34,13 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     ChatRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    ResponsesRequest,
 )
 _RESPONSES: tuple[type[BaseModel], ...] = (
     Completion,
     ChatCompletion,
     ChatChunk,
+    ResponseObject,
     ModelList,
     ModelObject,
     Tokenized,
@@ -50,6 +54,7 @@ _METRICS = {
     "description": "Prometheus' text format",
     "content": {"text/plain": {"schema": {"type": "string"}}},
 }
+_EVENT = "events of OpenAI's Responses API; an error in mid-stream is an event, too."
 _STREAM = "chunks as server-sent events, the last of them `[DONE]`; an error in mid-stream is an event, too."
 _ERRORS = {
     "400": "A field is unknown, unsupported, missing or out of range; `param` names it.",
@@ -101,8 +106,13 @@ def _schemas() -> dict[str, Any]:
 def _paths(model: str) -> dict[str, Any]:
     name = {"name": "model", "in": "path", "required": True, "schema": _names(model)}
     return {
-        "/v1/completions": {"post": _generate("Continue prompts", CompletionRequest, Completion, Completion)},
-        "/v1/chat/completions": {"post": _generate("Answer", ChatRequest, ChatCompletion, ChatChunk)},
+        "/v1/completions": {
+            "post": _generate("Continue prompts", CompletionRequest, Completion, _chunks(Completion))
+        },
+        "/v1/chat/completions": {
+            "post": _generate("Answer", ChatRequest, ChatCompletion, _chunks(ChatChunk))
+        },
+        "/v1/responses": {"post": _generate("Answer", ResponsesRequest, ResponseObject, _EVENT)},
         "/v1/models": {"get": _get("The models that are served", ModelList)},
         "/v1/models/{model}": {
             "parameters": [name],
@@ -117,11 +127,15 @@ def _paths(model: str) -> dict[str, Any]:
     }
 
 
+def _chunks(chunk: type[BaseModel]) -> str:
+    return f"{_STREAM} Each is a {chunk.__name__}."
+
+
 def _generate(
-    summary: str, request: type[BaseModel], response: type[BaseModel], chunk: type[BaseModel]
+    summary: str, request: type[BaseModel], response: type[BaseModel], stream: str
 ) -> dict[str, Any]:
     success = {
-        "description": f"The whole response or, with `stream`, {_STREAM} Each is a {chunk.__name__}.",
+        "description": f"The whole response or, with `stream`, {stream}",
         "content": {**_json(response), "text/event-stream": {}},
     }
     return {

@@ -53,7 +53,7 @@ async def _left(receive: Receive) -> None:
 _MAX_INLINE_PROMPT_TOKENS = 512
 """Tokens of prompts above which the part of a response that contains them is made off the event loop."""
 _DONE = b"[DONE]"
-_EVENT_HEADERS = [
+EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     # A proxy that buffers responses would delay tokens.
@@ -279,7 +279,7 @@ class _Events:
     async def send(self, data: bytes) -> None:
         if not self.have_begun:
             self.have_begun = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+            await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         await self._send({"type": "http.response.body", "body": b"data: %b\n\n" % data, "more_body": True})
 
     async def end(self) -> None:

@@ -37,7 +37,11 @@ class MessageFormat:
 
 
 class MessageParser:
-    """Parser of one message. The result is the same however its tokens and its text are cut into rounds."""
+    """Parser of one message. The result is the same however its tokens and its text are cut into rounds.
+
+    Attributes:
+        num_reasoning_tokens: Tokens of reasoning so far, its end included.
+    """
 
     def __init__(self, form: MessageFormat) -> None:
         new_id = form.new_id or (new_call_id if form.parser is None else form.parser.new_id)
@@ -51,6 +55,7 @@ class MessageParser:
         self._white = ""
         self._waiting: deque[tuple[int, str]] = deque()
         self._free = ""
+        self.num_reasoning_tokens = 0
 
     def add(self, tokens: Iterable[tuple[int, str]], text: str, is_last: bool) -> Parts:
         """Return the parts of the message that a round adds.
@@ -66,6 +71,7 @@ class MessageParser:
         while self._waiting and len(self._waiting[0][1]) <= len(self._free) - used:
             token, own = self._waiting.popleft()
             used += len(own)
+            self.num_reasoning_tokens += self._is_thinking
             self._take(self._symbols.push(token, own))
         self._free = self._free[used:]
         if is_last:

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, without state: each request has its whole conversation."""

@@ -1,0 +1,112 @@
+"""Items of a response and their events, from the parts of its message. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from router.http.responses.objects import (
+    ItemStatus,
+    OutputCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    ReasoningText,
+)
+from router.tools.parts import CallPart, Parts
+
+Event = Mapping[str, Any]
+"""An event of a stream, without its sequence number."""
+
+
+class Output:
+    """The items of one response, in the order in which they begin; one of them is open at a time.
+
+    Attributes:
+        items: Items so far.
+    """
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        """Use `new_id` to make ids from their prefix."""
+        self.items: list[OutputItem] = []
+        self._new_id = new_id
+        self._is_open = False
+
+    def add(self, parts: Parts) -> Iterator[Event]:
+        """Add new parts of the message; yield their events."""
+        if parts.reasoning:
+            yield from self._reasoning(parts.reasoning)
+        if parts.content:
+            yield from self._text(parts.content)
+        for call in parts.calls:
+            yield from self._call(call)
+
+    def finish(self, status: ItemStatus) -> Iterator[Event]:
+        """End the open item; yield its events."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        item = self._replaced(status=status)
+        place: dict[str, Any] = {"item_id": item.id, "output_index": len(self.items) - 1}
+        match item:
+            case OutputMessage(content=[part]):
+                place["content_index"] = 0
+                yield {"type": "response.output_text.done", **place, "text": part.text, "logprobs": []}
+                yield {"type": "response.content_part.done", **place, "part": part.model_dump()}
+            case OutputReasoning(content=[part]):
+                place["content_index"] = 0
+                yield {"type": "response.reasoning_text.done", **place, "text": part.text}
+                yield {"type": "response.content_part.done", **place, "part": part.model_dump()}
+            case OutputCall():
+                done = {"name": item.name, "arguments": item.arguments}
+                yield {"type": "response.function_call_arguments.done", **place, **done}
+        yield self._of_item("done")
+
+    def _reasoning(self, text: str) -> Iterator[Event]:
+        if not (self._is_open and isinstance(self.items[-1], OutputReasoning)):
+            item = OutputReasoning(id=self._new_id("rs_"), status="in_progress", content=[])
+            yield from self._open(item, ReasoningText(text=""))
+        yield from self._delta("response.reasoning_text.delta", text)
+
+    def _text(self, text: str) -> Iterator[Event]:
+        if not (self._is_open and isinstance(self.items[-1], OutputMessage)):
+            item = OutputMessage(id=self._new_id("msg_"), status="in_progress", content=[])
+            yield from self._open(item, OutputText(text=""))
+        yield from self._delta("response.output_text.delta", text, logprobs=[])
+
+    def _delta(self, kind: str, text: str, **more: Any) -> Iterator[Event]:
+        last: Any = self.items[-1]
+        part = last.content[0]
+        self._replaced(content=[part.model_copy(update={"text": part.text + text})])
+        place = {"item_id": last.id, "output_index": len(self.items) - 1, "content_index": 0}
+        yield {"type": kind, **place, "delta": text, **more}
+
+    def _call(self, call: CallPart) -> Iterator[Event]:
+        if call.name:
+            item = OutputCall(
+                id=self._new_id("fc_"), call_id=call.id, name=call.name, arguments="", status="in_progress"
+            )
+            yield from self._open(item)
+        last = self.items[-1] if self.items else None
+        if call.arguments and isinstance(last, OutputCall):
+            self._replaced(arguments=last.arguments + call.arguments)
+            place = {"item_id": last.id, "output_index": len(self.items) - 1}
+            yield {"type": "response.function_call_arguments.delta", **place, "delta": call.arguments}
+
+    def _open(self, item: OutputItem, part: OutputText | ReasoningText | None = None) -> Iterator[Event]:
+        yield from self.finish("completed")
+        self._is_open = True
+        self.items.append(item)
+        yield self._of_item("added")
+        if part is not None:
+            self._replaced(content=[part])
+            place = {"item_id": item.id, "output_index": len(self.items) - 1, "content_index": 0}
+            yield {"type": "response.content_part.added", **place, "part": part.model_dump()}
+
+    def _replaced(self, **changes: Any) -> Any:
+        self.items[-1] = self.items[-1].model_copy(update=changes)
+        return self.items[-1]
+
+    def _of_item(self, what: str) -> Event:
+        index = len(self.items) - 1
+        kind = f"response.output_item.{what}"
+        return {"type": kind, "output_index": index, "item": self.items[index].model_dump()}

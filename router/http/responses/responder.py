@@ -1,0 +1,169 @@
+"""`/v1/responses`: requests as chats, and their responses, whole or as events."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fly.errors import InvalidRequest
+from fly.response import Chunk
+from fly.types import FinishReason
+from router.http.api_format import HttpRequest
+from router.http.chat import Chat
+from router.http.errors import reply_to
+from router.http.parsing import parse
+from router.http.responder import EVENT_HEADERS, Responder
+from router.http.responses.conversion import chat_body, own_name, own_names, without_kinds
+from router.http.responses.fields import ResponsesRequest
+from router.http.responses.objects import (
+    IncompleteDetails,
+    InputDetails,
+    OutputDetails,
+    ResponseObject,
+    ResponsesUsage,
+)
+from router.http.responses.output import Output
+from router.tools.parts import Parts
+
+
+class ResponsesFormat(Chat):
+    """API format of responses: that of a chat under other names."""
+
+    id_prefix = "resp_"
+
+    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+        try:
+            asked = parse(ResponsesRequest, data)
+        except InvalidRequest as error:
+            raise without_kinds(error) from None
+        try:
+            request = await super().parse(chat_body(asked, data), request_id)
+        except InvalidRequest as error:
+            raise own_names(error) from None
+        names = {name: own_name(own) for name, own in request.names.items()}
+        return replace(request, names=names, asked=asked)
+
+
+class ResponsesResponder(Responder):
+    """Generates one response and sends it."""
+
+    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        output, finish_reason = Output(_new_id), FinishReason.STOP_TOKEN
+
+        async def collect(chunk: Chunk) -> None:
+            nonlocal finish_reason
+            list(output.add(self._message_parts(chunk)))
+            finish_reason = chunk.finish_reason or finish_reason
+
+        await self._generate(collect)
+        content = self._ended(output, finish_reason)[0].to_json()
+        await Response(content, media_type="application/json")(scope, receive, send)
+
+    async def _stream(self, send: Send) -> None:
+        events, output, finish_reason = _NamedEvents(send), Output(_new_id), FinishReason.STOP_TOKEN
+
+        async def begin() -> None:
+            if not events.number:
+                begun = self._object(output, "in_progress").model_dump()
+                await events.send({"type": "response.created", "response": begun})
+                await events.send({"type": "response.in_progress", "response": begun})
+
+        async def emit(chunk: Chunk) -> None:
+            nonlocal finish_reason
+            await begin()
+            for event in output.add(self._message_parts(chunk)):
+                await events.send(event)
+            finish_reason = chunk.finish_reason or finish_reason
+
+        try:
+            await self._generate(emit)
+            await begin()
+            response, last_events = self._ended(output, finish_reason)
+            for event in last_events:
+                await events.send(event)
+            kind = f"response.{response.status}"
+            await events.send({"type": kind, "response": response.model_dump()})
+        except Exception as error:
+            if not events.number:
+                raise
+            failed = reply_to(error)
+            shown = {"message": failed.message, "code": failed.code, "param": failed.param}
+            await events.send({"type": "error", **shown})
+        await events.end()
+
+    def _message_parts(self, chunk: Chunk) -> Parts:
+        parts = self._parts(chunk)
+        return Parts(content=chunk.text) if parts is None else parts
+
+    def _ended(self, output: Output, reason: FinishReason) -> tuple[ResponseObject, list[Mapping[str, Any]]]:
+        """Return the whole response, and the events that end its last item."""
+        is_cut = reason is FinishReason.LENGTH
+        events = list(output.finish("incomplete" if is_cut else "completed"))
+        if not is_cut:
+            return self._object(output, "completed", usage=self._usage), events
+        details = IncompleteDetails(reason="max_output_tokens")
+        return self._object(output, "incomplete", usage=self._usage, incomplete_details=details), events
+
+    @property
+    def _usage(self) -> ResponsesUsage:
+        usage = self._accounting.usage
+        details = usage.prompt_tokens_details
+        reasoning = sum(parser.num_reasoning_tokens for parser in self._messages.values())
+        return ResponsesUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=InputDetails(cached_tokens=details.cached_tokens if details else 0),
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=OutputDetails(reasoning_tokens=reasoning),
+            total_tokens=usage.total_tokens,
+        )
+
+    def _object(self, output: Output, status: Any, **more: Any) -> ResponseObject:
+        asked: ResponsesRequest = self._request.asked
+        repeated = asked.model_dump(by_alias=True, exclude_none=True, include=_REPEATED)
+        return ResponseObject(
+            id=self._head["id"],
+            created_at=self._head["created"],
+            model=asked.model,
+            service_tier=self._request.tier,
+            status=status,
+            output=list(output.items),
+            **{"text": {"format": {"type": "text"}}, **repeated},
+            **more,
+        )
+
+
+_REPEATED = {
+    *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "text"),
+    *("tool_choice", "tools", "top_p"),
+}
+
+
+class _NamedEvents:
+    """Server-sent events with names and sequence numbers; the response begins with the first one.
+
+    Attributes:
+        number: Number of the next event.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self.number = 0
+        self._send = send
+
+    async def send(self, event: Mapping[str, Any]) -> None:
+        if not self.number:
+            await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
+        data = json.dumps({**event, "sequence_number": self.number}, ensure_ascii=False)
+        self.number += 1
+        body = f"event: {event['type']}\ndata: {data}\n\n".encode()
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}{uuid.uuid4().hex}"

@@ -1,0 +1,127 @@
+"""`/v1/responses`, as the `openai` package uses it: text, tools, reasoning, events, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.contract.http_rig import MODEL, error_of
+from tests.contract.test_http_tools import EXACT, F, G, serving
+
+TOOLS: list[Any] = [
+    {"type": "function", "name": name, "parameters": {"type": "object"}, "strict": False} for name in "fg"
+]
+ASKED: dict[str, Any] = {"model": MODEL, "input": "the fox", "extra_body": EXACT}
+THINKING = f"<think>\nhm {G}</think>\n\nLet me see.\n{F}\n{G}"
+
+
+async def test_a_text_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path, "the quick fox", reasoning_parser="none") as rig:
+        found = await rig.openai.responses.create(
+            **ASKED, instructions="Be brief.", metadata={"a": "b"}, max_output_tokens=50
+        )
+        assert (found.status, found.output_text, found.metadata) == ("completed", "the quick fox", {"a": "b"})
+        assert found.id.startswith("resp_") and found.instructions == "Be brief." and found.usage is not None
+        assert found.usage.total_tokens == found.usage.input_tokens + found.usage.output_tokens > 4
+        cut = await rig.openai.responses.create(**ASKED, max_output_tokens=2)
+        assert cut.status == "incomplete" and cut.output[0].status == "incomplete"
+        assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_reasoning_text_and_calls_are_items_alike_whole_and_streamed(tmp_path: Path) -> None:
+    async with serving(tmp_path, THINKING) as rig:
+        whole = await rig.openai.responses.create(**ASKED, tools=TOOLS, max_output_tokens=200)
+        assert [item.type for item in whole.output] == [
+            "reasoning",
+            "message",
+            "function_call",
+            "function_call",
+        ]
+        reasoning, message, first, second = whole.output
+        assert reasoning.content[0].text == 'hm <tool_call>{"name": "g"}</tool_call>'
+        assert message.content[0].text == "Let me see."
+        assert (first.name, first.arguments, second.name, second.arguments) == (
+            "f",
+            '{"q": "你好"}',
+            "g",
+            "{}",
+        )
+        assert whole.usage is not None and whole.usage.output_tokens_details.reasoning_tokens > 0
+        assert whole.usage.output_tokens_details.reasoning_tokens < whole.usage.output_tokens
+        stream = await rig.openai.responses.create(**ASKED, tools=TOOLS, max_output_tokens=200, stream=True)
+        events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-2:] == ["response.output_item.done", "response.completed"]
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [without_ids(item) for item in done] == [without_ids(item) for item in whole.output]
+    assert [without_ids(item) for item in events[-1].response.output] == [without_ids(item) for item in done]
+    for kind, expected in (
+        ("response.output_text.delta", "Let me see."),
+        ("response.reasoning_text.delta", reasoning.content[0].text),
+        ("response.function_call_arguments.delta", first.arguments + second.arguments),
+    ):
+        assert "".join(event.delta for event in events if event.type == kind) == expected
+
+
+def without_ids(item: Any) -> dict[str, Any]:
+    return {key: value for key, value in item.model_dump().items() if key not in ("id", "call_id")}
+
+
+async def test_a_tool_loop_sends_items_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, THINKING) as rig:
+        first = await rig.openai.responses.create(**ASKED, tools=TOOLS, max_output_tokens=200)
+        calls = [item for item in first.output if item.type == "function_call"]
+        answers = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "18 C"} for call in calls
+        ]
+        history: list[Any] = [{"role": "user", "content": "the fox"}, *first.output, *answers]
+        asked = {**ASKED, "input": history}
+        second = await rig.openai.responses.create(**asked, tools=TOOLS, max_output_tokens=200)
+        assert second.status == "completed" and len(second.output) == 4
+
+
+async def test_a_form_reaches_the_target(tmp_path: Path) -> None:
+    class Answer(BaseModel):
+        age: int
+
+    async with serving(tmp_path, '{"age": 7}', reasoning_parser="none") as rig:
+        parsed = await rig.openai.responses.parse(**ASKED, text_format=Answer)
+        assert parsed.output_parsed == Answer(age=7)
+        (grammar,) = json.loads(rig.target.openings[-1].grammar)["grammars"]
+        assert grammar["json_schema"]["properties"] == {"age": {"title": "Age", "type": "integer"}}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"store": True}, "store"),
+    ({"background": True}, "background"),
+    ({"input": []}, "input"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file", "text": "x"}]}]}, "input[0].content"),
+    ({"input": [{"role": "cat", "content": "x"}]}, "input[0].role"),
+    ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+    ({"tool_choice": "always"}, "tool_choice"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "no"}}}}, "text.format"),
+    ({"speculation": {"mode": "brave"}}, "speculation.mode"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+async def test_what_is_not_served_is_refused_by_name(
+    tmp_path: Path, fields: dict[str, Any], param: str
+) -> None:
+    async with serving(tmp_path, "yes") as rig:
+        refused = await rig.post("/v1/responses", {"model": MODEL, "input": "the fox", **fields})
+        assert refused.status_code == 400 and error_of(refused)["param"] == param, refused.text
+        assert not rig.target.openings

@@ -1,0 +1,108 @@
+"""`/v1/responses` as a chat, and the events of its items."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.http.parsing import parse
+from router.http.responses.conversion import chat_body
+from router.http.responses.fields import ResponsesRequest
+from router.http.responses.output import Output
+from router.tools.parts import CallPart, Parts
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+SENT = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    data = {"model": "m", "input": "hi", **fields}
+    return chat_body(parse(ResponsesRequest, data), data)
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "output_text", "text": text, "annotations": []}]}
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        ("hi", [{"role": "user", "content": "hi"}]),
+        ([{"role": "developer", "content": "Be brief."}], [{"role": "developer", "content": "Be brief."}]),
+        (
+            [thought("hm"), said("Let me see."), CALL],
+            [{"role": "assistant", "content": "Let me see.", "reasoning": "hm", "tool_calls": [SENT]}],
+        ),
+        ([CALL, CALL], [{"role": "assistant", "content": "", "tool_calls": [SENT, SENT]}]),
+        (
+            [CALL, {"type": "function_call_output", "call_id": "c1", "output": "18 C"}, said("Mild.")],
+            [
+                {"role": "assistant", "content": "", "tool_calls": [SENT]},
+                {"role": "tool", "tool_call_id": "c1", "content": "18 C"},
+                {"role": "assistant", "content": "Mild."},
+            ],
+        ),
+        ([said("a"), said("b")], [{"role": "assistant", "content": each} for each in "ab"]),
+        ([thought("hm"), {"role": "user", "content": "hi"}], [{"role": "user", "content": "hi"}]),
+    ],
+)
+def test_items_become_messages(items: Any, messages: list[dict[str, Any]]) -> None:
+    assert chat(input=items)["messages"] == messages
+    instructed = chat(input=items, instructions="Hello.")["messages"]
+    assert instructed == [{"role": "system", "content": "Hello."}, *messages]
+
+
+def test_other_fields_have_the_names_of_a_chat() -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+    found = chat(
+        max_output_tokens=5,
+        tools=[tool],
+        tool_choice={"type": "function", "name": "f"},
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+        speculation={"mode": "exact"},
+        store=False,
+        include=["reasoning.encrypted_content"],
+    )
+    del tool["type"]
+    assert found == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_completion_tokens": 5,
+        "tools": [{"type": "function", "function": tool}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": None},
+        },
+        "speculation": {"mode": "exact"},
+    }
+
+
+PARTS = st.one_of(
+    st.builds(Parts, reasoning=st.text(max_size=3)),
+    st.builds(Parts, content=st.text(max_size=3)),
+    st.builds(lambda text: Parts(calls=(CallPart(0, arguments=text),)), st.text(max_size=3)),
+    st.just(Parts(calls=(CallPart(0, "c", "f"),))),
+)
+
+
+@given(st.lists(PARTS, max_size=12))
+def test_the_events_build_the_items(all_parts: list[Parts]) -> None:
+    output = Output(lambda prefix: prefix)
+    events = [event for parts in all_parts for event in output.add(parts)]
+    events += output.finish("completed")
+    texts: dict[int, str] = {}
+    for event in events:
+        if event["type"].endswith(".delta"):
+            texts[event["output_index"]] = texts.get(event["output_index"], "") + event["delta"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    added = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
+    assert done == [item.model_dump() for item in output.items] and added == list(range(len(done)))
+    for index, item in enumerate(done):
+        whole = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
+        assert whole == texts.get(index, "") and item["status"] == "completed"
