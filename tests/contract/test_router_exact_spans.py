@@ -63,7 +63,7 @@ async def test_http_takes_the_same_names(rig: Rig) -> None:
         found = (await client.post("/v1/completions", json={**body, "speculation": speculation})).json()
         wrong = await client.post("/v1/completions", json={**body, "speculation": {"exact_in": ["prose"]}})
     assert found["choices"][0]["text"] == (await answer(rig, pb.SPAN_DIGITS)).text
-    assert wrong.status_code == 400 and "'digits', 'code', 'reasoning' or 'tools'" in wrong.text
+    assert wrong.status_code == 400 and "'digits', 'code', 'reasoning', 'structured' or 'tools'" in wrong.text
 
 
 async def test_a_deployment_sets_spans_for_all_requests(tmp_path: Path) -> None:
