@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Span(StrEnum):
-    """Kind of text that mode `fly` may be told to decode exactly."""
+    """Kind of text that mode `fly` can decode exactly."""
 
     DIGITS = "digits"
     """Tokens with a digit, and positions where the target would write one."""
     CODE = "code"
     """Fenced code blocks: between lines of three backticks."""
     REASONING = "reasoning"
-    """What a model thinks before it answers: between `<think>` and `</think>`."""
+    """Reasoning of a model before its answer: between `<think>` and `</think>`."""
     STRUCTURED = "structured"
     """The whole response to a request with a grammar, such as a JSON Schema."""
     TOOLS = "tools"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -23,7 +24,7 @@ S = TypeVar("S", bound=SequenceStream[Any, Any])
 Answer = TypeVar("Answer", bound=Verification | Draft)
 
 
-class ReplicaSession(Generic[S]):
+class ReplicaSession(ABC, Generic[S]):
     """Run steps at one replica; after its failure replay the sequence at another one with the same weights.
 
     Attributes:
@@ -81,13 +82,13 @@ class ReplicaSession(Generic[S]):
         self._step_timeout.close()
         await self.connections.end(error)
 
+    @abstractmethod
     def _make_stream(self, replica: Replica) -> S:
         """Return a stream that is not open yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _with_place(self, full: Replica, error: FlyServeError) -> Replica:
         """Return a replica that may have a place, after one has refused the sequence; or raise an error."""
-        raise NotImplementedError
 
     def _record(self, answer: Any, spent_s: float) -> None:
         """Record the answer to a step."""

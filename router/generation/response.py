@@ -1,5 +1,6 @@
 """A response that is being generated: what all kinds of it share, its rounds and its chunks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, sub
@@ -23,7 +24,7 @@ _TOTALS = attrgetter("drafted", "accepted", "draft_s", "verify_s", "wire_s")
 
 
 @dataclass(slots=True, kw_only=True)
-class Response:
+class Response(ABC):
     """One choice of a request.
 
     Attributes:
@@ -44,13 +45,13 @@ class Response:
     pending_rounds: list[Round] = field(default_factory=list)
 
     @property
+    @abstractmethod
     def connections(self) -> Sequence[Connections[Any]]:
         """Its connections, by tier."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def decide_round(self) -> Decision:
         """Decide at least one token, or carry a window over; raise FlyServeError if that is impossible."""
-        raise NotImplementedError
 
     def take_logprobs(self, position: int, decided: Token) -> Logprobs | None:
         """Return the log-probabilities of the token decided at a position; None if none were requested."""

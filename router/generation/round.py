@@ -295,7 +295,7 @@ def make_evidence(
 ) -> Evidence:
     """Return each draft with the target's scores at its position, and the target's extra choice.
 
-    `strict` tells of each draft whether its position is decided exactly; empty if none is.
+    `strict` has True for each draft whose position is decided exactly; it is empty if there is none.
     """
     excluded = verification.excluded_drafts
     flags = strict or repeat(False)

@@ -21,20 +21,28 @@ JsonSchema = Annotated[Any, PlainValidator(_schema, json_schema_input_type=dict[
 """A JSON Schema; vLLM takes its text, too."""
 
 
-class NamedSchema(RequestModel):
+class SchemaOptions(RequestModel):
+    """Options of a JSON Schema.
+
+    Attributes:
+        description: Accepted without effect.
+        strict: Accepted without effect: a response always keeps to its schema.
+    """
+
+    description: str | None = None
+    strict: bool | None = None
+
+
+class NamedSchema(SchemaOptions):
     """A JSON Schema with a name.
 
     Attributes:
         name: Accepted without effect.
-        description: Accepted without effect.
         schema: The response is a JSON value that it allows.
-        strict: Accepted without effect: a response always keeps to its schema.
     """
 
     name: str
-    description: str | None = None
     schema_: JsonSchema = Field(alias="schema")
-    strict: bool | None = None
 
 
 class ResponseFormat(RequestModel):

@@ -175,14 +175,19 @@ class ToolCall(ResponseModel):
     function: CalledFunction
 
 
-class AssistantMessage(ResponseModel):
-    """Answer of the model; `reasoning_content` is an older name of `reasoning`."""
+class WithReasoning(ResponseModel):
+    """Reasoning of the model, or a new part of it; `reasoning_content` is the older name."""
+
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class AssistantMessage(WithReasoning):
+    """Answer of the model."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
 
 
@@ -216,13 +221,11 @@ class ToolCallDelta(ResponseModel):
     function: FunctionDelta
 
 
-class Delta(ResponseModel):
+class Delta(WithReasoning):
     """New part of a message; the role is sent once, in the first one."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 

@@ -117,14 +117,14 @@ class _SpanEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Span.ValueType],
     SPAN_CODE: _Span.ValueType  # 2
     """Fenced code blocks."""
     SPAN_REASONING: _Span.ValueType  # 3
-    """What a model thinks before it answers."""
+    """Reasoning of a model before its answer."""
     SPAN_TOOLS: _Span.ValueType  # 4
     """Tool calls."""
     SPAN_STRUCTURED: _Span.ValueType  # 5
     """The whole response to a request with a grammar."""
 
 class Span(_Span, metaclass=_SpanEnumTypeWrapper):
-    """Kind of text that mode fly may be told to decode exactly."""
+    """Kind of text that mode fly can decode exactly."""
 
 SPAN_UNSPECIFIED: Span.ValueType  # 0
 """Not set; not allowed."""
@@ -133,7 +133,7 @@ SPAN_DIGITS: Span.ValueType  # 1
 SPAN_CODE: Span.ValueType  # 2
 """Fenced code blocks."""
 SPAN_REASONING: Span.ValueType  # 3
-"""What a model thinks before it answers."""
+"""Reasoning of a model before its answer."""
 SPAN_TOOLS: Span.ValueType  # 4
 """Tool calls."""
 SPAN_STRUCTURED: Span.ValueType  # 5

@@ -6,6 +6,8 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from router.http.fields import Count, Priority, RequestModel, SpeculationFields, Whole
+from router.http.grammar_fields import SchemaOptions
+from router.http.tool_fields import FunctionFields, NamedFunction
 
 
 class TextContent(RequestModel):
@@ -45,36 +47,37 @@ Content = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | l
 """A text, or a list of parts."""
 
 
-class MessageItem(RequestModel):
-    """A message; `id`, `status` and `phase` are those of an earlier response, sent back."""
+class SentItem(RequestModel):
+    """Base of the items of a conversation; `id` and `status` are those of an earlier response, sent back."""
+
+    id: str | None = None
+    status: str | None = None
+
+
+class MessageItem(SentItem):
+    """A message; `phase` is that of an earlier response, sent back."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    id: str | None = None
-    status: str | None = None
     phase: str | None = None
 
 
-class CallItem(RequestModel):
+class CallItem(SentItem):
     """A tool call of an earlier response."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
-    id: str | None = None
-    status: str | None = None
 
 
-class CallOutputItem(RequestModel):
+class CallOutputItem(SentItem):
     """The result of a tool call."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: Content
-    id: str | None = None
-    status: str | None = None
 
 
 class ReasoningContent(RequestModel):
@@ -84,15 +87,13 @@ class ReasoningContent(RequestModel):
     text: str
 
 
-class ReasoningItem(RequestModel):
+class ReasoningItem(SentItem):
     """Reasoning of an earlier response; a summary and an encrypted form have no effect."""
 
     type: Literal["reasoning"]
-    id: str | None = None
     summary: list[Any] | None = None
     content: list[ReasoningContent] | None = None
     encrypted_content: str | None = None
-    status: str | None = None
 
 
 KINDS = ("message", "function_call", "function_call_output", "reasoning")
@@ -142,28 +143,16 @@ Items = Annotated[list[_AnyItem], BeforeValidator(_listed, json_schema_input_typ
 """A conversation."""
 
 
-class FunctionTool(RequestModel):
-    """A tool that the model may call.
-
-    Attributes:
-        name: 1 to 64 letters, digits, `_` and `-`.
-        description: When and how to call it.
-        parameters: JSON Schema of the arguments, which are an object.
-        strict: True lets the model write only arguments that the schema allows.
-    """
+class FunctionTool(FunctionFields):
+    """A tool that the model may call."""
 
     type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
-class NamedTool(RequestModel):
+class NamedTool(NamedFunction):
     """The tool that the model has to call."""
 
     type: Literal["function"]
-    name: str
 
 
 def _choice(value: Any) -> str | NamedTool:
@@ -181,14 +170,12 @@ ToolChoice = Annotated[
 ]
 
 
-class TextFormat(RequestModel):
+class TextFormat(SchemaOptions):
     """Form of the text: any, a JSON object, or a JSON value that a schema allows."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    description: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
 
 
 class TextOptions(RequestModel):

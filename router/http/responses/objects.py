@@ -18,25 +18,28 @@ class OutputText(ResponseModel):
     logprobs: list[str] = Field(default_factory=list)
 
 
-class OutputMessage(ResponseModel):
+class OutputHead(ResponseModel):
+    """Base of the items of a response."""
+
+    id: str
+    status: ItemStatus
+
+
+class OutputMessage(OutputHead):
     """Answer of the model."""
 
     type: Literal["message"] = "message"
-    id: str
     role: Literal["assistant"] = "assistant"
-    status: ItemStatus
     content: list[OutputText]
 
 
-class OutputCall(ResponseModel):
+class OutputCall(OutputHead):
     """A call of a tool; the arguments are JSON as text, which the model may have left invalid."""
 
     type: Literal["function_call"] = "function_call"
-    id: str
     call_id: str
     name: str
     arguments: str
-    status: ItemStatus
 
 
 class ReasoningText(ResponseModel):
@@ -46,12 +49,10 @@ class ReasoningText(ResponseModel):
     text: str
 
 
-class OutputReasoning(ResponseModel):
+class OutputReasoning(OutputHead):
     """Reasoning of the model; it has no summary."""
 
     type: Literal["reasoning"] = "reasoning"
-    id: str
-    status: ItemStatus
     summary: list[str] = Field(default_factory=list)
     content: list[ReasoningText]
 
