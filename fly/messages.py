@@ -77,6 +77,11 @@ class ModelInfo:
     costs: ForwardCosts | None = None
     standalone_sequences: int = 0
 
+    @property
+    def looks_up(self) -> bool:
+        """True for a look-up engine, which has no weights."""
+        return not self.weight_fingerprint
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from fly.clock import Clock
 from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
+from fly.draft_length.lookup_benefit import LookupCosts
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length
@@ -23,9 +24,9 @@ _MAX_ENTRIES = 256
 class DraftLengths:
     """A factory of draft length policies, with the statistics that they share.
 
-    Round times are shared by target replica, acceptance by weights, rule and draft length. All drafters of a
-    target's responses are assumed to be alike. A response that fails over to another target keeps the
-    statistics of its first target.
+    Round times and costs of look-ups are shared by target replica, acceptance by weights, rule and draft
+    length. All drafters of a target's responses are assumed to be alike. A response that fails over to
+    another target keeps the statistics of its first target.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -33,10 +34,14 @@ class DraftLengths:
         self._pools: _LruCache[AcceptancePool] = _LruCache()
         self._round_times: _LruCache[RoundTimes] = _LruCache()
         self._exploration: _LruCache[ExplorationBudget] = _LruCache()
+        self._lookup_costs: _LruCache[LookupCosts] = _LruCache()
 
-    def for_response(self, plan: SpeculationPlan, target: Replica) -> DraftLength:
-        """Return the policy of one response at this target."""
-        if plan.draft_length_policy is DraftLengthPolicy.FIXED or not plan.drafts:
+    def for_response(self, plan: SpeculationPlan, target: Replica, looks_up: bool) -> DraftLength:
+        """Return the policy of one response at this target.
+
+        A drafter that `looks_up` tokens chooses the length of each draft by its match, whatever the policy.
+        """
+        if looks_up or plan.draft_length_policy is DraftLengthPolicy.FIXED or not plan.drafts:
             return FixedLength(plan.draft_length)
         weights = target.info.weight_fingerprint
         return GoodputLength(
@@ -48,6 +53,10 @@ class DraftLengths:
             exploration=self._exploration.get((target.address, plan.rule), ExplorationBudget),
             clock=self._clock,
         )
+
+    def lookup_costs(self, target: Replica) -> LookupCosts:
+        """Return what steps at this target take, with drafts that were looked up and without drafts."""
+        return self._lookup_costs.get(target.address, LookupCosts)
 
 
 class _LruCache(Generic[T]):

@@ -11,51 +11,42 @@ steps end at different times share fewer forwards.
 NOTE: that does not hold for a target on another engine, which decodes on between the steps: there each step
 saved is one less on cores that its forwards need.
 """
-_MOST_DOUBLINGS = 32
 
 
 class ExtensionLength:
     """Chooses how many tokens the target decodes in one step; pure.
 
     The client gets these tokens together. So the forwards of a step take at most `interval_s`, by those of
-    the steps before; the first one has one token, and no step has more than twice as many as the last one.
+    the steps before, or, in the first one, by those of other responses. If these are not known either, the
+    first step has one token, and no step more than twice as many as the longest before it.
     The wait for the first forward does not count: the more a step waits, the less one token at a time pays.
-
-    A drafter may have nothing to propose, as a look-up engine without a match. It is asked again after every
-    step, so after the first such answer a step has one token, in order not to miss the next match. After each
-    further one in a row it may have twice as many, so text that never repeats costs few requests.
     """
 
-    def __init__(self, interval_s: float, decodes_ahead: bool = False) -> None:
+    def __init__(self, interval_s: float, usual_s: float | None = None, decodes_ahead: bool = False) -> None:
         """Let the forwards of a step take at most `interval_s` seconds; 0 decodes one token per step.
 
+        `usual_s` is the duration of such a forward in other responses of the target, if it is known;
         `decodes_ahead` is True for a target that decodes on between the steps.
         """
         self._interval_s = interval_s
         self._least_tokens = 1 if decodes_ahead else _LEAST_TOKENS
+        self._usual_s = usual_s
         self._token_s = Ewma(_NEWEST_SHARE)
-        self._last = 0
-        self._empty_drafts = 0
-        self._follows_empty_draft = False
+        self._longest = 0 if usual_s is None else self.fitting(usual_s)
 
     def choose(self, most: int) -> int:
         """Return the number of tokens of the next step, from 1 to `most`."""
-        follows_empty_draft, self._follows_empty_draft = self._follows_empty_draft, False
-        if self._token_s.value is None:
+        token_s = self._usual_s if self._token_s.value is None else self._token_s.value
+        if token_s is None:
             return 1
-        fitting = int(self._interval_s / max(self._token_s.value, 1e-9))
-        if fitting < self._least_tokens:
-            return 1
-        if follows_empty_draft:
-            most = min(most, _LARGEST_GROWTH ** (self._empty_drafts - 1))
-        return max(1, min(fitting, _LARGEST_GROWTH * self._last, most))
+        return max(1, min(self.fitting(token_s), _LARGEST_GROWTH * self._longest, most))
 
-    def record_draft(self, num_tokens: int) -> None:
-        """Record the drafter's answer in this round, which may be empty."""
-        self._empty_drafts = 0 if num_tokens else min(_MOST_DOUBLINGS, self._empty_drafts + 1)
-        self._follows_empty_draft = not num_tokens
+    def fitting(self, token_s: float) -> int:
+        """Return the number of tokens that fit into a step if each takes `token_s`; 1 if too few do."""
+        fitting = int(self._interval_s / max(token_s, 1e-9))
+        return fitting if fitting >= self._least_tokens else 1
 
     def record(self, num_tokens: int, forward_s: float) -> None:
         """Record a step without drafts whose forwards decoded `num_tokens` in `forward_s` seconds."""
         self._token_s.add(forward_s / num_tokens)
-        self._last = num_tokens
+        self._longest = max(self._longest, num_tokens)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from fly.draft_length.lookup_benefit import LookupBenefit
 from fly.response import Chunk, Statistics
 from fly.spans import Span, StrictSpans
 from fly.types import FinishReason, Mode
@@ -95,7 +96,12 @@ async def open_speculative(
             drafter = DrafterSession(replicas, make_open, config.draft_timeout_s, context.clock, request.key)
             await sessions.enter_async_context(drafter)
         speculation, text = await begin(request, context.tokenizer)
-        draft_length = context.draft_lengths.for_response(request.plan, target.replica)
+        looks_up, costs = replicas.looks_up, context.draft_lengths.lookup_costs(target.replica)
+        extension = ExtensionLength(
+            extension_interval_s(request, config),
+            usual_s=costs.forward_s or None,
+            decodes_ahead=bool(target.replica.info.engine),
+        )
         yield SpeculativeResponse(
             request=request,
             speculation=speculation,
@@ -103,16 +109,16 @@ async def open_speculative(
             logprobs=PendingLogprobs(context.tokenizer),
             target=target,
             drafter=drafter,
-            draft_length=draft_length,
+            looks_up=looks_up,
+            draft_length=context.draft_lengths.for_response(request.plan, target.replica, looks_up),
             clock=context.clock,
             deadline=deadline,
             started=started,
             metrics=context.metrics.by_mode[request.plan.mode],
             span=current_span(),
             patience=Patience(config.draft_patience),
-            extension=ExtensionLength(
-                extension_interval_s(request, config), decodes_ahead=bool(target.replica.info.engine)
-            ),
+            extension=extension,
+            lookup=LookupBenefit(costs, extension.fitting, context.clock),
             predictions=Predictions(request),
             forced=ForcedDrafts(request),
             strict_spans=_strict_spans(request, context.tokenizer),

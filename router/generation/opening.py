@@ -14,7 +14,7 @@ from router.text.tokenizer import Tokenizer
 _MAX_INLINE_RECEIVED = 256
 """Number of tokens of a resumed response above which they are detokenized off the event loop."""
 _WHOLE_INTERVALS = 10
-"""Stream intervals in a step of a response without drafts that the client gets as a whole."""
+"""Stream intervals in a step without drafts of a response that the client gets as a whole."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that are used as context to decode the first token."""
 
@@ -43,7 +43,7 @@ def extension_interval_s(request: PreparedRequest, config: RouterConfig) -> floa
 
     It is longer where nobody waits for a part of the response, and the target stops where the response does.
     """
-    is_free = not (request.streams or request.stop or request.plan.drafts)
+    is_free = not (request.streams or request.stop)
     return config.stream_interval_s * (_WHOLE_INTERVALS if is_free else 1)
 
 

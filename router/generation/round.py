@@ -1,11 +1,13 @@
 """One round of a response with a target: propose, verify, decide."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any
 
+from fly.draft_length.lookup_benefit import LookupBenefit
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, Verification
 from fly.spans import StrictSpans
@@ -58,9 +60,11 @@ class SpeculativeResponse(Response):
 
     Attributes:
         drafter: None if the response is decoded without drafts.
+        looks_up: True if it looks tokens up and computes no model.
         draft_length: Chooses the draft length of each round.
         patience: Time that each round waits for its draft.
         extension: Number of tokens that the target decodes in a round without a draft.
+        lookup: Requests and uses drafts that a drafter looks up.
         predictions: Drafts from the prediction of the request.
         forced: Drafts from the grammar of the request.
         strict_spans: Parts of the response that are decoded exactly.
@@ -72,9 +76,11 @@ class SpeculativeResponse(Response):
     logprobs: PendingLogprobs
     target: TargetSession
     drafter: DrafterSession | None
+    looks_up: bool
     draft_length: DraftLength
     patience: Patience
     extension: ExtensionLength
+    lookup: LookupBenefit
     predictions: Predictions
     forced: ForcedDrafts
     strict_spans: StrictSpans
@@ -94,9 +100,8 @@ class SpeculativeResponse(Response):
 
     async def decide_round(self) -> Decision:
         """Propose, verify, decide; without a draft the target decodes several tokens by itself."""
+        self.lookup.begin_round()
         draft = await propose(self)
-        if draft is not NO_DRAFT:
-            self.extension.record_draft(len(draft.tokens))
         if not draft.tokens and self.speculation.is_settled:
             return await extend(self)
         return decide(self, draft, await verify(self, draft))
@@ -135,13 +140,15 @@ async def propose(response: SpeculativeResponse) -> Draft:
         _request(response, drafter, min(length + 1, most))
     if predicted.tokens or is_first:
         return predicted
+    if response.lookup.tokens_until_request and not drafter.is_drafting:
+        return response.forced.propose(speculation.sequence, 1, most_free)
     is_new = False
     while drafter.is_drafting or (not is_new and (is_new := _request(response, drafter, min(length, most)))):
         if not await _arrives(response, drafter):
             return NO_DRAFT
-        draft = _take(response, drafter, most)
+        waited_s, draft = response.waited_s, _take(response, drafter, most)
         if draft is not None and (draft.tokens or is_new):
-            return draft
+            return draft if _is_worthwhile(response, draft, waited_s) else NO_DRAFT
     forced = response.forced.propose(speculation.sequence, 1, most_free)
     if not forced.tokens:
         response.rounds_without_draft += 1
@@ -190,6 +197,11 @@ def _take(response: SpeculativeResponse, drafter: DrafterSession, most: int) -> 
     return arrived.draft
 
 
+def _is_worthwhile(response: SpeculativeResponse, draft: Draft, waited_s: float) -> bool:
+    """Return False if a draft was looked up and is not worth its verification, as an empty one."""
+    return not response.looks_up or response.lookup.accept(draft.tokens, waited_s)
+
+
 async def verify(response: SpeculativeResponse, draft: Draft) -> Verification:
     """Return the target's scores of the draft."""
     speculation, requested_at = response.speculation, response.clock.now()
@@ -200,6 +212,8 @@ async def verify(response: SpeculativeResponse, draft: Draft) -> Verification:
     spent_s = response.clock.now() - requested_at
     if not response.is_free:
         response.draft_length.record_verification(verification, spent_s)
+    if not verification.times.prefill_tokens:
+        response.lookup.record_verification(len(draft.tokens), spent_s)
     _count_verification(response, verification, spent_s)
     return verification
 
@@ -209,7 +223,8 @@ async def extend(response: SpeculativeResponse) -> Decision:
     speculation, requested_at = response.speculation, response.clock.now()
     # NOTE: one token at a time while a draft is late, since every further token makes it fit less.
     is_drafting = response.drafter is not None and response.drafter.is_drafting
-    num_tokens = 1 if is_drafting else response.extension.choose(speculation.max_drafts + 1)
+    most = min(response.lookup.tokens_until_request or math.inf, speculation.max_drafts + 1)
+    num_tokens = 1 if is_drafting else response.extension.choose(int(most))
     start, decided_length = len(speculation.sequence), speculation.decided_length
     if num_tokens == 1:
         extension = await response.target.verify(speculation.sequence, (), decided_length)
@@ -217,7 +232,9 @@ async def extend(response: SpeculativeResponse) -> Decision:
         extension = await response.target.extend(speculation.sequence, decided_length, num_tokens)
     spent_s, num_tokens = response.clock.now() - requested_at, len(extension.choices)
     if not extension.times.prefill_tokens:
-        response.extension.record(num_tokens, forward_seconds(extension.times) or spent_s)
+        forward_s = forward_seconds(extension.times)
+        response.extension.record(num_tokens, forward_s or spent_s)
+        response.lookup.record_extension(extension.choices, forward_s, spent_s)
     response.draft_length.record_verification(_per_token(extension), spent_s / num_tokens)
     _count_verification(response, extension, spent_s)
     decision = speculation.extend(extension.choices, extension.entropies)
@@ -278,6 +295,7 @@ def _record_drafting(
         response.draft_length.record_round(start, num_drafts, decided_length, is_open)
     if num_drafts:
         response.patience.record_round(num_accepted)
+        response.lookup.record_round(num_drafts, num_accepted)
 
 
 def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:

@@ -81,6 +81,12 @@ class ReplicaDirectory:
         """Return the drafter of the next sequence at this target; None if no drafter has its token map."""
         return self.drafters.pick(lambda drafter: incompatibility(target.info, drafter.info) is None, key)
 
+    @property
+    def looks_up(self) -> bool:
+        """True if the present drafters look tokens up and compute no model."""
+        drafters = self.drafters.replicas
+        return bool(drafters) and all(drafter.info.looks_up for drafter in drafters)
+
     def paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
         """Return an accepted target and a drafter for it, to describe the deployment; this picks nothing.
 

@@ -115,7 +115,11 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         helper = host_drafter(await engine(Role.DRAFTER, 0.7), SubDrafters(None))
         drafter = await stack.enter_async_context(serving(helper))
         config = RouterConfig(
-            model=save_tokenizer(tmp_path), grpc_port=0, targets=(target,), drafters=(drafter,)
+            model=save_tokenizer(tmp_path),
+            grpc_port=0,
+            targets=(target,),
+            drafters=(drafter,),
+            stream_interval_s=0.0,
         )
         router = await stack.enter_async_context(serving(await create_host(config)))
         stub = GenerationStub(await stack.enter_async_context(open_channel(router)))

@@ -6,7 +6,7 @@ from router.generation.extension import ExtensionLength
 def lengths(
     interval_s: float, token_s: float, steps: int, most: int = 1000, decodes_ahead: bool = False
 ) -> list[int]:
-    extension, found = ExtensionLength(interval_s, decodes_ahead), []
+    extension, found = ExtensionLength(interval_s, decodes_ahead=decodes_ahead), []
     for _ in range(steps):
         found.append(extension.choose(most))
         extension.record(found[-1], found[-1] * token_s)
@@ -42,35 +42,13 @@ def test_a_target_that_becomes_slow_is_followed() -> None:
     assert extension.choose(1000) == 1
 
 
-def extended(extension: ExtensionLength, num_drafted: int | None = None) -> int:
-    """Return the tokens of a step of 1 ms per token, after the drafter's answer if there is one."""
-    if num_drafted is not None:
-        extension.record_draft(num_drafted)
-    number = extension.choose(1000)
-    extension.record(number, number * 0.001)
-    return number
+def test_it_begins_with_what_other_responses_measured() -> None:
+    extension = ExtensionLength(0.05, usual_s=0.001)
+    assert [extension.choose(1000), extension.choose(7)] == [50, 7]
+    assert ExtensionLength(0.05, usual_s=0.03).choose(1000) == 1
 
 
-def test_after_empty_drafts_it_starts_small_and_doubles() -> None:
-    extension = ExtensionLength(0.05)
-    assert [extended(extension) for _ in range(8)][-1] == 50
-    assert [extended(extension, 0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 50, 50]
-
-
-def test_a_match_resets_it() -> None:
-    extension = ExtensionLength(0.05)
-    assert [extended(extension, 0) for _ in range(7)][-1] == 50
-    extension.record_draft(3)
-    assert [extended(extension, 0) for _ in range(3)] == [1, 2, 4]
-
-
-def test_a_round_that_asks_no_drafter_has_the_usual_number() -> None:
-    extension = ExtensionLength(0.05)
-    assert [extended(extension) for _ in range(8)][-1] == 50
-    assert extended(extension, 0) == 1
-    assert [extended(extension) for _ in range(6)] == [2, 4, 8, 16, 32, 50]
-
-
-def test_text_that_never_repeats_for_long_overflows_nothing() -> None:
-    extension = ExtensionLength(0.05)
-    assert [extended(extension, 0) for _ in range(200)][-1] == 50
+def test_a_short_step_does_not_shorten_the_next_one() -> None:
+    extension = ExtensionLength(0.05, usual_s=0.001)
+    extension.record(1, 0.001)
+    assert extension.choose(1000) == 50

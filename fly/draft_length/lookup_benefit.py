@@ -1,0 +1,260 @@
+"""The benefit of drafts that are looked up: when one is requested, and which are worth a verification. Pure.
+
+Such a draft costs no forward of a drafter. But its request is a message, each of its tokens is a row of the
+target's forward, and it ends an extension, in which the target decodes many tokens with one message. So a
+look-up pays by measurement: its accepted tokens must save more seconds of extensions than they cost.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from fly.clock import Clock
+from fly.ewma import RecentMean
+from fly.sequence import common_length
+
+_MEMORY_STEPS = 16.0
+_MEMORY_TOKENS = 64.0
+_MEMORY_DRAFTS = 64.0
+_OWN_MEMORY_DRAFTS = 16.0
+_POOL_WEIGHT = 8.0
+"""Drafts of the response's own that the pool counts for."""
+_TRIAL_DRAFTS = 4
+"""Drafts of a size that are verified before their cost is judged."""
+_EXPLORE_EVERY = 32
+"""Of the drafts of a size that do not pay, every 32nd is verified: their cost may have changed."""
+_COST_MARGIN = 1.1
+"""Factor of measured costs: in doubt the target decodes alone, and each round costs the router some time."""
+_LONGEST_PAUSE = 64
+_LOST_SHARE = 0.02
+"""Share of the time that requests may lose while they cost more than they save."""
+_REFERENCE_TOKENS = 32
+"""Tokens decoded without drafts now and then while drafts pay, to know what decoding without them takes."""
+_REFERENCE_SHARE = 0.01
+"""Share of the time that these may lose."""
+_LEAST_LOSS = 0.05
+
+
+class _SizeCosts:
+    """Drafts of about the same number of tokens, of all responses.
+
+    Attributes:
+        accepted: Tokens of such a draft that are accepted.
+        steps: Seconds of its verification, by those of a step that decodes one token.
+        num_verified: Such drafts that were verified.
+        num_ignored: Such drafts since the last one that was verified.
+    """
+
+    __slots__ = ("accepted", "num_ignored", "num_verified", "steps")
+
+    def __init__(self) -> None:
+        self.accepted = RecentMean(0.0, _MEMORY_DRAFTS)
+        self.steps = RecentMean(1.0, _MEMORY_DRAFTS)
+        self.num_verified = 0
+        self.num_ignored = 0
+
+
+class LookupCosts:
+    """Costs and benefits that the responses at one target share.
+
+    Attributes:
+        gain_s: Seconds that a request of a draft has saved; negative if it has cost more.
+        message_s: Seconds of a round without a draft beside its forwards.
+        forward_s: Seconds of each of its forwards; 0 if none was measured.
+    """
+
+    def __init__(self) -> None:
+        self.gain_s = RecentMean(0.0, _MEMORY_DRAFTS)
+        self._request_s = RecentMean(0.0, _MEMORY_DRAFTS)
+        self._sizes: defaultdict[int, _SizeCosts] = defaultdict(_SizeCosts)
+        self._forward_s = RecentMean(0.0, _MEMORY_TOKENS)
+        self._message_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._between_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._credit_s = 0.0
+
+    @property
+    def forward_s(self) -> float:
+        return self._forward_s.value
+
+    @property
+    def message_s(self) -> float:
+        return self._message_s.value
+
+    def of_size(self, num_drafts: int) -> _SizeCosts:
+        """Return what drafts of about this number of tokens cost and gain."""
+        return self._sizes[num_drafts.bit_length()]
+
+    def takes_reference(self) -> bool:
+        """Return True if it is time to decode some tokens without drafts, to compare."""
+        gain_s, spent_s = max(0.0, self.gain_s.value), self._request_s.value
+        lost = max(_LEAST_LOSS, gain_s / (gain_s + spent_s) if spent_s else 0.0)
+        return self._credit_s > lost * _REFERENCE_TOKENS * self.forward_s
+
+    def record_step(self, num_tokens: int, forward_s: float, spent_s: float, is_long: bool) -> None:
+        """Record a step without a draft that decoded `num_tokens`; `is_long` if it had as many as usual.
+
+        NOTE: the first forward after a pause is slower than the next ones. It counts as part of the message.
+        """
+        if is_long or not self.forward_s:
+            self._forward_s.add(forward_s / num_tokens, num_tokens)
+            self._credit_s = 0.0
+        self._message_s.add(max(0.0, spent_s + self._between_s.value - num_tokens * self.forward_s))
+
+    def record_pause(self, seconds: float) -> None:
+        """Record the time between the target's answer and the next round: what a round costs the router."""
+        self._between_s.add(seconds)
+
+    def record_verification(self, num_drafts: int, spent_s: float) -> None:
+        """Record the seconds of a verification of this many drafts."""
+        size = self.of_size(num_drafts)
+        size.num_verified += 1
+        size.num_ignored = 0
+        self._credit_s += _REFERENCE_SHARE * spent_s
+        if self.forward_s:
+            size.steps.add((spent_s + self._between_s.value) / (self.forward_s + self.message_s))
+
+    def record_request(self, gain_s: float, spent_s: float) -> None:
+        """Record the seconds that the request of a draft has saved, and those spent on it."""
+        self.gain_s.add(gain_s)
+        self._request_s.add(spent_s)
+
+
+class LookupBenefit:
+    """Decides for one response when a draft is requested from a look-up drafter, and whether it is verified.
+
+    After a draft that is used, the next one is requested at once. After one that is empty, or does not pay,
+    it is requested one token later, then two, four, up to 64, if the target decodes several tokens in a step:
+    text that never repeats costs few requests. While requests cost more than they save, they are so rare that
+    they lose a fiftieth of the time.
+
+    A draft that is not used is still compared with what the target decodes instead, so a response whose
+    drafts have become good is noticed without the cost of trying them.
+    """
+
+    def __init__(self, costs: LookupCosts, tokens_per_step: Callable[[float], int], clock: Clock) -> None:
+        """Begin a response.
+
+        `tokens_per_step` returns how many tokens the target decodes in a step without a draft if each takes
+        the given seconds.
+        """
+        self._costs = costs
+        self._tokens_per_step = tokens_per_step
+        self._clock = clock
+        self._answered_at: float | None = None
+        self._answer_s = 0.0
+        self._is_pending = False
+        self._pause = 0
+        self._tokens_left = 0
+        self._spent_s = 0.0
+        self._ignored: tuple[int, ...] = ()
+        self._own_gain_s = RecentMean(0.0, _OWN_MEMORY_DRAFTS)
+        self._own: defaultdict[int, RecentMean] = defaultdict(lambda: RecentMean(0.0, _OWN_MEMORY_DRAFTS))
+
+    @property
+    def tokens_until_request(self) -> int:
+        """Tokens that the target decodes before the next draft is requested; 0 if one is due."""
+        return self._tokens_left
+
+    def begin_round(self) -> None:
+        """Record the time since the last answer; a client that reads slowly counts little."""
+        if self._answered_at is not None:
+            self._costs.record_pause(min(self._clock.now() - self._answered_at, self._answer_s))
+            self._answered_at = None
+
+    def accept(self, draft: tuple[int, ...], wait_s: float) -> bool:
+        """Return True if a draft should be verified; the round has waited `wait_s` for it."""
+        self._spent_s, self._ignored = wait_s, ()
+        self._is_pending = bool(draft) and self._pays(len(draft))
+        if not self._is_pending:
+            self._ignored = draft
+            self._record_unused(wait_s)
+        return self._is_pending
+
+    def record_verification(self, num_drafts: int, spent_s: float) -> None:
+        """Record the seconds of a verification, if its draft was looked up."""
+        self._answered_at, self._answer_s = self._clock.now(), spent_s
+        if self._is_pending:
+            self._spent_s += spent_s
+            self._costs.record_verification(num_drafts, spent_s)
+
+    def record_round(self, num_drafts: int, num_accepted: int) -> None:
+        """Record the result of that verification."""
+        if self._is_pending:
+            self._is_pending = False
+            self._pause = 0
+            self._record_matches(num_drafts, num_accepted)
+            self._record_request((1 + num_accepted) * self._token_s() - _COST_MARGIN * self._spent_s)
+
+    def record_extension(self, choices: Sequence[int], forward_s: float, spent_s: float) -> None:
+        """Record a step without a draft; it also shows what a draft that was not used was worth."""
+        self._answered_at, self._answer_s = self._clock.now(), spent_s
+        usual = self._tokens_per_step(self._costs.forward_s)
+        is_long = len(choices) >= min(_REFERENCE_TOKENS, usual)
+        self._costs.record_step(len(choices), forward_s, spent_s, is_long)
+        self._tokens_left = max(0, self._tokens_left - len(choices))
+        draft, self._ignored = self._ignored, ()
+        if draft:
+            self._record_ignored(draft, choices)
+
+    def _token_s(self) -> float:
+        """Return the seconds of a token that is decoded without a draft."""
+        costs = self._costs
+        return costs.forward_s + costs.message_s / self._tokens_per_step(costs.forward_s)
+
+    def _pays(self, num_drafts: int) -> bool:
+        costs, size = self._costs, self._costs.of_size(num_drafts)
+        if size.num_verified < _TRIAL_DRAFTS or not costs.forward_s:
+            return True
+        size.num_ignored += 1
+        accepted = blend(size.accepted, self._own[num_drafts.bit_length()])
+        return size.num_ignored >= _EXPLORE_EVERY or self._saved_s(num_drafts, accepted) > 0
+
+    def _saved_s(self, num_drafts: int, num_accepted: float) -> float:
+        """Return the seconds that the verification of a draft saves if this many tokens are accepted."""
+        costs, steps = self._costs, self._costs.of_size(num_drafts).steps.value
+        spent_s = _COST_MARGIN * steps * (costs.forward_s + costs.message_s)
+        return (1 + num_accepted) * self._token_s() - spent_s
+
+    def _record_unused(self, wait_s: float) -> None:
+        """Record a request whose draft is not used: it has cost a message where it ends an extension."""
+        if self._tokens_per_step(self._costs.forward_s) == 1:
+            self._record_request(-wait_s)
+            return
+        self._record_request(-wait_s - self._costs.message_s)
+        self._pause = min(_LONGEST_PAUSE, max(1, 2 * self._pause))
+        self._tokens_left = max(self._tokens_left, self._pause)
+
+    def _record_ignored(self, draft: Sequence[int], choices: Sequence[int]) -> None:
+        """Record what a draft that was not used would have saved; if it would have, request the next one.
+
+        NOTE: a step that ends before the draft says nothing against the rest of it.
+        """
+        num_common = common_length(draft, choices)
+        num_matched = len(draft) if num_common == len(choices) else num_common
+        self._record_matches(len(draft), num_matched)
+        saved_s = self._saved_s(len(draft), num_matched) - self._spent_s
+        if saved_s > 0:
+            self._pause = 0
+            self._record_request(saved_s)
+
+    def _record_request(self, gain_s: float) -> None:
+        """Record the seconds that a request has saved (negative if it has cost more), and set the pause."""
+        costs = self._costs
+        if not costs.forward_s:
+            self._tokens_left = 1  # a first token without a draft, to compare
+            return
+        costs.record_request(gain_s, self._spent_s)
+        self._own_gain_s.add(gain_s)
+        lost_s = max(0.0, -blend(costs.gain_s, self._own_gain_s))
+        self._tokens_left = int(lost_s / (_LOST_SHARE * self._token_s()))
+        if self._tokens_per_step(costs.forward_s) > 1 and costs.takes_reference():
+            self._tokens_left = max(self._tokens_left, _REFERENCE_TOKENS)
+
+    def _record_matches(self, num_drafts: int, num_accepted: int) -> None:
+        self._costs.of_size(num_drafts).accepted.add(num_accepted)
+        self._own[num_drafts.bit_length()].add(num_accepted)
+
+
+def blend(pool: RecentMean, own: RecentMean) -> float:
+    """Return a response's own mean, to which the pool of all responses is added as a few values."""
+    weight = min(_POOL_WEIGHT, pool.weight)
+    return (weight * pool.value + own.weight * own.value) / max(weight + own.weight, 1e-9)
