@@ -226,3 +226,10 @@ async def test_forced_text_is_drafted_without_a_drafter(has_drafter: bool, sampl
     if sampling.coupling is not Coupling.REJECTION:
         tokens = [[token.id for token in each.choices[0].tokens] for each in (plain, drafted)]
         assert tokens[0] == tokens[1]
+
+
+async def test_a_long_forced_text_is_not_spelled_in_every_round(client: AsyncClient) -> None:
+    exact = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=7))
+    for grammar in (Grammar(GrammarKind.CHOICE, json.dumps([FIXED * 200])), of_regex("a{20000}")):
+        response = await client.generate(PROMPT, 40, GREEDY, exact, grammar=grammar)
+        assert len(response.choices[0].tokens) == 40 and response.choices[0].statistics.forced <= 7
