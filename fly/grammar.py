@@ -28,8 +28,10 @@ class Grammar:
         text: The grammar; "" for `json_object`.
         before: Lark rules of what the response begins with, such as reasoning: the rule `before`, and those
             that it uses. The grammar itself begins after it. "" is nothing.
+        schemas: JSON Schemas inside a grammar in Lark notation that the router made itself; not sent.
     """
 
     kind: GrammarKind
     text: str = ""
     before: str = ""
+    schemas: tuple[str, ...] = ()

@@ -7,11 +7,10 @@ from router.generation.predictions import NO_DRAFT, certain_draft
 from router.requests.request import PreparedRequest
 from services.common.grammars.library import GrammarError
 
-MOST_CHARACTERS = 8192
-"""Longest grammar, in the library's form, whose text is drafted.
+_MOST_CHARACTERS = 8192
+"""Longest text that may be forced by a grammar with drafts.
 
-NOTE: the library spells all of the text that must come next in one piece of work, about 2 us per character,
-and blocks the event loop meanwhile.
+NOTE: the library spells all of it in one piece of work, 1 to 2 us per character, and the event loop waits.
 """
 
 
@@ -25,8 +24,8 @@ class ForcedDrafts:
     def __init__(self, request: PreparedRequest) -> None:
         self.is_pending = False
         grammar = request.grammar if request.plan.drafts else None
-        is_cheap = grammar is not None and len(grammar.form) <= MOST_CHARACTERS
-        self._follower = grammar.follower() if grammar is not None and is_cheap else None
+        is_short = grammar is not None and grammar.forced_length <= _MOST_CHARACTERS
+        self._follower = grammar.follower() if grammar is not None and is_short else None
         self._prompt_length = len(request.prompt_ids)
         self._needs_distributions = request.needs_distributions
 
@@ -36,10 +35,7 @@ class ForcedDrafts:
             return NO_DRAFT
         try:
             follows = self._follower.move(sequence.ids[self._prompt_length :])
-            run = self._follower.forced() if follows else []
-            if len(run) > MOST_CHARACTERS:  # a short grammar with long repetitions: spell it once only
-                self._follower = None
-            tokens = run[:most]
+            tokens = self._follower.forced()[:most] if follows else []
         except GrammarError:  # the target reports it, if it is a fault there, too
             self._follower, tokens = None, []
         self.is_pending = len(tokens) >= max(1, least)

@@ -11,6 +11,7 @@ from typing import Any
 
 from fly.errors import InvalidRequest
 from fly.grammar import Grammar, GrammarKind
+from router.requests.forced_length import forced_length
 from services.common.grammars.follower import GrammarFollower
 from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer
 
@@ -32,11 +33,13 @@ class CompiledGrammar:
         form: The grammar as targets take it.
         matcher: The library's matcher at its start; it must be copied before it is used.
         vocab_size: Tokens of a mask.
+        forced_length: Most characters of a text that it forces.
     """
 
     form: str
     matcher: Any
     vocab_size: int
+    forced_length: float
 
     def follower(self) -> GrammarFollower:
         """Return a follower at the start of a response; takes microseconds."""
@@ -65,7 +68,9 @@ class Grammars:
             found = f"has {length} characters, at most {limit} (router.limits.grammar_characters)"
             raise InvalidRequest.of("grammar", found)
         key = hashlib.sha256(
-            f"{grammar.kind}:{grammar.before}\0{grammar.text}".encode("utf-8", "surrogatepass")
+            f"{grammar.kind}:{bool(grammar.schemas)}:{grammar.before}\0{grammar.text}".encode(
+                "utf-8", "surrogatepass"
+            )
         ).digest()
         if key not in self._results:
             self._results[key] = asyncio.create_task(self._compiled(grammar))
@@ -93,7 +98,7 @@ class Grammars:
             matcher = compile_grammar(self._tokenizer, form)
         except GrammarError as error:
             raise InvalidRequest.of("grammar", f"cannot be used as {grammar.kind.value}: {error}") from None
-        return CompiledGrammar(form, matcher, self._vocab_size)
+        return CompiledGrammar(form, matcher, self._vocab_size, forced_length(grammar))
 
 
 def library_form(grammar: Grammar) -> str:

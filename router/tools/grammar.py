@@ -60,7 +60,8 @@ def grammar_of(tools: OfferedTools, form: MessageFormat | None, is_needed: bool 
         lines += ["start: FREE calls?", f"FREE: {_without(opening)}"]
     else:
         lines += ["start: calls | OTHER", r"OTHER: /([^{ \t\r\n](?s:.*))?/"]
-    return Grammar(GrammarKind.LARK, "\n".join(lines) + "\n")
+    texts = tuple(json.dumps(schema) for schema in schemas.values())
+    return Grammar(GrammarKind.LARK, "\n".join(lines) + "\n", schemas=texts)
 
 
 def after_reasoning(grammar: Grammar, form: MessageFormat | None, budget: int | None = None) -> Grammar:

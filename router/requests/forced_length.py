@@ -1,0 +1,78 @@
+"""The length of the text that a grammar can force: a bound, found without spelling the text."""
+
+import json
+from collections.abc import Iterator
+from math import inf
+from typing import Any
+
+from fly.grammar import Grammar, GrammarKind
+
+_REPETITIONS = ("minItems", "minContains")
+_UNBOUNDED = ("pattern", "$dynamicRef", "x-guidance")
+"""Keywords, or properties of the same name, after which no bound is looked for."""
+
+
+def forced_length(grammar: Grammar) -> float:
+    """Return a number of characters that no text exceeds which the grammar forces; infinite if unknown.
+
+    A short grammar can force a text without end: `a{9}` nested ten times, or rules that use others
+    twice. So only JSON Schemas, lists of texts, and grammars of tools, which the router makes, have a bound.
+    """
+    match grammar.kind:
+        case GrammarKind.JSON_OBJECT:
+            return 0
+        case GrammarKind.JSON_SCHEMA:
+            return _schema_length(json.loads(grammar.text))
+        case GrammarKind.CHOICE:
+            return len(grammar.text)
+        case GrammarKind.REGEX:
+            return inf
+        case GrammarKind.LARK:
+            if not grammar.schemas:
+                return inf
+            return len(grammar.text) + sum(_schema_length(json.loads(text)) for text in grammar.schemas)
+
+
+def _schema_length(schema: Any) -> float:
+    """Return the bound of a JSON Schema whose texts may be forced: all of them, each as often as required."""
+    found: dict[str, float] = {}
+
+    def length(value: Any) -> float:
+        if not isinstance(value, dict | list):
+            return len(json.dumps(value))
+        if isinstance(value, list):
+            return 2 + sum(map(length, value))
+        if any(key in value for key in _UNBOUNDED):
+            return inf
+        parts = sum(length(key) + 4 + length(part) for key, part in _used(value))
+        return (parts + referred(value.get("$ref"))) * max(map(_count, map(value.get, _REPETITIONS)))
+
+    def referred(target: Any) -> float:
+        if not isinstance(target, str):
+            return 0
+        if target not in found:
+            found[target] = inf  # until it is known: a schema that refers to itself has no bound
+            place = _place(schema, target)
+            found[target] = inf if place is None else length(place)
+        return found[target]
+
+    return length(schema)
+
+
+def _used(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keywords of a schema; definitions count where they are referred to."""
+    return ((key, part) for key, part in schema.items() if key not in ("$defs", "definitions"))
+
+
+def _count(value: Any) -> float:
+    return max(1.0, value) if isinstance(value, int | float) else 1.0
+
+
+def _place(schema: Any, reference: str) -> Any:
+    """Return the part of a schema that `#/...` refers to; None for any other reference."""
+    if not reference.startswith("#/"):
+        return None
+    place = schema
+    for key in reference[2:].split("/"):
+        place = place.get(key) if isinstance(place, dict) else None
+    return place
