@@ -17,8 +17,8 @@ class ExtensionLength:
     """Chooses how many tokens the target decodes in one step; pure.
 
     The client gets these tokens together. So the forwards of a step take at most `interval_s`, by those of
-    the steps before, or, in the first one, by those of other responses. If these are not known either, the
-    first step has one token, and no step more than twice as many as the longest before it.
+    the steps before, or of other responses. The first step has one token, which the client gets at once. No
+    later one has more than twice as many as the longest before it, or than other responses show to fit.
     The wait for the first forward does not count: the more a step waits, the less one token at a time pays.
     """
 
@@ -32,12 +32,14 @@ class ExtensionLength:
         self._least_tokens = 1 if decodes_ahead else _LEAST_TOKENS
         self._usual_s = usual_s
         self._token_s = Ewma(_NEWEST_SHARE)
+        self._has_begun = False
         self._longest = 0 if usual_s is None else self.fitting(usual_s)
 
     def choose(self, most: int) -> int:
         """Return the number of tokens of the next step, from 1 to `most`."""
+        is_first, self._has_begun = not self._has_begun, True
         token_s = self._usual_s if self._token_s.value is None else self._token_s.value
-        if token_s is None:
+        if is_first or token_s is None:
             return 1
         return max(1, min(self.fitting(token_s), _LARGEST_GROWTH * self._longest, most))
 

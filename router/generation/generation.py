@@ -12,12 +12,13 @@ from router.generation.context import RouterContext
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
 from router.generation.forced_drafts import ForcedDrafts
+from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_response
 from router.generation.opening import begin, extension_interval_s, open_message
 from router.generation.patience import Patience
 from router.generation.predictions import Predictions
 from router.generation.response import Response, make_chunk, run_round
-from router.generation.round import PendingLogprobs, SpeculativeResponse
+from router.generation.round import SpeculativeResponse
 from router.generation.standalone import open_standalone
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.requests.request import Deadline, PreparedRequest

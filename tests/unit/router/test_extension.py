@@ -42,13 +42,19 @@ def test_a_target_that_becomes_slow_is_followed() -> None:
     assert extension.choose(1000) == 1
 
 
-def test_it_begins_with_what_other_responses_measured() -> None:
+def test_it_need_not_grow_to_what_other_responses_measured() -> None:
     extension = ExtensionLength(0.05, usual_s=0.001)
+    assert extension.choose(1000) == 1, "the first token is not kept back"
     assert [extension.choose(1000), extension.choose(7)] == [50, 7]
-    assert ExtensionLength(0.05, usual_s=0.03).choose(1000) == 1
+
+
+def test_its_own_steps_count_more_than_those_of_other_responses() -> None:
+    extension = ExtensionLength(0.05, usual_s=0.001)
+    extension.record(extension.choose(1000), 0.03)
+    assert extension.choose(1000) == 1
 
 
 def test_a_short_step_does_not_shorten_the_next_one() -> None:
     extension = ExtensionLength(0.05, usual_s=0.001)
-    extension.record(1, 0.001)
+    extension.record(extension.choose(1000), 0.001)
     assert extension.choose(1000) == 50
