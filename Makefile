@@ -41,7 +41,7 @@ test-pythons: $(READY)
 test-vllm: $(READY) $(VLLM_READY) ## Run the tests with the real vLLM (CPU build, in an environment of its own).
 	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -m vllm tests/vllm
 
-test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf and LiteLLM, each as its users run it, in environments of their own.
+test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf, LiteLLM and an agent, as their users run them, in environments of their own.
 	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest -m tools tests/tools
 
 chromium:
@@ -101,7 +101,8 @@ $(VLLM_READY): pyproject.toml constraints-vllm.txt
 $(TOOLS_READY): constraints.txt
 	@echo "test-tools needs 3 GB of disk, 10 minutes to install and 3 to run."
 	$(PYTHON) -m venv .venv-tools
-	.venv-tools/bin/pip install --quiet --constraint constraints.txt 'lm_eval[api]==0.4.13' 'litellm==1.83.0'
+	.venv-tools/bin/pip install --quiet --constraint constraints.txt 'lm_eval[api]==0.4.13' 'litellm==1.83.0' \
+		'openai-agents==0.24.0'
 	$(PYTHON) -m venv .venv-aiperf
 	.venv-aiperf/bin/pip install --quiet 'aiperf==0.13.0'
 	touch $(TOOLS_READY)

@@ -22,9 +22,7 @@ def main(address: str) -> None:
     """Print one answer, and how many of its draft tokens were accepted."""
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
     with Client(address) as client:
-        response = client.generate(
-            "Q: Tom has 3 apples and eats 1. How many are left?\n", 200, grammar=grammar
-        )
+        response = client.generate(TASK, 200, grammar=grammar)
     choice = response.choices[0]
     print(json.dumps(json.loads(choice.text), indent=2))
     print(f"{choice.statistics.accepted} of {choice.statistics.drafted} draft tokens accepted")

@@ -1,15 +1,17 @@
-"""Tools of the trade against the demo pair, without adapters: lm-eval, AIPerf, LiteLLM."""
+"""Tools of the trade against the demo pair, without adapters: lm-eval, AIPerf, LiteLLM, an agent."""
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import ROOT, TARGET_MODEL, demo_deployment, service
+from tests.support.processes import ROOT, TARGET_MODEL, Deployment, demo_deployment, service
 
 pytestmark = [pytest.mark.tools, pytest.mark.timeout(300)]
 
@@ -19,14 +21,33 @@ MODEL = "flyserve-demo"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """Return the URL of the demo's HTTP API, whose responses have vLLM's figures of speculation."""
-    with demo_deployment() as demo:
-        places = ("--target", demo.targets[0].address, "--drafter", demo.drafter.address)
-        ports = ("--grpc-port", "0", "--http-port", "0", "--model-name", MODEL)
-        figures = ("--http.speculation-metrics", "true")
-        with service("router", "--model", str(TARGET_MODEL), *places, *ports, *figures) as router:
-            yield router.urls[0]
+def demo() -> Iterator[Deployment]:
+    with demo_deployment() as deployment:
+        yield deployment
+
+
+@contextmanager
+def http_url(demo: Deployment, *flags: str) -> Iterator[str]:
+    """Start one more router in front of the demo, and return the URL of its HTTP API."""
+    places = ("--target", demo.targets[0].address, "--drafter", demo.drafter.address)
+    ports = ("--grpc-port", "0", "--http-port", "0", "--model-name", MODEL)
+    with service("router", "--model", str(TARGET_MODEL), *places, *ports, *flags) as router:
+        yield router.urls[0]
+
+
+@pytest.fixture(scope="module")
+def url(demo: Deployment) -> Iterator[str]:
+    """Return the URL of an API whose responses have vLLM's figures of speculation."""
+    with http_url(demo, "--http.speculation-metrics", "true") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def tools_url(demo: Deployment) -> Iterator[str]:
+    """Return the URL of an API that renders tools."""
+    template = Path(__file__).with_name("hermes.jinja")
+    with http_url(demo, "--chat-template", str(template), "--tool-parser", "hermes") as url:
+        yield url
 
 
 def run(variable: str, *arguments: str, program: str = "") -> str:
@@ -87,3 +108,9 @@ def test_aiperf_prints_its_table_of_speculation(url: str, tmp_path: Path) -> Non
 def test_litellm_streams_a_chat(url: str) -> None:
     printed = run("LM_EVAL", str(ROOT / "examples" / "litellm_chat.py"), url, program="python")
     assert "Answer: 35" in printed and printed.rstrip().endswith("tokens")
+
+
+@pytest.mark.parametrize("program", ["litellm_tools.py", "agent.py"])
+def test_a_tool_is_called_and_its_result_sent_back(tools_url: str, program: str) -> None:
+    printed = run("LM_EVAL", str(ROOT / "examples" / program), tools_url, MODEL, program="python")
+    assert re.search("called price with .*(book|pen)", printed) and re.search("(?s)answered: .+", printed)

@@ -1,0 +1,48 @@
+"""Let the model call a tool, and answer with its result, through LiteLLM: `litellm_tools.py URL MODEL`."""
+
+import json
+import sys
+from typing import Any
+
+import litellm
+
+PRICES = {"book": 7, "pen": 2}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "price",
+        "description": "Look up the price of an item in dollars.",
+        "parameters": {
+            "type": "object",
+            "properties": {"item": {"enum": list(PRICES)}},
+            "required": ["item"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def main(url: str, model: str) -> None:
+    """Print the calls of the first response and the text of the second one."""
+    asked: dict[str, Any] = {
+        "model": f"hosted_vllm/{model}",
+        "api_base": f"{url}/v1",
+        "api_key": "none",
+        "tools": [TOOL],
+        "temperature": 0,
+        "max_tokens": 100,
+    }
+    messages: list[Any] = [{"role": "user", "content": "How much is a book?"}]
+    first = litellm.completion(**asked, messages=messages, tool_choice="required").choices[0].message
+    messages.append(first.model_dump(exclude_none=True))
+    for call in first.tool_calls:
+        arguments = json.loads(call.function.arguments)
+        print(f"called {call.function.name} with {arguments}")
+        result = f"{PRICES[arguments['item']]} dollars"
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    second = litellm.completion(**asked, messages=messages, tool_choice="none").choices[0]
+    print(f"answered: {second.message.content}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
