@@ -31,7 +31,7 @@ def main(url: str, model: str) -> None:
         tools=[price],
         model=OpenAIChatCompletionsModel(model, client),
         # After the first call the framework leaves the choice to the model.
-        model_settings=ModelSettings(tool_choice="required", temperature=0, max_tokens=100),
+        model_settings=ModelSettings(tool_choice="required", temperature=0, max_tokens=200),
     )
     print(f"answered: {Runner.run_sync(agent, 'How much is a book?').final_output}")
 

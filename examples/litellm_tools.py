@@ -25,15 +25,17 @@ TOOL = {
 def main(url: str, model: str) -> None:
     """Print the calls of the first response and the text of the second one."""
     asked: dict[str, Any] = {
-        "model": f"hosted_vllm/{model}",
+        # NOTE: the provider `hosted_vllm` would remove `additionalProperties` and `strict` from the tool.
+        "model": f"openai/{model}",
         "api_base": f"{url}/v1",
         "api_key": "none",
         "tools": [TOOL],
         "temperature": 0,
-        "max_tokens": 100,
+        "max_tokens": 200,
     }
     messages: list[Any] = [{"role": "user", "content": "How much is a book?"}]
-    first = litellm.completion(**asked, messages=messages, tool_choice="required").choices[0].message
+    call_one = {"tool_choice": "required", "parallel_tool_calls": False}
+    first = litellm.completion(**asked, **call_one, messages=messages).choices[0].message
     messages.append(first.model_dump(exclude_none=True))
     for call in first.tool_calls:
         arguments = json.loads(call.function.arguments)

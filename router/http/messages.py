@@ -11,6 +11,8 @@ from fly.errors import InvalidRequest
 from router.http.fields import RequestModel, Text
 
 _CARRIED = ("function_call", "audio", "refusal", "annotations")
+_NOTES = ("provider_specific_fields",)
+"""Fields that LiteLLM adds to the messages that it returns, and sends back with them."""
 
 
 def _known_role(value: Any) -> Any:
@@ -82,7 +84,7 @@ def _without_empty_extras(value: Any) -> Any:
     asked = [name for name in _CARRIED if value.get(name)]
     if asked:
         raise PydanticCustomError("unsupported", "has {name}, which is not supported", {"name": asked[0]})
-    kept = {key: item for key, item in value.items() if key not in _CARRIED}
+    kept = {key: item for key, item in value.items() if key not in (*_CARRIED, *_NOTES)}
     if kept.get("tool_calls") == []:
         del kept["tool_calls"]
     if kept.get("tool_calls") and kept.get("content") is None:

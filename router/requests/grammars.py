@@ -13,16 +13,13 @@ from fly.errors import InvalidRequest
 from fly.grammar import Grammar, GrammarKind
 from router.requests.forced_length import forced_length
 from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer
+from services.common.grammars.library import GrammarError, compile_grammar, limit_whitespace, load_tokenizer
 
 _MOST_DEPTH = 64
 """Deepest nesting of a JSON Schema."""
 _MOST_KEPT = 32
 """Grammars whose result is kept, good or bad."""
 _THREADS = 2
-_WHITESPACE = r"( |\n[ \t]{0,40})"
-"""Whitespace between the parts of a JSON value: a space, or a new line with its indentation. Without a limit
-a model may write spaces until the response is full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,17 +141,9 @@ def _of_regex(regex: str) -> dict[str, Any]:
 
 
 def _of_schema(schema: dict[str, Any] | bool) -> dict[str, Any]:
-    if isinstance(schema, dict):
-        schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, **_own_options(schema)}}
-    return {"json_schema": schema}
-
-
-def _own_options(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the client's options of the library, which go before ours."""
-    own = schema.get("x-guidance", {})
-    if not isinstance(own, dict):
+    if isinstance(schema, dict) and not isinstance(schema.get("x-guidance", {}), dict):
         raise InvalidRequest.of("grammar", "has x-guidance, which must be an object")
-    return own
+    return {"json_schema": limit_whitespace(schema)}
 
 
 def _of_choices(choices: Any) -> dict[str, Any]:

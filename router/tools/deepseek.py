@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from router.tools.json_call import ArgumentsReader
-from router.tools.parser import ToolParser, Write
+from router.tools.parser import ToolParser, Write, json_value
 from router.tools.parts import Sink
 
 _CALLS, _END_CALLS = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
@@ -51,8 +51,7 @@ class DeepSeek(ToolParser):
             for index, name in enumerate(map(json.dumps, tools))
         )
         arguments = "".join(
-            f"args_{index}: %json {json.dumps(schema, ensure_ascii=False)}\n"
-            for index, schema in enumerate(tools.values())
+            f"args_{index}: {json_value(schema)}\n" for index, schema in enumerate(tools.values())
         )
         return (
             f"calls: {write(_CALLS)} call{more} {write(_END_CALLS)}\n"

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from router.tools.json_call import ArgumentsReader, CallReader
-from router.tools.parser import ToolParser, Write, json_object
+from router.tools.parser import ToolParser, Write, json_object, json_value
 from router.tools.parts import Sink
 
 _CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -48,8 +48,7 @@ class Mistral(ToolParser):
         calls = "\n  | ".join(json_object(name, schema, "arguments") for name, schema in tools.items())
         named = "\n  | ".join(f"{json.dumps(name)} args_{index}" for index, name in enumerate(tools))
         arguments = "".join(
-            f"args_{index}: %json {json.dumps(schema, ensure_ascii=False)}\n"
-            for index, schema in enumerate(tools.values())
+            f"args_{index}: {json_value(schema)}\n" for index, schema in enumerate(tools.values())
         )
         return (
             f'calls: {write(_CALLS)} "[" call{more} "]"\n  | item{again}\n'

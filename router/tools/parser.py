@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from router.tools.json_call import Reader, Step
 from router.tools.parts import Sink, new_call_id
+from services.common.grammars.library import limit_whitespace
 
 Write = Callable[[str], str]
 """Return a marker in the notation of a grammar."""
@@ -124,4 +125,9 @@ def json_object(name: str, schema: Any, arguments_key: str) -> str:
         "required": ["name", arguments_key],
         "additionalProperties": False,
     }
-    return f"%json {json.dumps(call, ensure_ascii=False)}"
+    return json_value(call)
+
+
+def json_value(schema: Any) -> str:
+    """Return a grammar of the values that a JSON Schema allows."""
+    return f"%json {json.dumps(limit_whitespace(schema), ensure_ascii=False)}"

@@ -117,9 +117,10 @@ async def test_a_prompt_may_open_the_reasoning_and_a_request_leave_it_out(tmp_pa
 
 async def test_answers_of_tools_and_the_tools_are_rendered(tmp_path: Path) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"q": "fox"})}}
+    notes = {"refusal": None, "provider_specific_fields": {"refusal": None}}  # LiteLLM sends them back
     messages = [
         *ASK,
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [call], **notes},
         {"role": "tool", "tool_call_id": "c", "content": "the dog"},
     ]
     async with serving(tmp_path, "ok") as rig:

@@ -1,10 +1,15 @@
 """The library of grammars (llguidance): its tokenizer, its limits, and its errors in one line."""
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+
+_WHITESPACE = r"( |\n[ \t]{0,40})"
+"""Whitespace between the parts of a JSON value: a space, or a new line with its indentation. Without a limit
+a model may write spaces until the response is full."""
 
 
 class GrammarError(Exception):
@@ -61,6 +66,17 @@ def compile_grammar(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
     if matcher.is_error():
         raise GrammarError(one_line(matcher.get_error()))
     return matcher
+
+
+def limit_whitespace(schema: Any) -> Any:
+    """Return a JSON Schema with a limit on the whitespace of its values; options of its own come first.
+
+    The library reports a schema, or options, of a wrong type.
+    """
+    own = schema.get("x-guidance", {}) if isinstance(schema, dict) else None
+    if not isinstance(own, dict):
+        return schema
+    return {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, **own}}
 
 
 def one_line(error: object) -> str:
