@@ -172,11 +172,23 @@ class Host:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         asyncio.get_running_loop().call_later(_HEALTH_NOTICE_S, self._health.end_watches)
         drains = (sidecar.drain(grace_s) for sidecar in self._sidecars)
-        await asyncio.gather(self._server.stop(grace_s), *drains)
+        await asyncio.gather(self._stop_server(grace_s), *drains)
         if self._health_server is not None:
             await self._health_server.stop(0.0)
         await self._service.close()
         await self.telemetry.close()
+
+    async def _stop_server(self, grace_s: float) -> None:
+        """Stop the server; a second call may shorten the grace of the first one.
+
+        NOTE: of two stops at the same time, gRPC may end one with a cancellation that nobody requested.
+        """
+        try:
+            await self._server.stop(grace_s)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
 
     async def _watch_service(self, failure: Callable[[], Awaitable[None]]) -> None:
         await failure()
