@@ -123,7 +123,7 @@ async def test_text_that_never_repeats_costs_few_requests(tmp_path: Path) -> Non
     ):
         response = await rig.generate(EXACT, 500)
     steps = [step.max_tokens if isinstance(step, Extend) else 1 for step in target.asked]
-    assert steps[:3] == [1, 1, 2] and len(steps) < 30
+    assert steps[0] == 1 and len(steps) < 30
     assert len(response.tokens) == 500
 
 
