@@ -14,6 +14,9 @@ IN_PAIRS := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Models are local folders: nothing is looked up in a hub. CPU engines take one thread unless told otherwise.
 export HF_HUB_OFFLINE := 1
 
+# Tests start hundreds of processes: Python keeps the compiled modules, also where the environment asks it not to.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
 	clean

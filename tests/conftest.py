@@ -1,6 +1,7 @@
 """Settings of all tests: no deadline per hypothesis example, and Ray's token set before its first import."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,17 @@ settings.load_profile("flyserve")
 
 # NOTE: Ray reads its token once per process, at its first import, in whichever test that happens.
 prepare_environment()
+
+_MARKS = ("slow", "real", "tools", "vllm")
+"""The marks of `pyproject.toml`."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the files that do not contain the mark which `-m` requires: to import all takes many seconds."""
+    words = config.option.markexpr.split()
+    if not words or words[0] not in _MARKS or "or" in words or collection_path.suffix != ".py":
+        return None
+    return words[0] not in collection_path.read_text("utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,9 +13,9 @@ from tests.support.processes import Deployment, demo_deployment
 pytestmark = pytest.mark.slow
 
 EARLY, LATE = 50, 500
-NEW_TOKENS = 12
+NEW_TOKENS = 4
 MOST_GROWTH = 1.05
-KV_TOKENS = 4096
+KV_TOKENS = 3072
 """So few that the early requests have filled them: what is cached is within the budget."""
 
 

@@ -58,7 +58,7 @@ def test_the_engine_alone_verifies_in_every_way(folders: PairFolders) -> None:
         assert all(rig.seconds(way, 8) > 0 for way in WAYS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def in_process_worker(folders: PairFolders) -> Iterator[Worker]:
     with worker(InProcess, folders.target, folders.drafter, "float32") as started:
         yield started
