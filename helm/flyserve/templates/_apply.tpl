@@ -1,6 +1,7 @@
 {{/* The Job that applies a deployment file to a Ray cluster. Arguments: root, cluster. */}}
 {{- define "flyserve.applyJob" -}}
 {{- $root := .root -}}
+{{- $pod := dict "root" $root "role" "apply" -}}
 {{- $file := include "flyserve.deploymentFile" . -}}
 backoffLimit: 20
 activeDeadlineSeconds: {{ mul 3 $root.Values.apply.timeoutSeconds }}
@@ -32,9 +33,9 @@ template:
           - --timeout-s
           - {{ $root.Values.apply.timeoutSeconds | int | toString | quote }}
         env:
-          {{- include "flyserve.modelEnv" $root | nindent 10 }}
+          {{- include "flyserve.modelEnv" $pod | nindent 10 }}
           {{- include "flyserve.rayTokenEnv" .cluster | nindent 10 }}
         resources: {{- toYaml $root.Values.apply.resources | nindent 10 }}
-        volumeMounts: {{- include "flyserve.mounts" $root | nindent 10 }}
-    volumes: {{- include "flyserve.volumes" $root | nindent 6 }}
+        volumeMounts: {{- include "flyserve.mounts" $pod | nindent 10 }}
+    volumes: {{- include "flyserve.volumes" $pod | nindent 6 }}
 {{- end -}}

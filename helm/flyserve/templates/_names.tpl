@@ -66,15 +66,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toJson $clusters -}}
 {{- end -}}
 
-{{/* Claim of the models' volume; empty if there is none. */}}
-{{- define "flyserve.claim" -}}
-{{- if .Values.models.persistence.size -}}
-{{- include "flyserve.fullname" . }}-models
-{{- else -}}
-{{- .Values.models.existingClaim -}}
-{{- end -}}
-{{- end -}}
-
 {{/* Name of the model in HTTP requests. */}}
 {{- define "flyserve.servedName" -}}
 {{- $model := .Values.target.model -}}

@@ -53,7 +53,7 @@ spec:
       imagePullPolicy: {{ .cluster.image.pullPolicy }}
       securityContext: {{- include "flyserve.containerSecurity" $root | nindent 8 }}
       env:
-        {{- include "flyserve.modelEnv" $root | nindent 8 }}
+        {{- include "flyserve.modelEnv" . | nindent 8 }}
         - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
         - {name: RAY_worker_niceness, value: "0"}
         {{- with $pod.env }}
@@ -89,10 +89,10 @@ spec:
         failureThreshold: 3
       resources: {{- include "flyserve.rayResources" . | nindent 8 }}
       volumeMounts:
-        {{- include "flyserve.mounts" $root | nindent 8 }}
+        {{- include "flyserve.mounts" . | nindent 8 }}
         {{- with include "flyserve.tlsMounts" $certified | trim }}{{ . | nindent 8 }}{{ end }}
   volumes:
-    {{- include "flyserve.volumes" $root | nindent 4 }}
+    {{- include "flyserve.volumes" . | nindent 4 }}
     {{- with include "flyserve.tlsVolumes" $certified | trim }}{{ . | nindent 4 }}{{ end }}
 {{- end -}}
 
