@@ -119,14 +119,19 @@ def _named_switches(schema: Schema) -> Schema:
 
 
 def _resolved(schema: Any, shared: Mapping[str, Schema]) -> Any:
-    """Return the hand-written part with each `use: name` replaced by the shared schema of that name."""
+    """Return the hand-written part with each `use: name` replaced by the shared schema of that name.
+
+    Keys next to `use` replace those of the shared schema; properties are added to its own.
+    """
     if isinstance(schema, list):
         return [_resolved(item, shared) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if isinstance(schema.get("use"), str):
         rest = {key: value for key, value in schema.items() if key != "use"}
-        return {**_resolved(shared[schema["use"]], shared), **_resolved(rest, shared)}
+        base, own = _resolved(shared[schema["use"]], shared), _resolved(rest, shared)
+        properties = {**base.get("properties", {}), **own.get("properties", {})}
+        return {**base, **own, **({"properties": properties} if properties else {})}
     made = {key: _resolved(value, shared) for key, value in schema.items()}
     if isinstance(made.get("properties"), dict) and "additionalProperties" not in made:
         made = {"type": "object", "additionalProperties": False, **made}

@@ -280,27 +280,38 @@ class Deployment(Config):
         return {role: tier for role, tier in tiers.items() if tier is not None}
 
 
-def load_deployment(path: Path) -> Deployment:
+def load_deployment(path: Path, has_models: bool = True) -> Deployment:
     """Read a deployment file; the paths of models, chat template, certificates and keys become absolute.
+
+    Args:
+        path: The file.
+        has_models: Whether this machine has the models; if not, absolute paths are not checked.
 
     Raises:
         ConfigError: The file is missing, breaks a limit, or names a folder or file that does not exist.
     """
-    return located_deployment(load_yaml(Deployment, path), path)
+    return located_deployment(load_yaml(Deployment, path), path, has_models)
 
 
-def located_deployment(deployment: Deployment, path: Path) -> Deployment:
+def located_deployment(deployment: Deployment, path: Path, has_models: bool = True) -> Deployment:
     """Return the deployment with absolute paths; relative ones are searched next to the file `path`.
+
+    Without models on this machine, absolute paths of models and of the chat template are not checked.
 
     Raises:
         ConfigError: A folder or file does not exist.
     """
+
+    def is_elsewhere(given: Path) -> bool:
+        return not has_models and given.is_absolute()
+
     located: dict[str, Config] = {
         role.value: tier.model_copy(update={"model": _located(tier.model, role.value, path)})
         for role, tier in deployment.tiers.items()
-        if tier.model is not None
+        if tier.model is not None and not is_elsewhere(tier.model)
     }
-    if (template := deployment.router.chat_template) is not None:
+    template = deployment.router.chat_template
+    if template is not None and not is_elsewhere(template):
         found = {"chat_template": _located_template(template, path)}
         located["router"] = deployment.router.model_copy(update=found)
     located["security"] = located_security(deployment.security, path.resolve().parent)

@@ -18,7 +18,8 @@ _ERROR = "error: "
 def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], None]) -> None:
     """Run `flyserve apply` for a deployment file on the head, and wait for its end; `show` receives the log.
 
-    The command contains the file: a file that is mounted on the head may be older. `url` is that of Ray's
+    The command contains the file: a file that is mounted on the head may be older. The head need not have
+    the models: replicas and routers report a folder that they miss. `url` is that of Ray's
     dashboard, such as `http://head:8265`; `timeout_s` limits its answer and the job together.
 
     Raises:
@@ -28,7 +29,8 @@ def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], N
     """
     load_yaml(Deployment, file)
     text = shlex.quote(file.read_text(encoding="utf-8"))
-    command = f"printf %s {text} | flyserve apply /dev/stdin --replace --timeout-s {timeout_s:g}"
+    options = f"--replace --remote-models --timeout-s {timeout_s:g}"
+    command = f"printf %s {text} | flyserve apply /dev/stdin {options}"
     deadline = time.monotonic() + timeout_s
     client, job = _submitted(url, command, deadline)
     status = _end_of(client, url, job, deadline)

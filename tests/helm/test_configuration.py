@@ -190,7 +190,11 @@ def test_secrets_are_only_named(tmp_path: Path) -> None:
     manifests = rendered(
         tmp_path,
         {
-            "models": {"hub": {"online": True, "tokenSecret": {"name": "hub"}}},
+            "target": {"model": "org/name@main"},
+            "models": {
+                "existingClaim": "weights",
+                "hub": {"online": True, "tokenSecret": {"name": "hub"}},
+            },
             "image": {"pullSecrets": ["registry"]},
             "ray": {"authSecret": "ray-token"},
         },

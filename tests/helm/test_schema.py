@@ -42,6 +42,10 @@ def test_every_object_rejects_unknown_keys() -> None:
         "labels",
         "global",
         "engine_args",
+        "commonLabels",
+        "podSecurityContext",
+        "securityContext",
+        "extra",
     }
     for path, key in keys(SCHEMA):
         if key.get("type") in ("object", ["object", "null"]) and path.rpartition(".")[2] not in theirs:
@@ -53,8 +57,17 @@ def test_the_values_are_few_and_each_is_in_the_schema() -> None:
     assert len(text.splitlines()) <= 300
     known = {path for path, _ in keys(SCHEMA)}
     listed = {"monitoring.dashboards.labels.grafana_dashboard"}
-    listed |= {path for path in paths(VALUES) if ".requests." in path or ".limits." in path}
+    theirs = (".requests.", ".limits.", "ecurityContext.")
+    listed |= {path for path in paths(VALUES) if any(part in path for part in theirs)}
     assert set(paths(VALUES)) - listed <= known
+
+
+def test_the_values_file_shows_every_key_about_pods() -> None:
+    text = (CHART / "values.yaml").read_text()
+    served = tuple(Deployment.model_fields)
+    names = {path.rpartition(".")[2] for path, _ in keys(SCHEMA) if path.partition(".")[0] not in served}
+    assert len(names) > 70
+    assert [name for name in sorted(names - {"global"}) if f"{name}:" not in text] == []
 
 
 def test_the_deployment_file_s_keys_are_the_chart_s() -> None:

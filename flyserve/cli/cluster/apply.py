@@ -30,12 +30,19 @@ def apply(
     ] = False,
     wait: Annotated[bool, typer.Option(help="Return only when all replicas serve as the file says.")] = True,
     timeout_s: Annotated[float, typer.Option(min=1, help="Time limit of --wait, in seconds.")] = 600.0,
+    remote_models: Annotated[
+        bool,
+        typer.Option(
+            "--remote-models",
+            help="Do not check absolute paths of models here: only the nodes of the replicas have them.",
+        ),
+    ] = False,
     ray_address: RayAddress = None,
     dashboard: Annotated[
         str | None,
         typer.Option(
             help="http://host:port of Ray's dashboard, for use outside the cluster: a job on the head"
-            " applies the file, with --replace and --wait."
+            " applies the file, with --replace, --wait and --remote-models."
         ),
     ] = None,
 ) -> None:
@@ -53,7 +60,7 @@ def apply(
         from orchestration.ray.connection import ray_connection
         from orchestration.ray.controller_client import create_controller
 
-        made = load_deployment(deployment)
+        made = load_deployment(deployment, has_models=not remote_models)
         with ray_connection(made.name, ray_address):
             controller = create_controller(made, host=None, actors=ACTORS)
             source = str(deployment.resolve())

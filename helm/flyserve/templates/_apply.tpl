@@ -1,40 +1,38 @@
 {{/* The Job that applies a deployment file to a Ray cluster. Arguments: root, cluster. */}}
 {{- define "flyserve.applyJob" -}}
 {{- $root := .root -}}
-{{- $file := include "flyserve.deploymentFile" . -}}
+{{- $self := dict "root" $root "role" "apply" "cluster" .cluster -}}
 backoffLimit: 20
 activeDeadlineSeconds: {{ mul 3 $root.Values.apply.timeoutSeconds }}
 ttlSecondsAfterFinished: 3600
-template:
-  metadata:
-    labels:
-      {{- include "flyserve.selector" $root | nindent 6 }}
-      flyserve.io/role: apply
-    annotations:
-      flyserve.io/deployment-checksum: {{ sha256sum $file }}
-  spec:
-    restartPolicy: OnFailure
-    serviceAccountName: {{ include "flyserve.serviceAccount" $root }}
-    automountServiceAccountToken: false
-    securityContext: {{- include "flyserve.podSecurity" $root | nindent 6 }}
-    {{- with include "flyserve.pullSecrets" $root | trim }}{{ . | nindent 4 }}{{ end }}
-    containers:
-      - name: apply
-        image: {{ include "flyserve.image" (dict "root" $root "image" .cluster.image) }}
-        imagePullPolicy: {{ .cluster.image.pullPolicy }}
-        securityContext: {{- include "flyserve.containerSecurity" $root | nindent 10 }}
-        command:
-          - flyserve
-          - apply
-          - /etc/flyserve/deployment-{{ .cluster.color }}.yaml
-          - --dashboard
-          - http://{{ .cluster.head }}:8265
-          - --timeout-s
-          - {{ $root.Values.apply.timeoutSeconds | int | toString | quote }}
-        env:
-          {{- include "flyserve.modelEnv" $root | nindent 10 }}
-          {{- include "flyserve.rayTokenEnv" .cluster | nindent 10 }}
-        resources: {{- toYaml $root.Values.apply.resources | nindent 10 }}
-        volumeMounts: {{- include "flyserve.mounts" $root | nindent 10 }}
-    volumes: {{- include "flyserve.volumes" $root | nindent 6 }}
+template: {{- include "flyserve.pod" (set $self "pod" (include "flyserve.applyPod" $self)) | nindent 2 }}
+{{- end -}}
+
+{{/* Arguments: root, role, cluster. */}}
+{{- define "flyserve.applyPod" -}}
+{{- $checksum := dict "flyserve.io/deployment-checksum" (include "flyserve.deploymentFile" . | sha256sum) -}}
+metadata:
+  labels: {{- include "flyserve.podLabels" . | nindent 4 }}
+  {{- include "flyserve.podAnnotations" (merge (dict "more" $checksum) .) | nindent 2 }}
+spec:
+  restartPolicy: OnFailure
+  {{- include "flyserve.podSpec" . | trim | nindent 2 }}
+  containers:
+    - name: apply
+      {{- include "flyserve.container" . | nindent 6 }}
+      command:
+        - flyserve
+        - apply
+        - /etc/flyserve/deployment-{{ .cluster.color }}.yaml
+        - --dashboard
+        - http://{{ .cluster.head }}:8265
+        - --timeout-s
+        - {{ .root.Values.apply.timeoutSeconds | int | toString | quote }}
+      env:
+        {{- include "flyserve.modelEnv" . | nindent 8 }}
+        {{- include "flyserve.rayTokenEnv" .cluster | nindent 8 }}
+        {{- with include "flyserve.env" . }}{{ . | nindent 8 }}{{ end }}
+      resources: {{- toYaml .root.Values.pods.apply.resources | nindent 8 }}
+      volumeMounts: {{- include "flyserve.mounts" . | nindent 8 }}
+  volumes: {{- include "flyserve.volumes" . | nindent 4 }}
 {{- end -}}

@@ -24,6 +24,7 @@
 {{- if and .Values.models.existingClaim .Values.models.persistence.size -}}
 {{- fail "models.existingClaim: is set, and models.persistence.size, too: keep one of them" -}}
 {{- end -}}
+{{- include "flyserve.checkSharedVolume" . -}}
 {{- $kvHeads := int .Values.models.kvHeads -}}
 {{- $shards := int (.Values.target.shards | default (include "flyserve.defaults" . | fromJson).shards) -}}
 {{- if and $kvHeads (mod $kvHeads $shards) -}}

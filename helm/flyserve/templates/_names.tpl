@@ -1,4 +1,4 @@
-{{/* Names, labels, images, and the list of Ray clusters. */}}
+{{/* Names, labels, and the list of Ray clusters. */}}
 
 {{- define "flyserve.fullname" -}}
 {{- if .Values.fullnameOverride -}}
@@ -25,6 +25,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "flyserve.selector" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "flyserve.serviceAccount" -}}
@@ -35,28 +38,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* Arguments: root, image. */}}
-{{- define "flyserve.image" -}}
-{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
-{{- end -}}
-
-{{/* Image of the pods of a Ray cluster. Arguments: root, cluster, role. */}}
-{{- define "flyserve.rayImage" -}}
-{{- $image := .cluster.image -}}
-{{- if include "flyserve.isOnVllm" . -}}
-{{- $tag := $image.tag | default .root.Chart.AppVersion -}}
-{{- $image = dict "repository" $image.repository "tag" ($image.vllmTag | default (printf "%s-vllm" $tag)) -}}
-{{- end -}}
-{{- include "flyserve.image" (dict "root" .root "image" $image) -}}
-{{- end -}}
-
 {{/* The Ray clusters as a JSON list: the one that routers use, then the standby. */}}
 {{- define "flyserve.clusters" -}}
 {{- $fullname := include "flyserve.fullname" . -}}
-{{- $clusters := list (dict "color" .Values.ray.active "image" .Values.image) -}}
+{{- $clusters := list (dict "color" .Values.ray.active) -}}
 {{- with .Values.ray.standby.name -}}
-{{- $image := mergeOverwrite (deepCopy $.Values.image) $.Values.ray.standby.image -}}
-{{- $clusters = append $clusters (dict "color" . "image" $image) -}}
+{{- $clusters = append $clusters (dict "color" .) -}}
 {{- end -}}
 {{- range $clusters -}}
 {{- $_ := set . "name" (printf "%s-%s" $fullname .color) -}}
@@ -64,15 +51,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $_ := set . "tokenSecret" (default .name $.Values.ray.authSecret) -}}
 {{- end -}}
 {{- toJson $clusters -}}
-{{- end -}}
-
-{{/* Claim of the models' volume; empty if there is none. */}}
-{{- define "flyserve.claim" -}}
-{{- if .Values.models.persistence.size -}}
-{{- include "flyserve.fullname" . }}-models
-{{- else -}}
-{{- .Values.models.existingClaim -}}
-{{- end -}}
 {{- end -}}
 
 {{/* Name of the model in HTTP requests. */}}

@@ -1,61 +1,62 @@
-{{/* Parts that all pods have. */}}
+{{/* Parts that all pods have, and the door for everything else: pods.<role>.extra. */}}
 
-{{- define "flyserve.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
+{{/* Labels of a pod: those that objects and policies select it by come last. Arguments: root, role, and more of them. */}}
+{{- define "flyserve.podLabels" -}}
+{{- $labels := merge (dict) (get .root.Values.pods .role | dig "labels" dict) .root.Values.commonLabels -}}
+{{- $own := include "flyserve.selector" .root | fromYaml | merge (dict "flyserve.io/role" .role) (.more | default dict) -}}
+{{- mergeOverwrite $labels $own | toYaml -}}
 {{- end -}}
 
-{{- define "flyserve.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{/* Annotations of a pod, with their key; empty if there are none. Arguments: root, role, more. */}}
+{{- define "flyserve.podAnnotations" -}}
+{{- with merge (dict) (.more | default dict) (get .root.Values.pods .role | dig "annotations" dict) -}}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end -}}
 {{- end -}}
 
-{{/* Scheduling of pods. Argument: an entry of `pods`. */}}
-{{- define "flyserve.scheduling" }}
-{{- with .nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
+{{/* Account, user, pull secrets and scheduling of a pod. Arguments: root, role, cluster, hasOwnAccount. */}}
+{{- define "flyserve.podSpec" -}}
+{{- $pod := get .root.Values.pods .role -}}
+{{- if not .hasOwnAccount }}
+serviceAccountName: {{ include "flyserve.serviceAccount" .root }}
+automountServiceAccountToken: false
 {{- end }}
-{{- with .tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .affinity }}
-affinity: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with .runtimeClassName }}
-runtimeClassName: {{ . }}
-{{- end }}
-{{- end -}}
-
-{{- define "flyserve.pullSecrets" }}
-{{- with .Values.image.pullSecrets }}
+securityContext: {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with (include "flyserve.image" . | fromJson).pullSecrets }}
 imagePullSecrets:
 {{- range . }}
   - name: {{ . }}
 {{- end }}
 {{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" }}
+{{- with get $pod $key }}
+{{ dict $key . | toYaml }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
-{{/* Environment of pods that read models: folder of the hub's models, and access to the hub. */}}
-{{- define "flyserve.modelEnv" -}}
-- {name: HOME, value: /tmp}
-- name: HF_HOME
-  value: {{ if include "flyserve.claim" . }}{{ .Values.models.mountPath }}/hub{{ else }}/tmp/hub{{ end }}
-- name: HF_HUB_OFFLINE
-  value: {{ ternary "0" "1" .Values.models.hub.online | quote }}
-{{- with .Values.models.hub.tokenSecret }}
-{{- if .name }}
-- name: HF_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .name }}, key: {{ .key }}}}
-{{- end }}
-{{- end }}
+{{/* Image and user of a container. Arguments: root, role, cluster. */}}
+{{- define "flyserve.container" -}}
+{{- $image := include "flyserve.image" . | fromJson -}}
+image: {{ $image.name }}
+imagePullPolicy: {{ $image.pullPolicy }}
+securityContext: {{- toYaml .root.Values.securityContext | nindent 2 }}
+{{- end -}}
+
+{{/* Further variables of a role's containers. Arguments: root, role. */}}
+{{- define "flyserve.env" -}}
+{{- with (get .root.Values.pods .role).env -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
+{{/* A pod's template with pods.<role>.extra merged into its spec. Arguments: root, role, pod (as YAML). */}}
+{{- define "flyserve.pod" -}}
+{{- $extra := (get .root.Values.pods .role).extra -}}
+{{- if $extra -}}
+{{- $pod := fromYaml .pod -}}
+{{- (include "flyserve.merged" (dict "base" $pod "over" (dict "spec" $extra)) | fromJson).value | toYaml -}}
+{{- else -}}
+{{- .pod -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Ray's token, for pods outside the Ray cluster. Argument: a cluster. */}}
@@ -63,20 +64,4 @@ imagePullSecrets:
 - {name: RAY_AUTH_MODE, value: token}
 - name: RAY_AUTH_TOKEN
   valueFrom: {secretKeyRef: {name: {{ .tokenSecret }}, key: auth_token}}
-{{- end -}}
-
-{{- define "flyserve.mounts" -}}
-- {name: tmp, mountPath: /tmp}
-- {name: config, mountPath: /etc/flyserve, readOnly: true}
-{{- if include "flyserve.claim" . }}
-- {name: models, mountPath: {{ .Values.models.mountPath }}}
-{{- end }}
-{{- end -}}
-
-{{- define "flyserve.volumes" -}}
-- {name: tmp, emptyDir: {}}
-- {name: config, configMap: {name: {{ include "flyserve.fullname" . }}-config}}
-{{- with include "flyserve.claim" . }}
-- {name: models, persistentVolumeClaim: {claimName: {{ . }}}}
-{{- end }}
 {{- end -}}

@@ -21,44 +21,29 @@ Arguments: root, cluster, role. */}}
 {{/* Arguments: root, cluster, role, which is `head` or one that has pods of its own. */}}
 {{- define "flyserve.rayPod" -}}
 {{- $root := .root -}}
-{{- $pod := get $root.Values.pods .role -}}
 {{- $isHead := eq .role "head" -}}
 {{- $certified := list "controller" -}}
 {{- if not $isHead -}}{{- $certified = include "flyserve.inhabitants" . | fromJsonArray -}}{{- end -}}
 {{- $certified = dict "root" $root "roles" $certified -}}
+{{- $more := dict "flyserve.io/color" .cluster.color "flyserve.io/ray" "true" -}}
+{{- /* The head's autoscaler has an account from KubeRay. */ -}}
+{{- $hasOwnAccount := and $isHead $root.Values.ray.autoscaling.enabled -}}
 metadata:
-  labels:
-    {{- include "flyserve.selector" $root | nindent 4 }}
-    flyserve.io/role: {{ .role }}
-    flyserve.io/color: {{ .cluster.color }}
-    flyserve.io/ray: "true"
-  {{- with $pod.annotations }}
-  annotations: {{- toYaml . | nindent 4 }}
-  {{- end }}
+  labels: {{- include "flyserve.podLabels" (merge (dict "more" $more) .) | nindent 4 }}
+  {{- with include "flyserve.podAnnotations" . }}{{ . | nindent 2 }}{{ end }}
 spec:
   # The second autoscaler counts a pod that restarts in place as lost.
   restartPolicy: {{ ternary "Never" "Always" $root.Values.ray.autoscaling.enabled }}
-  {{- /* The head's autoscaler has an account from KubeRay. */}}
-  {{- if not (and $isHead $root.Values.ray.autoscaling.enabled) }}
-  serviceAccountName: {{ include "flyserve.serviceAccount" $root }}
-  automountServiceAccountToken: false
-  {{- end }}
   terminationGracePeriodSeconds: 60
-  securityContext: {{- include "flyserve.podSecurity" $root | nindent 4 }}
-  {{- with include "flyserve.pullSecrets" $root | trim }}{{ . | nindent 2 }}{{ end }}
-  {{- with include "flyserve.scheduling" $pod | trim }}{{ . | nindent 2 }}{{ end }}
+  {{- include "flyserve.podSpec" (merge (dict "hasOwnAccount" $hasOwnAccount) .) | trim | nindent 2 }}
   containers:
     - name: ray-{{ ternary "head" "worker" $isHead }}
-      image: {{ include "flyserve.rayImage" . }}
-      imagePullPolicy: {{ .cluster.image.pullPolicy }}
-      securityContext: {{- include "flyserve.containerSecurity" $root | nindent 8 }}
+      {{- include "flyserve.container" . | nindent 6 }}
       env:
-        {{- include "flyserve.modelEnv" $root | nindent 8 }}
+        {{- include "flyserve.modelEnv" . | nindent 8 }}
         - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
         - {name: RAY_worker_niceness, value: "0"}
-        {{- with $pod.env }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+        {{- with include "flyserve.env" . }}{{ . | nindent 8 }}{{ end }}
       ports:
         {{- if $isHead }}
         - {name: gcs, containerPort: 6379}
@@ -89,10 +74,10 @@ spec:
         failureThreshold: 3
       resources: {{- include "flyserve.rayResources" . | nindent 8 }}
       volumeMounts:
-        {{- include "flyserve.mounts" $root | nindent 8 }}
+        {{- include "flyserve.mounts" . | nindent 8 }}
         {{- with include "flyserve.tlsMounts" $certified | trim }}{{ . | nindent 8 }}{{ end }}
   volumes:
-    {{- include "flyserve.volumes" $root | nindent 4 }}
+    {{- include "flyserve.volumes" . | nindent 4 }}
     {{- with include "flyserve.tlsVolumes" $certified | trim }}{{ . | nindent 4 }}{{ end }}
 {{- end -}}
 

@@ -187,6 +187,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_deployment(tmp_path / "absent.yaml")
 
 
+def test_a_machine_without_models_does_not_check_absolute_paths(folder: Path) -> None:
+    text = "target: {model: /models/big}\ndrafter: {model: small}\nrouter: {chat_template: /models/c.jinja}"
+    with pytest.raises(ConfigError, match=r"target\.model: no folder /models/big"):
+        load_deployment(written(folder, text))
+    deployment = load_deployment(written(folder, text), has_models=False)
+    assert (deployment.target.model, deployment.router.chat_template) == (
+        Path("/models/big"),
+        Path("/models/c.jinja"),
+    )
+    assert deployment.drafter is not None and deployment.drafter.model == folder / "small"
+    with pytest.raises(ConfigError, match=r"target\.model: no folder absent"):
+        load_deployment(written(folder, "target: {model: absent}"), has_models=False)
+
+
 def test_the_demos_file_breaks_no_limit() -> None:
     from orchestration.deployment.file import Deployment
     from services.common.config import load_yaml

@@ -1,0 +1,75 @@
+{{/* The pod of a router. Arguments: root, role (router), cluster (that it uses). */}}
+{{- define "flyserve.routerPod" -}}
+{{- $root := .root -}}
+{{- $values := $root.Values -}}
+{{- $pod := $values.pods.router -}}
+{{- $certified := dict "root" $root "roles" (list "router") -}}
+{{- $drain := dig "rollout" "drain_s" (include "flyserve.defaults" . | fromJson).drain_s $values.AsMap | int -}}
+{{- $checksum := dict "flyserve.io/config-checksum" (include "flyserve.routerChecksum" $root) -}}
+metadata:
+  labels: {{- include "flyserve.podLabels" . | nindent 4 }}
+  {{- include "flyserve.podAnnotations" (merge (dict "more" $checksum) .) | nindent 2 }}
+spec:
+  terminationGracePeriodSeconds: {{ add 20 $drain }}
+  {{- include "flyserve.podSpec" . | trim | nindent 2 }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels:
+          {{- include "flyserve.selector" $root | nindent 10 }}
+          flyserve.io/role: router
+  containers:
+    - name: router
+      {{- include "flyserve.container" . | nindent 6 }}
+      command:
+        - flyserve
+        - router
+        - /etc/flyserve/deployment-{{ .cluster.color }}.yaml
+        - --registry
+        - {{ .cluster.head }}:{{ include "flyserve.registryPort" . }}
+        - --name
+        - $(POD_NAME)
+        - --start-timeout-s
+        - {{ $pod.startTimeoutSeconds | int | toString | quote }}
+      env:
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        {{- include "flyserve.modelEnv" . | nindent 8 }}
+        {{- with include "flyserve.env" . }}{{ . | nindent 8 }}{{ end }}
+      ports:
+        {{- range include "flyserve.routerPorts" $root | fromJsonArray }}
+        - {name: {{ .name }}, containerPort: {{ .port }}}
+        {{- end }}
+      # A router listens only when a target is there.
+      startupProbe:
+        grpc: &ready {port: {{ include "flyserve.probedPort" $root }}, service: flyserve.v1.Generation}
+        periodSeconds: 2
+        failureThreshold: {{ div (add 60 $pod.startTimeoutSeconds) 2 }}
+      readinessProbe:
+        grpc: *ready
+        periodSeconds: 3
+        failureThreshold: 1
+      livenessProbe:
+        grpc: {port: {{ include "flyserve.probedPort" $root }}, service: ""}
+        periodSeconds: 10
+        timeoutSeconds: 5
+        # A draining router does not serve, and must not be restarted.
+        failureThreshold: {{ div (add 60 $drain) 10 }}
+      lifecycle:
+        # Time for endpoints to drop this pod before it rejects new connections.
+        preStop: {exec: {command: [sleep, "5"]}}
+      resources: {{- toYaml $pod.resources | nindent 8 }}
+      volumeMounts:
+        {{- include "flyserve.mounts" . | nindent 8 }}
+        {{- with include "flyserve.tlsMounts" $certified | trim }}{{ . | nindent 8 }}{{ end }}
+        {{- if $values.security.auth_tokens_file }}
+        - {name: api-keys, mountPath: {{ include "flyserve.secretsFolder" $root }}/api-keys, readOnly: true}
+        {{- end }}
+  volumes:
+    {{- include "flyserve.volumes" . | nindent 4 }}
+    {{- with include "flyserve.tlsVolumes" $certified | trim }}{{ . | nindent 4 }}{{ end }}
+    {{- if $values.security.auth_tokens_file }}
+    - {name: api-keys, secret: {secretName: {{ $values.secrets.authTokens }}, defaultMode: 0440}}
+    {{- end }}
+{{- end -}}
