@@ -33,8 +33,11 @@ SCENARIOS = (
     "quality",
     "simulate",
     "soak",
+    "structured",
     "telemetry",
 )
+TAKES_ADDRESS = "quality"
+"""The scenario that measures a deployment which runs already."""
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -111,14 +114,7 @@ class Context:
     verbose: bool = False
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """Return the names that `--only` selects, in their order.
-
-        Raises:
-            ConfigError: `--only` has an unknown name.
-        """
-        for name in self.only:
-            if name not in names:
-                raise ConfigError(f"--only: is {name!r}, must be one of {', '.join(names)}")
+        """Return the names that `--only` selects, in their order."""
         return [name for name in names if name in self.only or not self.only]
 
     def interleave(
@@ -168,6 +164,11 @@ def main(
     pages, results = folder or (RESULTS if is_partial else PAGES), folder or RESULTS
     with reported_errors(START_FIRST):
         scenario = load_scenario(name)
+        check_parts(name, tuple(getattr(scenario, "PARTS", ())), only or ())
+        if address and name != TAKES_ADDRESS:
+            raise ConfigError(
+                f"--address: {name} starts what it measures; only {TAKES_ADDRESS} has this option"
+            )
         plan = make_plan(name, scenario.Plan, quick, repeat, settings or ())
         parts = Parts(RESULTS / "parts" / name, repr(plan), resume)
         context = Context(this_machine(), parts, messages(), quick, tuple(only or ()), address, verbose)
@@ -191,6 +192,19 @@ def load_scenario(name: str) -> Any:
     if name not in SCENARIOS:
         raise ConfigError(f"there is no scenario {name!r}; choose one of {', '.join(SCENARIOS)}")
     return importlib.import_module(f"benchmarks.scenarios.{name}")
+
+
+def check_parts(name: str, parts: Sequence[str], only: Sequence[str]) -> None:
+    """Check the parts of a scenario that `--only` names.
+
+    Raises:
+        ConfigError: The scenario has no such part, or no parts at all.
+    """
+    for part in only:
+        if not parts:
+            raise ConfigError(f"--only {part}: {name} has no parts, it is always measured whole")
+        if part not in parts:
+            raise ConfigError(f"--only {part}: {name} has no such part; its parts are {', '.join(parts)}")
 
 
 def make_plan(name: str, kind: type[Any], quick: bool, repeat: int | None, settings: Sequence[str]) -> Any:

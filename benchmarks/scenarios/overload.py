@@ -56,6 +56,7 @@ CAPACITIES = {
     "a third of the KV memory": Capacity(memory=1 / 3),
     "drafters for a quarter": Capacity(drafts=0.25),
 }
+PARTS = tuple(CAPACITIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Sender:
 
 def run(plan: Plan, context: Context) -> Report:
     """Overload one simulated target behind one router, with each capacity."""
-    chosen = context.chosen(list(CAPACITIES))
+    chosen = context.chosen(PARTS)
     return make_report(plan, {name: asyncio.run(measure(plan, name, context.say)) for name in chosen})
 
 

@@ -7,6 +7,7 @@ look-up pays by measurement: its accepted tokens must save more seconds of exten
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from fly.clock import Clock
 from fly.ewma import RecentMean
@@ -14,6 +15,7 @@ from fly.sequence import common_length
 
 _MEMORY_STEPS = 16.0
 _MEMORY_TOKENS = 64.0
+_MEMORY_REFERENCES = 4.0
 _MEMORY_DRAFTS = 64.0
 _OWN_MEMORY_DRAFTS = 16.0
 _POOL_WEIGHT = 8.0
@@ -59,6 +61,7 @@ class LookupCosts:
     Attributes:
         gain_s: Seconds that a request of a draft has saved; negative if it has cost more.
         message_s: Seconds of a round without a draft beside its forwards.
+        between_s: Seconds between an answer of the target and the next round.
         forward_s: Seconds of each of its forwards; 0 if none was measured.
     """
 
@@ -67,9 +70,12 @@ class LookupCosts:
         self._request_s = RecentMean(0.0, _MEMORY_DRAFTS)
         self._sizes: defaultdict[int, _SizeCosts] = defaultdict(_SizeCosts)
         self._forward_s = RecentMean(0.0, _MEMORY_TOKENS)
+        self._short_s = RecentMean(0.0, _MEMORY_TOKENS)
+        self._long_by_short = RecentMean(1.0, _MEMORY_REFERENCES)
         self._message_s = RecentMean(0.0, _MEMORY_STEPS)
         self._between_s = RecentMean(0.0, _MEMORY_STEPS)
         self._credit_s = 0.0
+        self._has_reference = False
 
     @property
     def forward_s(self) -> float:
@@ -79,12 +85,18 @@ class LookupCosts:
     def message_s(self) -> float:
         return self._message_s.value
 
+    @property
+    def between_s(self) -> float:
+        return self._between_s.value
+
     def of_size(self, num_drafts: int) -> _SizeCosts:
         """Return what drafts of about this number of tokens cost and gain."""
         return self._sizes[num_drafts.bit_length()]
 
     def takes_reference(self) -> bool:
         """Return True if it is time to decode some tokens without drafts, to compare."""
+        if not self._has_reference:
+            return True
         gain_s, spent_s = max(0.0, self.gain_s.value), self._request_s.value
         lost = max(_LEAST_LOSS, gain_s / (gain_s + spent_s) if spent_s else 0.0)
         return self._credit_s > lost * _REFERENCE_TOKENS * self.forward_s
@@ -92,12 +104,21 @@ class LookupCosts:
     def record_step(self, num_tokens: int, forward_s: float, spent_s: float, is_long: bool) -> None:
         """Record a step without a draft that decoded `num_tokens`; `is_long` if it had as many as usual.
 
-        NOTE: the first forward after a pause is slower than the next ones. It counts as part of the message.
+        NOTE: forwards of short steps are slower than those of long ones, by a factor that is measured.
+        With it the many short steps keep up with a machine that becomes faster or slower between long ones.
         """
-        if is_long or not self.forward_s:
-            self._forward_s.add(forward_s / num_tokens, num_tokens)
+        token_s = forward_s / num_tokens
+        if is_long:
+            if self._short_s.weight:
+                self._long_by_short.add(min(1.0, token_s / self._short_s.value))
+            if not self._has_reference:
+                self._forward_s, self._has_reference = RecentMean(0.0, _MEMORY_TOKENS), True
             self._credit_s = 0.0
-        self._message_s.add(max(0.0, spent_s + self._between_s.value - num_tokens * self.forward_s))
+        else:
+            self._short_s.add(token_s, num_tokens)
+            token_s *= self._long_by_short.value
+        self._forward_s.add(token_s, num_tokens)
+        self._message_s.add(max(0.0, spent_s + self.between_s - num_tokens * self.forward_s))
 
     def record_pause(self, seconds: float) -> None:
         """Record the time between the target's answer and the next round: what a round costs the router."""
@@ -110,12 +131,25 @@ class LookupCosts:
         size.num_ignored = 0
         self._credit_s += _REFERENCE_SHARE * spent_s
         if self.forward_s:
-            size.steps.add((spent_s + self._between_s.value) / (self.forward_s + self.message_s))
+            size.steps.add((spent_s + self.between_s) / (self.forward_s + self.message_s))
 
     def record_request(self, gain_s: float, spent_s: float) -> None:
         """Record the seconds that the request of a draft has saved, and those spent on it."""
         self.gain_s.add(gain_s)
         self._request_s.add(spent_s)
+
+
+@dataclass(slots=True)
+class _Window:
+    """The part of a response from one request to the next, without its long steps.
+
+    Attributes:
+        spent_s: Seconds that it took.
+        num_tokens: Tokens of the response in it.
+    """
+
+    spent_s: float
+    num_tokens: int = 0
 
 
 class LookupBenefit:
@@ -125,6 +159,10 @@ class LookupBenefit:
     it is requested one token later, then two, four, up to 64, if the target decodes several tokens in a step:
     text that never repeats costs few requests. While requests cost more than they save, they are so rare that
     they lose a fiftieth of the time.
+
+    What a request saves is measured whole: from one request to the next, the tokens count what they take
+    without requests, less the seconds that passed. So short steps between requests, which are slower than
+    long ones, count too.
 
     A draft that is not used is still compared with what the target decodes instead, so a response whose
     drafts have become good is noticed without the cost of trying them.
@@ -144,7 +182,7 @@ class LookupBenefit:
         self._is_pending = False
         self._pause = 0
         self._tokens_left = 0
-        self._spent_s = 0.0
+        self._window: _Window | None = None
         self._ignored: tuple[int, ...] = ()
         self._own_gain_s = RecentMean(0.0, _OWN_MEMORY_DRAFTS)
         self._own: defaultdict[int, RecentMean] = defaultdict(lambda: RecentMean(0.0, _OWN_MEMORY_DRAFTS))
@@ -162,38 +200,53 @@ class LookupBenefit:
 
     def accept(self, draft: tuple[int, ...], wait_s: float) -> bool:
         """Return True if a draft should be verified; the round has waited `wait_s` for it."""
-        self._spent_s, self._ignored = wait_s, ()
+        self.end()
+        self._window, self._ignored = _Window(wait_s), ()
         self._is_pending = bool(draft) and self._pays(len(draft))
-        if not self._is_pending:
+        if self._is_pending:
+            self._pause = 0
+        else:
             self._ignored = draft
-            self._record_unused(wait_s)
+            if self._tokens_per_step(self._costs.forward_s) > 1:
+                self._pause = min(_LONGEST_PAUSE, max(1, 2 * self._pause))
+        self._plan_request()
         return self._is_pending
 
     def record_verification(self, num_drafts: int, spent_s: float) -> None:
         """Record the seconds of a verification, if its draft was looked up."""
         self._answered_at, self._answer_s = self._clock.now(), spent_s
-        if self._is_pending:
-            self._spent_s += spent_s
+        if self._is_pending and self._window:
+            self._window.spent_s += _COST_MARGIN * (spent_s + self._costs.between_s)
             self._costs.record_verification(num_drafts, spent_s)
 
     def record_round(self, num_drafts: int, num_accepted: int) -> None:
         """Record the result of that verification."""
-        if self._is_pending:
+        if self._is_pending and self._window:
             self._is_pending = False
-            self._pause = 0
+            self._window.num_tokens += 1 + num_accepted
             self._record_matches(num_drafts, num_accepted)
-            self._record_request((1 + num_accepted) * self._token_s() - _COST_MARGIN * self._spent_s)
 
     def record_extension(self, choices: Sequence[int], forward_s: float, spent_s: float) -> None:
         """Record a step without a draft; it also shows what a draft that was not used was worth."""
         self._answered_at, self._answer_s = self._clock.now(), spent_s
-        usual = self._tokens_per_step(self._costs.forward_s)
-        is_long = len(choices) >= min(_REFERENCE_TOKENS, usual)
-        self._costs.record_step(len(choices), forward_s, spent_s, is_long)
-        self._tokens_left = max(0, self._tokens_left - len(choices))
+        costs, num_tokens = self._costs, len(choices)
+        usual = self._tokens_per_step(costs.forward_s or forward_s / num_tokens)
+        is_long = num_tokens >= min(_REFERENCE_TOKENS, usual)
+        costs.record_step(num_tokens, forward_s, spent_s, is_long)
+        self._tokens_left = max(0, self._tokens_left - num_tokens)
+        if self._window and not is_long:
+            self._window.num_tokens += num_tokens
+            self._window.spent_s += spent_s + costs.between_s
+        elif self._window and usual > 1:
+            self._window.spent_s += costs.message_s  # the request has cut a longer step in two
         draft, self._ignored = self._ignored, ()
         if draft:
             self._record_ignored(draft, choices)
+
+    def end(self) -> None:
+        """Record what the last request has saved, at the end of the response or before the next request."""
+        if self._window:
+            self._record_gain(self._window.num_tokens * self._token_s() - self._window.spent_s)
 
     def _token_s(self) -> float:
         """Return the seconds of a token that is decoded without a draft."""
@@ -214,15 +267,6 @@ class LookupBenefit:
         spent_s = _COST_MARGIN * steps * (costs.forward_s + costs.message_s)
         return (1 + num_accepted) * self._token_s() - spent_s
 
-    def _record_unused(self, wait_s: float) -> None:
-        """Record a request whose draft is not used: it has cost a message where it ends an extension."""
-        if self._tokens_per_step(self._costs.forward_s) == 1:
-            self._record_request(-wait_s)
-            return
-        self._record_request(-wait_s - self._costs.message_s)
-        self._pause = min(_LONGEST_PAUSE, max(1, 2 * self._pause))
-        self._tokens_left = max(self._tokens_left, self._pause)
-
     def _record_ignored(self, draft: Sequence[int], choices: Sequence[int]) -> None:
         """Record what a draft that was not used would have saved; if it would have, request the next one.
 
@@ -231,21 +275,26 @@ class LookupBenefit:
         num_common = common_length(draft, choices)
         num_matched = len(draft) if num_common == len(choices) else num_common
         self._record_matches(len(draft), num_matched)
-        saved_s = self._saved_s(len(draft), num_matched) - self._spent_s
-        if saved_s > 0:
+        if (saved_s := self._saved_s(len(draft), num_matched)) > 0:
             self._pause = 0
-            self._record_request(saved_s)
+            self._record_gain(saved_s)
+            self._plan_request()
 
-    def _record_request(self, gain_s: float) -> None:
-        """Record the seconds that a request has saved (negative if it has cost more), and set the pause."""
+    def _record_gain(self, gain_s: float) -> None:
+        """Record the seconds that the last request has saved; negative if it has cost more."""
+        window, self._window = self._window, None
+        if window and self._costs.forward_s:
+            self._costs.record_request(gain_s, window.spent_s)
+            self._own_gain_s.add(gain_s)
+
+    def _plan_request(self) -> None:
+        """Set the number of tokens before the next request."""
         costs = self._costs
         if not costs.forward_s:
             self._tokens_left = 1  # a first token without a draft, to compare
             return
-        costs.record_request(gain_s, self._spent_s)
-        self._own_gain_s.add(gain_s)
         lost_s = max(0.0, -blend(costs.gain_s, self._own_gain_s))
-        self._tokens_left = int(lost_s / (_LOST_SHARE * self._token_s()))
+        self._tokens_left = max(self._pause, int(lost_s / (_LOST_SHARE * self._token_s())))
         if self._tokens_per_step(costs.forward_s) > 1 and costs.takes_reference():
             self._tokens_left = max(self._tokens_left, _REFERENCE_TOKENS)
 

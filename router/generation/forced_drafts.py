@@ -7,12 +7,6 @@ from router.generation.predictions import NO_DRAFT, certain_draft
 from router.requests.request import PreparedRequest
 from services.common.grammars.library import GrammarError
 
-_MOST_CHARACTERS = 8192
-"""Longest text that may be forced by a grammar with drafts.
-
-NOTE: the library spells all of it in one piece of work, 1 to 2 us per character, and the event loop waits.
-"""
-
 
 class ForcedDrafts:
     """The forced drafts of one response. The target still decides how it spells the text in tokens.
@@ -21,11 +15,15 @@ class ForcedDrafts:
         is_pending: True if the draft of the present round is a forced one.
     """
 
-    def __init__(self, request: PreparedRequest) -> None:
+    def __init__(self, request: PreparedRequest, most_characters: int) -> None:
+        """Begin a response; a grammar that may force more than `most_characters` has no drafts.
+
+        NOTE: the library spells all that text in one piece, 1 to 2 us per character; the event loop waits.
+        """
         self.is_pending = False
         grammar = request.grammar if request.plan.drafts else None
-        is_short = grammar is not None and grammar.forced_length <= _MOST_CHARACTERS
-        self._follower = grammar.follower() if grammar is not None and is_short else None
+        is_used = grammar is not None and most_characters and grammar.forced_length <= most_characters
+        self._follower = grammar.follower() if grammar is not None and is_used else None
         self._prompt_length = len(request.prompt_ids)
         self._needs_distributions = request.needs_distributions
 

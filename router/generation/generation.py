@@ -103,7 +103,7 @@ async def open_speculative(
             usual_s=costs.forward_s or None,
             decodes_ahead=bool(target.replica.info.engine),
         )
-        yield SpeculativeResponse(
+        response = SpeculativeResponse(
             request=request,
             speculation=speculation,
             text=text,
@@ -121,9 +121,11 @@ async def open_speculative(
             extension=extension,
             lookup=LookupBenefit(costs, extension.fitting, context.clock),
             predictions=Predictions(request),
-            forced=ForcedDrafts(request),
+            forced=ForcedDrafts(request, config.limits.forced_characters),
             strict_spans=_strict_spans(request, context.tokenizer),
         )
+        yield response
+        response.lookup.end()
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
 

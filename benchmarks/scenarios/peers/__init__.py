@@ -44,12 +44,13 @@ from demo.real.fetch import gguf_file, is_fetched, model_folder
 from flyserve.client import Client
 from router.text.tokenizer import Tokenizer
 
-__all__ = ["Plan", "run"]
+__all__ = ["PARTS", "Plan", "run"]
 
 REAL = "smollm2"
 Peer = Callable[[str], Decode]
 """Another program: a function from the name of a method to decoding by it."""
-PAIRS, ENGINE = ("demo", "aligned", REAL), "engine"
+ENGINE = "engine"
+PARTS = ("demo", "aligned", REAL, ENGINE)
 _MOST_STREAMS = 16
 
 
@@ -67,7 +68,7 @@ class Pair:
 def run(plan: Plan, context: Context) -> Report:
     """Measure each pair in every place, then the engine alone."""
     pairs, ways = [], list[WaysRun]()
-    for name in context.chosen((*PAIRS, ENGINE)):
+    for name in context.chosen(PARTS):
         if name == REAL and not is_fetched():
             context.say(f"{REAL}: left out, its model is not here: `make real` fetches it")
         elif name == ENGINE:

@@ -14,14 +14,16 @@ from flyserve.bench.tasks import Task
 from flyserve.cli.bench import served_at
 from flyserve.client import Client
 
-__all__ = ["Plan", "run"]
+__all__ = ["PARTS", "Plan", "run"]
+
+PARTS = tuple(group.name for group in make_groups())
 
 _RETRIES = 10
 
 
 def run(plan: Plan, context: Context) -> Report:
     """Measure a running deployment, or the demo; settings that groups share are measured once."""
-    chosen = context.chosen([group.name for group in make_groups()])
+    chosen = context.chosen(PARTS)
     groups = [
         (group, draw_tasks(group.settings[0].split, plan.num_problems(group.name)))
         for group in make_groups(chosen)

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.common.grammars.follower import GrammarFollower
+from fly.noise import BLOCK
+from services.common.grammars.follower import GrammarFollower, Mask
 from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer
 from services.engine.base import ForwardInput, KvSlot
 
@@ -24,7 +25,8 @@ _MOST_GRAMMARS = 32
 """Compiled grammars that are kept for later sequences."""
 _MOST_THREADS = 8
 _BITS = 32
-_ALL = np.uint32(0xFFFFFFFF)
+_FEW = 8
+"""Part of the vocabulary that counts as few: allowed tokens are read and written, excluded ones written."""
 
 T = TypeVar("T")
 
@@ -47,11 +49,28 @@ class GrammarTokenizer:
         return self._loaded
 
 
+class RowMask(NamedTuple):
+    """The tokens that one row allows, if they are few, or else those that it excludes.
+
+    Attributes:
+        blocks: Numbers of the blocks of logits that they are in.
+        lists_allowed: True if `ids` are the only allowed tokens, False if they are the excluded ones.
+    """
+
+    ids: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    lists_allowed: bool
+
+
+_NONE = np.empty(0, np.int64)
+_EVERYTHING = RowMask(_NONE, _NONE, lists_allowed=False)
+
+
 @dataclass(frozen=True, slots=True)
 class _Masks:
     """Masks of an input's output rows; those without a grammar's state allow everything."""
 
-    rows: NDArray[np.uint32]
+    rows: Sequence[RowMask]
     fault: str = ""
 
 
@@ -110,12 +129,27 @@ class GrammarMasks:
         """Return the reason why a joined input has no masks; "" if it has them."""
         return self._joined[item.slot].fault if item.grammar else ""
 
-    def apply(self, logits: Tensor, item: ForwardInput, first: int) -> None:
-        """Exclude tokens from rows of an input, (rows, vocabulary), from its output `first` on, in place."""
-        packed = self._joined[item.slot].rows[first : first + len(logits)]
-        octets = torch.from_numpy(packed.view(np.uint8)).to(logits.device)
-        bits = (octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=logits.device)) & 1
-        logits.masked_fill_(bits.flatten(1)[:, : logits.shape[1]] == 0, -torch.inf)
+    def apply(self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int) -> None:
+        """Exclude tokens from rows of an input, from its output `first` on, in place.
+
+        `blocks` has the logits, (rows, blocks, tokens of a block), and `maxima` their largest of each block.
+        """
+        masks = self._joined[item.slot].rows[first : first + len(blocks)]
+        logits, width = blocks.view(-1), blocks[0].numel()
+        allowed = _flat([mask.ids if mask.lists_allowed else _NONE for mask in masks], width, logits.device)
+        excluded = _flat([_NONE if mask.lists_allowed else mask.ids for mask in masks], width, logits.device)
+        values = logits[allowed]
+        for row, mask in enumerate(masks):
+            if mask.lists_allowed:
+                blocks[row].fill_(-torch.inf)
+                maxima[row].fill_(-torch.inf)
+        logits[allowed] = values
+        logits.index_fill_(0, excluded, -torch.inf)
+        if 2 * sum(len(mask.blocks) for mask in masks) > maxima.numel():
+            torch.amax(blocks, -1, out=maxima)
+            return
+        changed = _flat([mask.blocks for mask in masks], maxima.shape[1], logits.device)
+        maxima.view(-1)[changed] = blocks.flatten(0, 1)[changed].amax(-1)
 
     def forget(self, slot: KvSlot) -> None:
         """Free what is kept for a closed sequence."""
@@ -159,7 +193,7 @@ class GrammarMasks:
         self, follower: "Future[GrammarFollower]", item: ForwardInput, response: Sequence[int]
     ) -> _Masks:
         """Return the masks of an input's output rows."""
-        rows = np.full((item.num_outputs, -(-self._tokenizer.vocab_size // _BITS)), _ALL)
+        rows = [_EVERYTHING] * item.num_outputs
         result, start = _Masks(rows), max(0, item.prompt_length - item.first_position)
         if start >= item.num_outputs:
             return result  # these rows score the prompt
@@ -167,10 +201,25 @@ class GrammarMasks:
         try:
             masks = follower.result().masks(response, drafts, item.sampling.ending_ids)
             for row, mask in enumerate(masks, start=start):
-                rows[row] = mask
+                rows[row] = row_mask(mask, self._tokenizer.vocab_size)
         except GrammarError as error:
             return replace(result, fault=f"cannot be followed at position {item.first_position}: {error}")
         return result
+
+
+def row_mask(mask: Mask, vocab_size: int) -> RowMask:
+    """Return the ids of a packed mask: a list of few is applied sooner than a bit for each token."""
+    lists_allowed = _FEW * int(np.bitwise_count(mask).sum()) <= vocab_size
+    listed = np.unpackbits((mask if lists_allowed else ~mask).view(np.uint8), bitorder="little")[:vocab_size]
+    starts = np.arange(0, vocab_size, BLOCK)
+    blocks = np.flatnonzero(np.maximum.reduceat(listed, starts))
+    return RowMask(np.flatnonzero(listed.view(np.bool_)), blocks, lists_allowed)
+
+
+def _flat(columns: Sequence[NDArray[np.int64]], width: int, device: torch.device) -> Tensor:
+    """Return the index of places in a flat matrix of rows of `width`, from the columns of each row."""
+    flat = np.concatenate([row * width + each for row, each in enumerate(columns)])
+    return torch.from_numpy(flat).to(device)
 
 
 def _response_before(item: ForwardInput) -> Sequence[int]:

@@ -131,9 +131,8 @@ class Head:
         errors = [error or fault for error, fault in zip(errors, faults, strict=True)]
         changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
         for i in changed:
-            logits, spare = rows[spans[i], : self._vocab_size], self._scratch[0, :, : self._vocab_size]
-            self._processors.process(logits, chunk[i].item, chunk[i].first, spare)
-            maxima[spans[i]] = blocks[spans[i]].amax(-1)
+            span, part, spare = spans[i], chunk[i], self._scratch[0, :, : self._vocab_size]
+            self._processors.process(blocks[span], maxima[span], part.item, part.first, spare)
         if changed:
             excluded = _non_finite(
                 maxima, chunk, spans, "logit_bias, penalties, min_tokens or the grammar exclude every token"

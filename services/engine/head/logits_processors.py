@@ -14,13 +14,7 @@ from services.engine.head.token_counts import TokenCounts, subtracted_penalties
 
 def needs_processing(item: ForwardInput) -> bool:
     """Check that the logits of some output row must be changed."""
-    sampling = item.sampling
-    return (
-        bool(item.grammar)
-        or bool(sampling.logit_bias)
-        or _has_penalties(sampling)
-        or (bool(sampling.stop_token_ids) and _first_response_index(item) < sampling.min_tokens)
-    )
+    return bool(item.grammar) or _changes_logits(item)
 
 
 class LogitsProcessors:
@@ -60,16 +54,23 @@ class LogitsProcessors:
         """Return the reason why the grammar of an input has no masks; "" if it has, or has no grammar."""
         return self._masks.fault(item)
 
-    def process(self, logits: Tensor, item: ForwardInput, first: int, scratch: Tensor) -> None:
-        """Change a sequence's output rows from `first` on, (rows, vocabulary), in place.
+    def process(
+        self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int, scratch: Tensor
+    ) -> None:
+        """Change a sequence's output rows from `first` on, (rows, blocks, tokens of a block), in place.
+
+        `maxima` has the largest logit of each block, and keeps up.
 
         The prefix of a row ends at its own position and includes drafts. The repetition penalty counts prompt
         and response; presence and frequency penalties count the response only (as vLLM does). `scratch` is
         memory for a slice of the rows.
         """
         sampling = item.sampling
+        logits = blocks.flatten(1)[:, : self._vocab_size]
         if item.grammar:
-            self._masks.apply(logits, item, first)
+            self._masks.apply(blocks, maxima, item, first)
+        if not _changes_logits(item):
+            return
         if sampling.logit_bias:
             ids, biases = zip(*sampling.logit_bias.items(), strict=True)
             logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
@@ -78,6 +79,7 @@ class LogitsProcessors:
         num_masked = min(max(0, sampling.min_tokens - _first_response_index(item) - first), len(logits))
         if num_masked and sampling.stop_token_ids:
             logits[:num_masked, list(sampling.stop_token_ids)] = float("-inf")
+        torch.amax(blocks, -1, out=maxima)
 
     def forget(self, slot: KvSlot) -> None:
         """Free what is kept for a closed sequence."""
@@ -90,6 +92,16 @@ def excluded_drafts(logits: Tensor, drafts: Sequence[int]) -> tuple[bool, ...]:
     index = torch.tensor(drafts, device=logits.device)
     drafted = logits.gather(1, index.clamp(min=0)[:, None])[:, 0]
     return tuple((drafted.isneginf() & (index >= 0)).tolist())
+
+
+def _changes_logits(item: ForwardInput) -> bool:
+    """Check that some row must be changed by another processor than the grammar."""
+    sampling = item.sampling
+    return (
+        bool(sampling.logit_bias)
+        or _has_penalties(sampling)
+        or (bool(sampling.stop_token_ids) and _first_response_index(item) < sampling.min_tokens)
+    )
 
 
 def _has_penalties(sampling: SamplingParams) -> bool:

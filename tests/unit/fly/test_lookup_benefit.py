@@ -15,11 +15,16 @@ STEP_S = 0.5
 
 @dataclass(frozen=True)
 class World:
-    """Seconds of a message, of a forward, and of each further row of it."""
+    """Seconds of a message, of a forward, and of each further row of it.
+
+    Attributes:
+        short_step: Factor of the forwards of a step with fewer than 32 tokens.
+    """
 
     message_s: float = 0.003
     forward_s: float = 0.005
     row_s: float = 0.0005
+    short_step: float = 1.0
 
     def per_step(self, token_s: float) -> int:
         fitting = int(STEP_S / token_s) if token_s else 1
@@ -43,7 +48,7 @@ class Totals:
 
 def respond(world: World, costs: LookupCosts, drafts: Drafts, num_tokens: int = 100) -> Totals:
     """Decode one response."""
-    clock, totals, position, longest = VirtualClock(), Totals(), 0, 1
+    clock, totals, position = VirtualClock(), Totals(), 0
     benefit = LookupBenefit(costs, world.per_step, clock)
     while position < num_tokens:
         benefit.begin_round()
@@ -62,14 +67,15 @@ def respond(world: World, costs: LookupCosts, drafts: Drafts, num_tokens: int = 
         else:
             length = accepted = 0
         most = min(benefit.tokens_until_request or num_tokens, num_tokens - position)
-        number = max(1, min(most, 2 * longest, world.per_step(costs.forward_s)))
-        longest = max(longest, number)
-        spent_s = world.message_s + number * world.forward_s
+        number = max(1, min(most, world.per_step(costs.forward_s))) if position else 1
+        forward_s = number * world.forward_s * (world.short_step if number < min(32, num_tokens) else 1.0)
+        spent_s = world.message_s + forward_s
         clock.advance(spent_s)
         draft = range(1, length + 1)
         choices = [*draft[:accepted], *([0] * number)][:number]
-        benefit.record_extension(choices, number * world.forward_s, spent_s)
+        benefit.record_extension(choices, forward_s, spent_s)
         position += number
+    benefit.end()
     totals.seconds = clock.now()
     return totals
 
@@ -108,6 +114,17 @@ def test_short_drafts_of_a_fast_target_are_left_out_and_long_ones_used() -> None
         return (15, 15) if rng.random() < 0.5 else (1, 1)
 
     assert total_s(world, mixed, 200) < 0.85 * 200 * alone(world)
+
+
+def test_short_steps_between_drafts_are_part_of_their_cost() -> None:
+    world, rng = World(message_s=0.0024, forward_s=0.004, short_step=1.4), random.Random(1)
+    costs = LookupCosts()
+
+    def sometimes(position: int) -> tuple[int, int]:
+        return (5, 4) if rng.random() < 0.2 else (0, 0)
+
+    total_s(world, sometimes, 30, costs)
+    assert total_s(world, sometimes, 100, costs) < 1.04 * 100 * alone(world)
 
 
 def test_a_slow_target_is_offered_a_draft_for_every_token() -> None:
