@@ -281,6 +281,4 @@ def _speed(answers: Sequence[Answer]) -> float:
 
 
 def _share(answers: Sequence[Answer], part: str, whole: str) -> float:
-    return sum(getattr(each, part) for each in answers) / max(
-        1, sum(getattr(each, whole) for each in answers)
-    )
+    return share(sum(getattr(each, part) for each in answers), sum(getattr(each, whole) for each in answers))
