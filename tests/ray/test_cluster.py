@@ -188,6 +188,23 @@ def test_a_node_is_killed_under_load_and_replaced(
     running.until_complete()
 
 
+def test_a_node_is_left_under_load_before_it_ends(
+    nodes: Nodes, running: Running, load: Load, expected: dict[str, tuple[int, ...]]
+) -> None:
+    from orchestration.ray.leaving import leave_node
+
+    place = nodes.add()
+    running.handle.drain.remote("target-0", False)
+    running.until(lambda rows: any(place[:8] in row.node for row in rows))
+    running.until_complete()
+    with load.running() as answered:
+        leave_node(running.handle, place, timeout_s=60)
+        assert not any(place[:8] in row.node for row in running.rows().values())
+        nodes.kill(place)
+        running.until_complete()
+    assert answered and all(answer == expected[prompt] for prompt, answer in answered)
+
+
 def test_all_targets_are_replaced_by_other_weights_under_load(
     running: Running, load: Load, models: dict[str, str], expected: dict[str, tuple[int, ...]]
 ) -> None:
