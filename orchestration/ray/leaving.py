@@ -1,6 +1,7 @@
 """Leave a Ray node that is about to end: its replicas drain, and nothing is placed there any more."""
 
 import time
+from importlib import import_module
 from typing import Any
 
 import ray
@@ -45,12 +46,11 @@ def _close_node(node: str, timeout_s: float) -> None:
     NOTE: `GcsClient.drain_node` is private, but Ray 2.60 has no public alternative: the command
     `ray drain-node`, which calls it, is hidden as well. Ray's own autoscaler uses it.
     """
-    from ray._raylet import GcsClient
-    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-
-    client: Any = GcsClient(address=ray.get_runtime_context().gcs_address)
+    raylet: Any = import_module("ray._raylet")
+    reasons: Any = import_module("ray.core.generated.autoscaler_pb2").DrainNodeReason
+    client = raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
     deadline_ms = int((time.time() + timeout_s) * 1000)
-    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    reason = reasons.Value("DRAIN_NODE_REASON_PREEMPTION")
     try:
         is_accepted, why_not = client.drain_node(node, reason, "flyserve drain", deadline_ms)
     except Exception as error:  # an unknown node, or no answer
