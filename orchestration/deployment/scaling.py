@@ -42,13 +42,14 @@ def keeping_replicas(
 ) -> Deployment:
     """Return the deployment with the present size of each tier whose number in the file has not changed.
 
-    An autoscaled tier always keeps its size, within its new limits. So applying a file again undoes neither
+    An autoscaled tier always keeps its size, within its new limits, and a tier that is no longer autoscaled
+    gets the number of the file. So applying a file again undoes neither
     the scaling by load nor that by `flyserve scale`. `in_file` has the numbers of the file that was applied
     before.
     """
     limits, known = autoscaled(deployment), before.tiers.keys() & deployment.tiers.keys()
     kept = {role: limits[role][1].within(before.tiers[role].replicas) for role in known & limits.keys()}
-    for role in known - limits.keys():
+    for role in known - limits.keys() - autoscaled(before).keys():
         if (in_file or {}).get(role) == deployment.tiers[role].replicas:
             kept[role] = before.tiers[role].replicas
     return with_replicas(deployment, kept) if kept else deployment

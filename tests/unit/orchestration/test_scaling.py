@@ -82,6 +82,8 @@ def test_a_file_that_is_applied_again_keeps_a_number_until_it_has_another_one_it
     for in_file, number, expected in ((2, 2, 6), (2, 3, 3), (6, 6, 6)):
         kept = keeping_replicas(deployment(number), scaled, {Role.TARGET: in_file})
         assert kept.target.replicas == expected
+    by_load = deployment(6, autoscaling={"min": 1, "max": 8})
+    assert keeping_replicas(deployment(2), by_load, {Role.TARGET: 2}).target.replicas == 2
 
 
 def test_tiers_at_their_largest() -> None:
