@@ -36,6 +36,7 @@ from benchmarks.scenarios.peers.measure import (
     measure_ways,
     settings_of,
 )
+from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.real_prompts import real_prompts
 from benchmarks.scenarios.peers.report import PairRuns, make_report
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
@@ -143,7 +144,13 @@ def _start_workers(stack: ExitStack, pair: Pair, dtype: str) -> dict[str, Worker
     """Return the workers by method for transformers, and the one worker of the place `in process`."""
     models = pair.target, pair.drafter, str(dtype)
     methods = [setting.method for setting in pair.settings if setting.place is Place.TRANSFORMERS]
-    found = {method: stack.enter_context(worker(TransformersPeer, *models, method)) for method in methods}
+
+    def start(method: str) -> Worker:
+        if method == "published":
+            return stack.enter_context(worker(PublishedLoop, *models))
+        return stack.enter_context(worker(TransformersPeer, *models, method))
+
+    found = {method: start(method) for method in methods}
     return {**found, Place.IN_PROCESS: stack.enter_context(worker(InProcess, *models))}
 
 

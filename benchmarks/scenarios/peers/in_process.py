@@ -72,10 +72,12 @@ class InProcess:
         found = self._target.measure_bandwidth()
         return {"weight_bytes": found.weight_bytes, "limit_bytes_per_s": found.limit_bytes_per_s}
 
-    def decode(self, method: str, prompt: Sequence[int], max_new_tokens: int) -> Answer:
+    def decode(
+        self, method: str, prompt: Sequence[int], max_new_tokens: int, preset: str = DEFAULT_PRESET
+    ) -> Answer:
         """Decode one response in a mode, with greedy sampling."""
         mode = Mode(method)
-        rule = PRESETS[DEFAULT_PRESET] if mode is Mode.FLY else EXACT
+        rule = PRESETS[preset] if mode is Mode.FLY else EXACT
         draft_length = 0 if mode is Mode.PLAIN else DRAFT_LENGTH
         limits = ResponseLimits(max_new_tokens, self._ending_ids)
         speculation, room = Speculation(prompt, rule, limits), len(prompt) + max_new_tokens + DRAFT_LENGTH + 1

@@ -88,12 +88,14 @@ SETTINGS = (
     Setting(BASELINE, Place.TRANSFORMERS, "generate", is_plain=True),
     Setting("transformers assisted", Place.TRANSFORMERS, "assisted", with_draft_model=True),
     Setting("transformers prompt lookup", Place.TRANSFORMERS, "lookup"),
+    Setting("published FLy loop", Place.TRANSFORMERS, "published", with_draft_model=True),
     Setting("in process, plain", Place.IN_PROCESS, "plain", is_plain=True),
     Setting("in process, exact", Place.IN_PROCESS, "exact", with_draft_model=True),
     Setting("in process, FLy", Place.IN_PROCESS, "fly", with_draft_model=True),
     Setting("stack, plain", Place.STACK, "plain", is_plain=True),
     Setting("stack, exact", Place.STACK, "exact", with_draft_model=True),
     Setting("stack, FLy", Place.STACK, "fly", with_draft_model=True),
+    Setting("stack, FLy official", Place.STACK, "official", with_draft_model=True),
     Setting("stack, FLy + sub-drafter", Place.STACK, "fly + sub-drafter", with_draft_model=True),
     Setting("stack, exact with suffix", Place.STACK, "exact", with_draft_model=False),
     Setting("stack, FLy with suffix", Place.STACK, "fly", with_draft_model=False),
@@ -119,6 +121,7 @@ STACK_SPECULATIONS: Mapping[str, SpeculationParams] = {
     "plain": PLAIN,
     "exact": speculation(Mode.EXACT, DRAFT_LENGTH, sub_drafter=False),
     "fly": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=False),
+    "official": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=False, preset="official"),
     "fly + sub-drafter": speculation(Mode.FLY, DRAFT_LENGTH, sub_drafter=True),
 }
 STREAM_METHODS = ("plain", "exact", "fly")

@@ -13,6 +13,7 @@ from benchmarks.harness.deployed import one_of_each
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.peers.in_process import InProcess
 from benchmarks.scenarios.peers.measure import WAYS, Answer
+from benchmarks.scenarios.peers.published_loop import PublishedLoop
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
 from fly.errors import NotReady
 
@@ -50,6 +51,15 @@ def test_in_process_exact_is_plain_is_transformers_and_fly_drafts_longer(folders
     again = peer.decode("fly", PROMPT, 60)
     assert again.tokens == answers["fly"].tokens, "a response leaves nothing behind"
     assert 0 < peer.bandwidth()["weight_bytes"] < 1e6
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 60])
+def test_the_published_loop_decodes_as_the_preset_official_in_the_engine(
+    folders: PairFolders, num_tokens: int
+) -> None:
+    published = PublishedLoop(folders.target, folders.drafter, "float32").decode(PROMPT, num_tokens)
+    engine = InProcess(folders.target, folders.drafter, "float32")
+    assert published.tokens == engine.decode("fly", PROMPT, num_tokens, preset="official").tokens
 
 
 def test_the_engine_alone_verifies_in_every_way(folders: PairFolders) -> None:

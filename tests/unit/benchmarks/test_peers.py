@@ -200,7 +200,7 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     machine = this_machine()
     report = make_report(machine, Plan(), [pair], engine)
     text = report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "| stack, FLy + sub-drafter | 200.0 | 10.00x |" in text
+    assert "| stack, FLy + sub-drafter | 240.0 | 12.00x |" in text
     assert "| 4 | 40.0 | 40.0 (1.00x) |" in text.replace(
         "| 4 | 40.0 (1.00x) | 40.0 |", "| 4 | 40.0 | 40.0 (1.00x) |"
     )
