@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fly.lookup.budget import IndexBudget
 from fly.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps
+from services.drafter.level_choice import LevelChoice
 from services.drafter.session import DraftingLimits, DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
@@ -19,6 +20,7 @@ class BuiltinDrafter:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
+        self._ahead = LevelChoice()
 
     @property
     def info(self) -> ModelInfo:
@@ -38,7 +40,11 @@ class BuiltinDrafter:
         try:
             async with self._sub_drafters.session(opening, self._engine.info.vocab_size) as sub_drafter:
                 session = DraftSession(
-                    engine=self._engine, sequence=sequence, sub_drafter=sub_drafter, limits=self._limits
+                    engine=self._engine,
+                    sequence=sequence,
+                    sub_drafter=sub_drafter,
+                    limits=self._limits,
+                    ahead=self._ahead,
                 )
                 try:
                     yield session

@@ -1,6 +1,7 @@
 """The cost model of proposals: decide when a request to the sub-drafter, or waiting for it, is profitable."""
 
 from fly.ewma import Ewma
+from services.drafter.level_choice import LevelChoice
 
 _OVERHEAD_S = 0.00015
 """Time that one request costs the drafting thread, even though it does not wait for the response."""
@@ -36,9 +37,14 @@ class SpeculationBenefit:
     A request is profitable if the tokens that it supplies save more forward time than it costs. The same
     holds for a local proposal, which the drafter makes itself. Waiting for a response is profitable if the
     response usually arrives within a part of a forward. Without data, everything counts as profitable.
+
+    Attributes:
+        level: Choice to use the sub-drafter at all, by whole rounds: they include what these averages miss,
+            such as a CPU that it shares with the drafter.
     """
 
     def __init__(self) -> None:
+        self.level = LevelChoice()
         self._forward_s = Ewma(_SHARE)
         self._latency_s = Ewma(_SHARE)
         self._tokens_per_request = Ewma(_SHARE)

@@ -26,14 +26,23 @@ class Proposer:
         """
         return ()
 
+    def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        """Return a continuation, at most `max_tokens` long, that is a draft without a forward of the model.
+
+        The text repeats an earlier response, which is a better guess than the model's.
+        """
+        return ()
+
     async def wait(self) -> None:
         """Wait for the response to the latest request, until the timeout that the cost model sets."""
 
     def prefetch(self, sequence: EngineSequence, max_tokens: int) -> None:
         """Request a continuation of the finished draft while the target verifies it."""
 
-    def record_draft(self, forwards: int, seconds: float, sub_drafter_tokens: int) -> ProposalCounts:
-        """Record the cost of a draft; return the counts of requests since the previous draft."""
+    def record_draft(
+        self, num_tokens: int, forwards: int, seconds: float, sub_drafter_tokens: int
+    ) -> ProposalCounts:
+        """Record the length and cost of a draft; return the counts of requests since the previous draft."""
         return ProposalCounts()
 
 
@@ -71,7 +80,8 @@ class Drafting:
 
     Each forward verifies the sub-drafter's proposal. It accepts the longest prefix that equals the model's
     own choices, or draws, and adds one token of the model. The draft is therefore the same for any proposal,
-    and however often its job is ended and resumed.
+    and however often its job is ended and resumed. Only where the text repeats an earlier response, the draft
+    is that response.
 
     Attributes:
         start: Length of the sequence without the draft.
@@ -106,6 +116,9 @@ class Drafting:
     def job(self, may_pause: bool = False) -> Job[None]:
         """Draft to the end; with `may_pause`, return early when a pending response is worth a wait."""
         while self.num_remaining > 0:
+            if repeat := self._proposer.repeat(self._sequence, self.num_remaining):
+                self._append(repeat)
+                continue
             proposal = self._proposer.propose(self._sequence, self.num_remaining - 1)
             if may_pause and not proposal and self._proposer.should_wait:
                 return
@@ -143,6 +156,12 @@ class Drafting:
         self._sequence.extend(scores.choices[matched : matched + 1])
         self._distributions += scores.distributions[: matched + 1]
         self._sub_drafter_tokens += matched
+        self._end_at_stop()
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the draft without a forward."""
+        self._sequence.extend(tokens)
+        self._sub_drafter_tokens += len(tokens)
         self._end_at_stop()
 
     def _end_at_stop(self) -> None:

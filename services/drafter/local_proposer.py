@@ -10,6 +10,9 @@ from fly.sequence import common_length
 from services.drafter.cost_model import SpeculationBenefit
 from services.engine.sequence import EngineSequence
 
+_MOST_DISTRUSTED = 255
+"""Most repeats that are left out after one that was wrong."""
+
 
 class LocalProposer:
     """Proposals for one sequence without a request on the wire.
@@ -24,6 +27,8 @@ class LocalProposer:
         self._inbox: deque[tuple[int, ...]] = deque()
         self._decided = 0
         self._last: tuple[int, tuple[int, ...]] | None = None
+        self._repeat: tuple[int, tuple[int, ...]] | None = None
+        self._distrust = self._num_distrusted = 0
 
     def add_snippets(self, snippets: Iterable[tuple[int, ...]]) -> None:
         """Add snippets; the next proposal uses them."""
@@ -40,6 +45,30 @@ class LocalProposer:
         self._benefit.record_local_proposal(time.perf_counter() - started)
         self._last = len(sequence), tokens
         return tokens
+
+    def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        """Return the continuation of a long repeat of another response; empty after one that was wrong."""
+        self._judge_repeat(sequence)
+        if self._num_distrusted:
+            self._num_distrusted -= 1
+            return ()
+        self.follow(sequence)
+        tokens = self._proposer.repeat(max_tokens)
+        if tokens and self._repeat is None:
+            self._repeat = len(sequence), tokens
+        return tokens
+
+    def _judge_repeat(self, sequence: EngineSequence) -> None:
+        """Compare the last repeat with the tokens that were decided in its place."""
+        if self._repeat is None or sequence.decided <= self._repeat[0]:
+            return
+        (start, tokens), self._repeat = self._repeat, None
+        decided = sequence.tokens.ids[start : sequence.decided]
+        if common_length(decided, tokens) == min(len(decided), len(tokens)):
+            self._distrust = 0
+            self._benefit.record_local_matches(len(tokens))
+        else:
+            self._distrust = self._num_distrusted = min(_MOST_DISTRUSTED, 2 * self._distrust + 1)
 
     def follow(self, sequence: EngineSequence) -> None:
         """Index the new tokens of the sequence and the snippets that have arrived."""

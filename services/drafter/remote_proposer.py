@@ -10,6 +10,7 @@ from fly.messages import Draft, ProposalCounts
 from fly.sequence import TokenSequence
 from services.drafter.cost_model import SpeculationBenefit
 from services.drafter.drafting import Proposer
+from services.drafter.level_choice import SequenceRounds
 from services.drafter.local_proposer import LocalProposer
 from services.engine.sequence import EngineSequence
 
@@ -78,6 +79,7 @@ class RemoteProposer(Proposer):
         self._benefit = benefit
         self._vocab_size = vocab_size
         self._local = LocalProposer(benefit, share)
+        self._rounds = SequenceRounds(benefit.level)
         self._is_model = False
         self._request: ProposalRequest | None = None
         self._late_request: ProposalRequest | None = None
@@ -95,7 +97,7 @@ class RemoteProposer(Proposer):
 
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         self._should_wait = False
-        if max_tokens < 1:
+        if max_tokens < 1 or not self._benefit.level.is_used:
             return ()
         max_tokens = min(max_tokens, _MAX_PROPOSAL_TOKENS)
         if self._is_model:
@@ -105,10 +107,15 @@ class RemoteProposer(Proposer):
             self._send_request(sequence, max_tokens)
         return self._local.propose(sequence, max_tokens)
 
+    def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        sampling = sequence.opening.sampling
+        if self._is_model or sampling.temperature:
+            return ()
+        return self._local.repeat(sequence, max_tokens)
+
     def prefetch(self, sequence: EngineSequence, max_tokens: int) -> None:
         self._local.record_matches(sequence)
-        is_wanted = self._benefit.is_profitable if self._is_model else self._benefit.should_propose()
-        if not is_wanted:
+        if not self._should_prefetch():
             return
         if not self._is_model:
             self._local.follow(sequence)
@@ -126,7 +133,10 @@ class RemoteProposer(Proposer):
             self._num_late += 1
         self._benefit.record_wait(time.perf_counter() - started, timed_out)
 
-    def record_draft(self, forwards: int, seconds: float, sub_drafter_tokens: int) -> ProposalCounts:
+    def record_draft(
+        self, num_tokens: int, forwards: int, seconds: float, sub_drafter_tokens: int
+    ) -> ProposalCounts:
+        self._rounds.record_draft(num_tokens, time.perf_counter())
         self._benefit.record_forwards(forwards, seconds)
         self._benefit.record_requests(self._num_requests, sub_drafter_tokens)
         if self._request is not self._late_request and not self._settled.is_set():
@@ -178,6 +188,11 @@ class RemoteProposer(Proposer):
             self._send_request(sequence, max_tokens)
             self._should_wait = self._benefit.should_wait()
         return ()
+
+    def _should_prefetch(self) -> bool:
+        if self._is_model:
+            return self._benefit.level.is_used and self._benefit.is_profitable
+        return self._benefit.should_propose()
 
     def _add_snippets(self, snippets: tuple[tuple[int, ...], ...]) -> None:
         """Add the snippets that contain only valid ids."""

@@ -1,12 +1,14 @@
 """The session of one sequence at a drafter: apply updates, return drafts."""
 
 import contextlib
+import time
 from dataclasses import dataclass
 
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
 from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
+from services.drafter.level_choice import LevelChoice, SequenceRounds
 from services.engine.engine import Engine
 from services.engine.future import IdleJob
 from services.engine.sequence import EngineSequence
@@ -80,13 +82,17 @@ class DraftSession:
         sequence: EngineSequence,
         sub_drafter: SubDrafterSession,
         limits: DraftingLimits,
+        ahead: LevelChoice | None = None,
     ) -> None:
+        """Create a session; `ahead` is the replica's choice to draft ahead, if its limits allow it."""
         self._engine = engine
         self._sequence = sequence
         self._sub_drafter = sub_drafter
         self._proposer = sub_drafter.proposer
         self._limits = limits
         self._ahead = DraftAhead(engine, sequence)
+        self._ahead_choice = ahead or LevelChoice()
+        self._ahead_rounds = SequenceRounds(self._ahead_choice)
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
@@ -98,7 +104,10 @@ class DraftSession:
         times = await self._draft(drafting)
         result = drafting.result()
         forwards = result.forwards - forwards_ahead
-        counts = self._proposer.record_draft(forwards, times.forward_ns * 1e-9, result.sub_drafter_tokens)
+        self._ahead_rounds.record_draft(len(result.tokens), time.perf_counter())
+        counts = self._proposer.record_draft(
+            len(result.tokens), forwards, times.forward_ns * 1e-9, result.sub_drafter_tokens
+        )
         if result.tokens:
             self._start_ahead(result, drafting)
         return Draft(
@@ -166,7 +175,8 @@ class DraftSession:
         # One more token than the next draft: the target's own token comes before that draft.
         max_tokens = self._max_tokens(drafting.max_tokens + 1, len(sequence))
         self._proposer.prefetch(sequence, max_tokens)
-        if max_tokens > 1 and self._engine.load().sequences <= self._limits.ahead_sequences:
+        is_possible = self._engine.load().sequences <= self._limits.ahead_sequences
+        if max_tokens > 1 and is_possible and self._ahead_choice.is_used:
             self._ahead.start(Drafting(sequence, max_tokens, drafting.ending_ids, self._proposer))
 
 

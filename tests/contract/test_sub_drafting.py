@@ -10,7 +10,8 @@ import pytest
 
 from fly.clock import SystemClock
 from fly.messages import Draft, Load, Open, Role
-from fly.sequence import TokenSequence
+from fly.request import SamplingParams
+from fly.sequence import TokenSequence, common_length
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.wire.streams import info_from_wire
@@ -94,6 +95,40 @@ async def test_a_generated_response_is_proposed_the_next_time() -> None:
     assert load.kv_cached == len(PROMPT) + NUM_DRAFTS * NUM_ROUNDS
     assert forwards(first) == NUM_DRAFTS * NUM_ROUNDS
     assert sum(draft.sub_drafter_tokens for draft in second) > 0
+
+
+async def respond_as(address: str, response: list[int], opening: Open = OPENING) -> list[Draft]:
+    """Run a request whose response is given: of each draft its tokens are accepted, then one follows."""
+    sequence, drafts, done = TokenSequence(PROMPT), list[Draft](), 0
+    async with open_channel(address) as channel, DrafterStream(channel, opening) as stream:
+        while done < len(response):
+            draft = await stream.draft(sequence, len(sequence), NUM_DRAFTS)
+            accepted = common_length(draft.tokens, response[done:])
+            sequence.extend(response[done : done + accepted + 1])
+            done += accepted + 1
+            drafts.append(draft)
+        stream.conclude(sequence, len(sequence))
+    return drafts
+
+
+OTHER_RESPONSE = [100 + number * 7 % 300 for number in range(200)]
+"""Text that the drafter's model never drafts."""
+
+
+async def test_a_response_that_repeats_another_is_drafted_without_forwards() -> None:
+    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
+        first = await respond_as(address, OTHER_RESPONSE)
+        await cache_load(suffix, lambda load: load.kv_cached > 0)
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(second := await respond_as(address, OTHER_RESPONSE)) > len(first) / 3:
+                pass
+        edited = await respond_as(address, [*OTHER_RESPONSE[:100], 999, *OTHER_RESPONSE[101:]])
+        sampled = replace(OPENING, sampling=SamplingParams(temperature=1.0, seed=3))
+        drawn = await respond_as(address, OTHER_RESPONSE, sampled)
+    assert len(first) > 190, "the model itself drafts something else"
+    assert forwards(second) < forwards(first) / 3
+    assert len(edited) < len(first) / 2, "after the edit the repeat goes on"
+    assert forwards(drawn) > len(drawn), "a draft at a temperature is drawn by the model"
 
 
 async def test_other_salts_share_nothing() -> None:

@@ -1,0 +1,107 @@
+"""The choice of a level of drafting, by rounds with it and rounds without it. Pure.
+
+A level is a sub-drafter, or drafting ahead. It makes a draft faster, but not another one. It can still cost
+more than it gains: its messages, its waits, and the CPUs that it shares with everything else. So whole rounds
+are compared, with the verification of the target in between.
+"""
+
+import math
+from enum import Enum
+
+from fly.ewma import RecentMean
+
+_TRIAL_ROUNDS = 12
+"""Rounds of a trial, and rounds before it that it is compared with."""
+_FEWEST_ROUNDS = 3 * _TRIAL_ROUNDS
+"""Fewest rounds between two trials."""
+_MOST_ROUNDS = 1024
+_LOST_SHARE = 0.01
+"""Share of the time that trials may lose."""
+_MEMORY_TRIALS = 8.0
+_LONGEST = 3.0
+"""Longest round that counts in full, by the mean of the phase before: a pause says nothing about a level."""
+
+
+class _Phase(Enum):
+    REST = "rest"
+    BEFORE = "before"
+    TRIAL = "trial"
+
+
+class LevelChoice:
+    """The choice of one replica for all its sequences.
+
+    Trials begin at once, so a level that does not pay is left out after 12 rounds with it and 12 without. A
+    trial that loses much is rarely repeated: trials lose a hundredth of the time.
+
+    Attributes:
+        is_used: The level is used in the present round.
+        phase: Number of the present phase; only rounds within one phase count.
+    """
+
+    def __init__(self) -> None:
+        self.is_used = True
+        self.phase = 0
+        self._is_usual = True
+        self._kind = _Phase.BEFORE
+        self._left = _TRIAL_ROUNDS
+        self._spent_s = 0.0
+        self._num_tokens = 0
+        self._token_s = math.inf
+        self._gain = RecentMean(0.0, _MEMORY_TRIALS)
+
+    @property
+    def gain(self) -> float:
+        """Factor by which rounds with the level are faster than rounds without it; 1 without data."""
+        return math.exp(self._gain.value)
+
+    def record_round(self, phase: int, round_s: float, num_tokens: int) -> None:
+        """Record a round that began in `phase`, with a draft of `num_tokens`."""
+        if phase != self.phase or not num_tokens or not 0 < round_s < math.inf:
+            return
+        self._spent_s += min(round_s, _LONGEST * self._token_s * num_tokens)
+        self._num_tokens += num_tokens
+        self._left -= 1
+        if not self._left:
+            self._end_phase(self._spent_s / self._num_tokens)
+
+    def _end_phase(self, token_s: float) -> None:
+        """End the phase, in which a drafted token took `token_s` seconds."""
+        if self._kind is _Phase.REST:
+            self._begin(_Phase.BEFORE, _TRIAL_ROUNDS)
+        elif self._kind is _Phase.BEFORE:
+            self.is_used = not self._is_usual
+            self._begin(_Phase.TRIAL, _TRIAL_ROUNDS)
+        else:
+            log_ratio = math.log(token_s / self._token_s)
+            self._decide(log_ratio if self._is_usual else -log_ratio)
+        self._token_s = token_s
+
+    def _decide(self, gain: float) -> None:
+        """Choose by the trials so far; the last one showed `gain`, the logarithm of a factor."""
+        self._gain.add(gain)
+        self.is_used = self._is_usual = self._gain.value >= 0
+        is_expected = gain >= 0 if self._is_usual else gain <= 0
+        lost = math.expm1(abs(self._gain.value)) if is_expected else 0.0
+        rest = int(_TRIAL_ROUNDS * lost / _LOST_SHARE)
+        self._begin(_Phase.REST, min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, rest)))
+
+    def _begin(self, kind: _Phase, num_rounds: int) -> None:
+        self.phase += 1
+        self._kind, self._left = kind, num_rounds
+        self._spent_s, self._num_tokens = 0.0, 0
+
+
+class SequenceRounds:
+    """The rounds of one sequence: each lasts from the end of a draft to the end of the next one."""
+
+    def __init__(self, choice: LevelChoice) -> None:
+        self._choice = choice
+        self._last: tuple[int, float] | None = None
+
+    def record_draft(self, num_tokens: int, now: float) -> None:
+        """Record that a draft has ended at `now`, in seconds."""
+        if self._last is not None:
+            phase, last = self._last
+            self._choice.record_round(phase, now - last, num_tokens)
+        self._last = self._choice.phase, now

@@ -1,0 +1,90 @@
+"""The choice of a level of drafting: it is used where its rounds are faster, whatever makes them slow."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from services.drafter.level_choice import LevelChoice, SequenceRounds
+
+TOKENS = 15
+Cost = Callable[[int], float]
+"""Function from the number of a round to the seconds of a round with the level, by one without it."""
+
+
+def rounds(choice: LevelChoice, cost: Cost, count: int, seed: int, noise: float = 0.25) -> Iterator[float]:
+    """Yield the mean seconds of `count` rounds, by those without the level; each is noisy."""
+    dice = random.Random(seed)
+    for number in range(count):
+        factor = cost(number) if choice.is_used else 1.0
+        choice.record_round(choice.phase, factor * math.exp(dice.gauss(0, noise)), TOKENS)
+        yield factor
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.2, 2.0])
+def test_the_choice_costs_little_beside_the_best_one(factor: float, seed: int) -> None:
+    spent = sum(rounds(LevelChoice(), lambda _: factor, 4000, seed))
+    assert spent <= 1.03 * 4000 * min(1.0, factor)
+
+
+def test_a_level_that_does_not_pay_is_left_out_after_one_trial() -> None:
+    choice = LevelChoice()
+    spent = list(rounds(choice, lambda _: 1.2, 24, seed=0, noise=0.0))
+    assert spent == [1.2] * 12 + [1.0] * 12
+    assert not choice.is_used and choice.gain == pytest.approx(1 / 1.2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("factors", [(0.8, 1.25), (1.25, 0.8)])
+def test_a_change_is_noticed(factors: tuple[float, float], seed: int) -> None:
+    choice = LevelChoice()
+    spent = list(rounds(choice, lambda number: factors[number >= 2000], 6000, seed))
+    assert sum(spent[4000:]) <= 1.05 * 2000 * min(1.0, factors[1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_load_that_changes_says_nothing_about_the_level(seed: int) -> None:
+    choice, dice = LevelChoice(), random.Random(seed)
+    used = 0
+    for number in range(6000):
+        load = 1 + 15 * (number // 500 % 2)
+        round_s = load * (0.85 if choice.is_used else 1.0) * math.exp(dice.gauss(0, 0.1))
+        choice.record_round(choice.phase, round_s, TOKENS)
+        used += choice.is_used
+    assert used >= 0.9 * 6000
+
+
+def test_rounds_that_are_cut_by_a_change_or_have_no_draft_do_not_count() -> None:
+    choice = LevelChoice()
+    began = choice.phase
+    for _ in range(12):
+        choice.record_round(began, 1.0, TOKENS)
+    assert not choice.is_used
+    for _ in range(100):
+        choice.record_round(began, 0.1, TOKENS)
+        choice.record_round(choice.phase, 0.1, 0)
+        choice.record_round(choice.phase, math.inf, TOKENS)
+    assert not choice.is_used, "the trial still waits for its rounds"
+    for _ in range(12):
+        choice.record_round(choice.phase, 2.0, TOKENS)
+    assert choice.is_used
+
+
+def test_one_pause_of_a_client_decides_nothing() -> None:
+    choice = LevelChoice()
+    for _ in range(12):
+        choice.record_round(choice.phase, 1.0, TOKENS)
+    for number in range(12):
+        choice.record_round(choice.phase, 1000.0 if number == 5 else 0.8, TOKENS)
+    assert choice.gain < 1, "a round of 1,000 s counts as one of 3 s"
+
+
+def test_a_sequence_times_its_rounds_from_draft_to_draft() -> None:
+    choice = LevelChoice()
+    sequences = [SequenceRounds(choice) for _ in range(3)]
+    for number in range(9):
+        for offset, sequence in enumerate(sequences):
+            sequence.record_draft(TOKENS, number * 2.0 + offset / 10)
+    assert not choice.is_used, "12 rounds of three sequences end the first phase"
