@@ -175,6 +175,9 @@ _LOOK_BACK = 20
 _BEFORE, _LENGTH = 16, 44
 """Tokens of a snippet before the position that was found, and tokens in total."""
 
+_AHEAD = 64
+"""Tokens of a repeat that should have been sent before they are needed."""
+
 _PER_NGRAM = 4
 """Snippets per n-gram, the latest ones: wording varies."""
 
@@ -193,9 +196,14 @@ class SnippetRetriever:
     def find(self, ids: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:
         """Return snippets in which the last n-grams of `ids` occur, `max_tokens` in total.
 
-        A response that has overwritten a sent snippet in the cache may be skipped.
+        If the last 16 tokens occur, the first snippet is all that followed there, as far as there is room. A
+        response that has overwritten a sent snippet in the cache may be skipped.
         """
         found: list[tuple[int, ...]] = []
+        if len(repeat := self._repeat(ids, max_tokens)) >= 2:
+            self._sent.update(repeat)
+            found.append(self._cache.text(repeat))
+            max_tokens -= len(repeat)
         for position in self._positions(ids):
             snippet = self._cache.snippet(position, _BEFORE, min(_LENGTH, max_tokens))
             if position in self._sent or not 2 <= len(snippet) <= max_tokens:
@@ -204,6 +212,18 @@ class SnippetRetriever:
             found.append(self._cache.text(snippet))
             max_tokens -= len(snippet)
         return found
+
+    def _repeat(self, ids: Sequence[int], max_tokens: int) -> range:
+        """Return what follows the last n-gram of the greatest order and was not sent; empty if nothing."""
+        order = max(ORDERS)
+        ngram = tuple(ids[-order:])
+        if len(ngram) < order or max_tokens <= order:
+            return range(0)
+        for position in self._cache.positions(ngram, self._salt, 1):
+            ahead = self._cache.snippet(position, 0, _AHEAD)
+            if (unsent := next((cell for cell in ahead if cell not in self._sent), None)) is not None:
+                return self._cache.snippet(unsent, order, max_tokens)
+        return range(0)
 
     def _positions(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield cache positions, from the end of `ids` backwards; at each end by its longest known n-gram."""

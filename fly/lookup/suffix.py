@@ -11,8 +11,6 @@ from fly.sequence import common_length
 
 _SEQUENCE_ORDERS = (1, 2, 3, 4)
 _MAX_ORDER = max(ORDERS)
-_SURE = 0.8
-"""Probability of a token that continues a long repeat."""
 _ALL_ORDERS = sorted({*ORDERS, *_SEQUENCE_ORDERS}, reverse=True)
 
 
@@ -128,12 +126,12 @@ class SuffixProposer:
     def repeat(self, max_tokens: int) -> tuple[int, ...]:
         """Return what followed the last 16 tokens in other responses, as far as these agree; else nothing."""
         tail, tokens = self._sequence.tokens(-_MAX_ORDER), list[int]()
-        while len(tokens) < max_tokens and self._others.followers(tuple(tail[-_MAX_ORDER:]), 1):
-            token, confidence, order = self._next(tuple(tail[-_MAX_ORDER:]))
-            if order < _MAX_ORDER or confidence < _SURE:
+        while len(tail) >= _MAX_ORDER and len(tokens) < max_tokens:
+            followers = set(self._others.followers(tuple(tail[-_MAX_ORDER:]), self._rule.max_occurrences))
+            if len(followers) != 1 or END in followers:
                 break
-            tokens.append(token)
-            tail.append(token)
+            tokens += followers
+            tail += followers
         return tuple(tokens)
 
     def _next(self, tail: tuple[int, ...]) -> tuple[int, float, int]:

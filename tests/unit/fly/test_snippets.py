@@ -60,3 +60,21 @@ def test_proposals_from_snippets_need_no_cache(responses: list[list[int]], ids: 
     proposer.follow(ids, 0)
     known = {token for response in responses for token in response} | set(ids)
     assert set(proposer.propose(8).tokens) <= known
+
+
+def test_a_repeat_is_sent_without_gaps_before_it_is_needed() -> None:
+    text = [1000 + number for number in range(500)]
+    retriever, received = SnippetRetriever(filled_cache([text]), ""), set[int]()
+    for length in range(16, 480, 12):
+        assert set(text[length : length + 1]) <= received or length == 16
+        snippets = retriever.find(text[:length], 128)
+        assert sum(map(len, snippets)) <= 128
+        received.update(*snippets)
+        assert set(text[length : length + 28]) <= received, "what the next two drafts need"
+
+
+def test_a_repeat_fits_the_budget_or_is_left_out() -> None:
+    text = list(range(1000, 1100))
+    for max_tokens in range(40):
+        snippets = SnippetRetriever(filled_cache([text]), "").find(text[:50], max_tokens)
+        assert sum(map(len, snippets)) <= max_tokens

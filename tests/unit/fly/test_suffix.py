@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fly.lookup.ngram import NgramIndex, Proposal
 from fly.lookup.response_cache import ResponseCache
-from fly.lookup.suffix import FOR_TARGET, SaltedCache, SuffixProposer, SuffixRule
+from fly.lookup.suffix import FOR_TARGET, SaltedCache, Snippets, SuffixProposer, SuffixRule
 
 ORDERS = (1, 2, 4)
 ngrams_st = st.sampled_from(ORDERS).flatmap(lambda order: st.tuples(*[st.integers(0, 3)] * order))
@@ -58,6 +58,19 @@ def test_it_stops_at_the_end_of_a_response() -> None:
     for _ in range(8):
         cache.add([1, 2, 3])
     assert proposer(cache, [1, 2]).propose(4).tokens == (3,)
+
+
+def test_a_repeat_needs_sixteen_tokens_and_ends_where_responses_disagree() -> None:
+    snippets = Snippets()
+    common = list(range(100, 130))
+    snippets.add([*common, 1, *range(200, 220), 7])
+    snippets.add([*common, 2, *range(200, 220), 8])
+    proposer = SuffixProposer(snippets)
+    for length, repeated in [(15, ()), (16, common[16:]), (20, common[20:25]), (30, ())]:
+        proposer.follow(common[:length], length - 1)
+        assert proposer.repeat(5 if length == 20 else 99) == tuple(repeated)
+    proposer.follow([*common, 2], 30)
+    assert proposer.repeat(99) == (*range(200, 220),)
 
 
 def test_it_stops_where_the_occurrences_disagree() -> None:
