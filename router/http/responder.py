@@ -1,15 +1,14 @@
-"""Run an HTTP request until its client disconnects; send the response, whole or as server-sent events."""
+"""Generate the response to an HTTP request, and send it whole or as server-sent events."""
 
 import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -17,10 +16,11 @@ from fly.errors import DeadlineExceeded, InvalidRequest
 from fly.request import GenerateRequest
 from fly.response import Chunk, Round, Statistics, join_chunks
 from fly.types import PromptToken, Token
-from router.generation.choices import end_tasks, run_all
+from router.generation.choices import run_all
 from router.generation.generation import Emit
 from router.http.accounting import Accounting
 from router.http.api_format import ApiFormat, HttpRequest
+from router.http.connection import EventStream, while_connected
 from router.http.errors import renamed, reply_to
 from router.http.fields import StreamOptions
 from router.http.objects import Envelope, Extension, NamedToken, VerdictToken
@@ -28,37 +28,9 @@ from router.service import GenerationService
 from router.tools.message import MessageParser
 from router.tools.parts import Parts, join_parts
 
-
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work; if the client disconnects first, cancel the work and raise ClientDisconnect.
-
-    `receive` reports the end of the connection; the body has been read from it. The work has always ended
-    when this returns or raises; its own errors are raised.
-    """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        working.result()
-    finally:
-        await end_tasks((working, leaving))
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 _MAX_INLINE_PROMPT_TOKENS = 512
 """Tokens of prompts above which the part of a response that contains them is made off the event loop."""
 _DONE = b"[DONE]"
-EVENT_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    # A proxy that buffers responses would delay tokens.
-    (b"x-accel-buffering", b"no"),
-]
 
 
 class Responder:
@@ -202,7 +174,7 @@ class Responder:
         return make()
 
     async def _stream(self, send: Send) -> None:
-        events, sent = _Events(send), dict[int, int]()
+        events, sent = EventStream(send), dict[int, int]()
 
         async def emit(chunk: Chunk) -> None:
             index = chunk.choice_index
@@ -220,6 +192,7 @@ class Responder:
             if not events.have_begun:
                 raise
             await events.send(json.dumps(reply_to(error).content).encode())
+        await events.send(_DONE)
         await events.end()
 
     def _chunk(self, chunk: Chunk, sent: int | None) -> bytes:
@@ -263,25 +236,3 @@ def _verdict_token(token: Token) -> VerdictToken:
         entropy=token.entropy,
         choice=None if token.choice == token.id else NamedToken(id=token.choice, text=token.choice_text),
     )
-
-
-class _Events:
-    """Server-sent events; the response begins with the first one.
-
-    Attributes:
-        have_begun: True once an error can no longer be reported by an HTTP status.
-    """
-
-    def __init__(self, send: Send) -> None:
-        self.have_begun = False
-        self._send = send
-
-    async def send(self, data: bytes) -> None:
-        if not self.have_begun:
-            self.have_begun = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
-        await self._send({"type": "http.response.body", "body": b"data: %b\n\n" % data, "more_body": True})
-
-    async def end(self) -> None:
-        await self.send(_DONE)
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})

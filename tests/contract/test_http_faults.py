@@ -37,7 +37,7 @@ async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool,
     else:
         await rig.target.stepped.wait()
         sending.cancel()
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         await rig.target.all_closed.wait()
         await rig.drafter.all_closed.wait()
     rig.target.script = rig.drafter.script

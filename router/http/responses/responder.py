@@ -14,9 +14,10 @@ from fly.response import Chunk
 from fly.types import FinishReason
 from router.http.api_format import HttpRequest
 from router.http.chat import Chat
+from router.http.connection import EventStream
 from router.http.errors import reply_to
 from router.http.parsing import parse
-from router.http.responder import EVENT_HEADERS, Responder
+from router.http.responder import Responder
 from router.http.responses.conversion import chat_body, own_name, own_names, without_kinds
 from router.http.responses.fields import ResponsesRequest
 from router.http.responses.objects import (
@@ -64,7 +65,7 @@ class ResponsesResponder(Responder):
         await Response(content, media_type="application/json")(scope, receive, send)
 
     async def _stream(self, send: Send) -> None:
-        events, output, finish_reason = _NamedEvents(send), Output(_new_id), FinishReason.STOP_TOKEN
+        events, output, finish_reason = _NumberedEvents(send), Output(_new_id), FinishReason.STOP_TOKEN
 
         async def begin() -> None:
             if not events.number:
@@ -142,8 +143,8 @@ _REPEATED = {
 }
 
 
-class _NamedEvents:
-    """Server-sent events with names and sequence numbers; the response begins with the first one.
+class _NumberedEvents:
+    """Server-sent events with names and sequence numbers.
 
     Attributes:
         number: Number of the next event.
@@ -151,18 +152,15 @@ class _NamedEvents:
 
     def __init__(self, send: Send) -> None:
         self.number = 0
-        self._send = send
+        self._events = EventStream(send)
 
     async def send(self, event: Mapping[str, Any]) -> None:
-        if not self.number:
-            await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
         data = json.dumps({**event, "sequence_number": self.number}, ensure_ascii=False)
         self.number += 1
-        body = f"event: {event['type']}\ndata: {data}\n\n".encode()
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await self._events.send(data.encode(), event["type"])
 
     async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._events.end()
 
 
 def _new_id(prefix: str) -> str:
