@@ -20,7 +20,7 @@ class BuiltinDrafter:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
-        self._ahead = LevelChoice()
+        self._ahead = LevelChoice() if limits.is_ahead_chosen else None
 
     @property
     def info(self) -> ModelInfo:

@@ -28,9 +28,10 @@ class DrafterSection(EngineSection, DraftingSection):
     """Size and speed of a drafter replica."""
 
     draft_ahead: AutoSwitch = "auto"
-    """Continue to draft while the target verifies, as if all tokens were accepted. `auto` does so if the
-    CPUs of the machine are enough for the whole deployment; otherwise only while fewer sequences are open
-    than there are CPUs, because each sequence keeps one CPU busy with its verification."""
+    """Continue to draft while the target verifies, as if all tokens were accepted. `on` always does. `auto`
+    does so while rounds with it are faster than rounds without it, and if the CPUs of the machine are enough
+    for the whole deployment; otherwise only while fewer sequences are open than there are CPUs, because each
+    sequence keeps one CPU busy with its verification."""
 
     standalone_sequences: int | None = Field(None, ge=0)
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
@@ -77,7 +78,8 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     @property
     def limits(self) -> DraftingLimits:
         """The limits of a session on this machine."""
-        return DraftingLimits(self.max_draft, self.ahead_sequences(len(os.sched_getaffinity(0))))
+        ahead_sequences = self.ahead_sequences(len(os.sched_getaffinity(0)))
+        return DraftingLimits(self.max_draft, ahead_sequences, is_ahead_chosen=self.draft_ahead == "auto")
 
     def ahead_sequences(self, usable_cpus: int) -> float:
         """Return the number of open sequences up to which `usable_cpus` CPUs are enough to draft ahead."""

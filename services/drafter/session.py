@@ -67,10 +67,12 @@ class DraftingLimits:
     Attributes:
         max_draft: Longest draft that one step may request, in tokens.
         ahead_sequences: Most open sequences with which the drafter drafts ahead; 0 never does.
+        is_ahead_chosen: Draft ahead only while that pays, by the rounds so far.
     """
 
     max_draft: int = 64
     ahead_sequences: float = 0
+    is_ahead_chosen: bool = False
 
 
 class DraftSession:
@@ -84,15 +86,15 @@ class DraftSession:
         limits: DraftingLimits,
         ahead: LevelChoice | None = None,
     ) -> None:
-        """Create a session; `ahead` is the replica's choice to draft ahead, if its limits allow it."""
+        """Create a session; `ahead` is the replica's choice, if it drafts ahead only while that pays."""
         self._engine = engine
         self._sequence = sequence
         self._sub_drafter = sub_drafter
         self._proposer = sub_drafter.proposer
         self._limits = limits
         self._ahead = DraftAhead(engine, sequence)
-        self._ahead_choice = ahead or LevelChoice()
-        self._ahead_rounds = SequenceRounds(self._ahead_choice)
+        self._ahead_choice = ahead
+        self._ahead_rounds = SequenceRounds(ahead) if ahead else None
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
@@ -104,7 +106,8 @@ class DraftSession:
         times = await self._draft(drafting)
         result = drafting.result()
         forwards = result.forwards - forwards_ahead
-        self._ahead_rounds.record_draft(len(result.tokens), time.perf_counter())
+        if self._ahead_rounds:
+            self._ahead_rounds.record_draft(len(result.tokens), time.perf_counter())
         counts = self._proposer.record_draft(
             len(result.tokens), forwards, times.forward_ns * 1e-9, result.sub_drafter_tokens
         )
@@ -176,7 +179,7 @@ class DraftSession:
         max_tokens = self._max_tokens(drafting.max_tokens + 1, len(sequence))
         self._proposer.prefetch(sequence, max_tokens)
         is_possible = self._engine.load().sequences <= self._limits.ahead_sequences
-        if max_tokens > 1 and is_possible and self._ahead_choice.is_used:
+        if max_tokens > 1 and is_possible and (self._ahead_choice is None or self._ahead_choice.is_used):
             self._ahead.start(Drafting(sequence, max_tokens, drafting.ending_ids, self._proposer))
 
 

@@ -164,7 +164,9 @@ def test_drafting_ahead_takes_spare_cpus(
     draft_ahead: object, declared_cpus: float | None, expected: float
 ) -> None:
     data = {"model": "/m", "draft_ahead": draft_ahead, "declared_cpus": declared_cpus}
-    assert parse(DrafterConfig, data, "drafter").ahead_sequences(usable_cpus=4) == expected
+    config = parse(DrafterConfig, data, "drafter")
+    assert config.ahead_sequences(usable_cpus=4) == expected
+    assert config.limits.is_ahead_chosen is (draft_ahead == "auto")
 
 
 @pytest.mark.parametrize("tier", [{"engine": "model"}, {"engine": "suffix", "model": "/m/tiny"}])

@@ -16,6 +16,7 @@ from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling
 from services.drafter.drafting import SubDrafterSession
+from services.drafter.level_choice import LevelChoice
 from services.drafter.session import DraftingLimits, DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence
@@ -92,11 +93,12 @@ async def play(
     prompt: list[int],
     rng: random.Random,
     sampling: SamplingParams,
+    choice: LevelChoice | None = None,
 ) -> Played:
     """Run exact speculation against the target, which takes a random time to verify."""
     opening = Open(f"test-{prompt}", len(prompt), sampling)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, SubDrafterSession(), limits)
+    session = DraftSession(engine, sequence, SubDrafterSession(), limits, choice)
     sequence_ids, mirror, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
     try:
         for _ in range(12):
@@ -145,6 +147,15 @@ async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> No
     for most, is_ahead in ((4, False), (5, True)):
         played = await play_all(1.0, DraftingLimits(ahead_sequences=most), 1, GREEDY)
         assert any(one.answers[0].drafted_ahead or one.answers[1].drafted_ahead for one in played) is is_ahead
+
+
+async def test_nothing_is_drafted_ahead_in_rounds_without_that_level() -> None:
+    choice = LevelChoice()
+    for is_used in (True, False):
+        choice.is_used = is_used
+        async with drafter(1.0, 4096) as engine:
+            played = await play(engine, AHEAD, [20, 21, 22], random.Random(1), GREEDY, choice)
+        assert (played.answers[1].drafted_ahead > 0) is is_used
 
 
 async def test_confirmed_drafts_are_ready_and_contradicted_drafts_are_dropped() -> None:
