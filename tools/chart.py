@@ -18,20 +18,28 @@ class ChartError(Exception):
     """Helm rejected the values or the chart; the message says why."""
 
 
-def template(*values: Path, api_versions: Sequence[str] = (RAY_API,), chart: Path = CHART) -> str:
+def template(
+    *values: Path,
+    api_versions: Sequence[str] = (RAY_API,),
+    chart: Path = CHART,
+    release: str = RELEASE,
+    more: Sequence[str] = (),
+) -> str:
     """Return the objects that an installation with these values files creates, as YAML.
 
     Args:
         values: Values files; later ones override.
         api_versions: API groups of the cluster in addition to those of Kubernetes itself.
         chart: Folder of the chart.
+        release: Name of the release.
+        more: Further arguments of helm.
 
     Raises:
         ChartError: Helm rejects them.
     """
     flags = [flag for file in values for flag in ("--values", str(file))]
     flags += [flag for api in api_versions for flag in ("--api-versions", api)]
-    return _helm("template", RELEASE, str(chart), "--namespace", NAMESPACE, *flags)
+    return _helm("template", release, str(chart), "--namespace", NAMESPACE, *flags, *more)
 
 
 def lint(*values: Path) -> str:

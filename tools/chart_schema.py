@@ -40,7 +40,7 @@ def values_schema() -> Schema:
     served = _section(Deployment)
     for key, more in chart["amended"].items():
         _key(served, key).update(more)
-    return {
+    whole = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart flyserve",
         "type": "object",
@@ -48,6 +48,9 @@ def values_schema() -> Schema:
         "required": ["target"],
         "properties": {**served["properties"], **_resolved(chart["properties"], chart["shared"])},
     }
+    standby = _key(whole, "ray.standby")["properties"]
+    standby["values"] = _overlay(whole, standby["values"])
+    return whole
 
 
 def rendered() -> str:
@@ -66,6 +69,38 @@ def _key(schema: Schema, key: str) -> Schema:
     for part in key.split("."):
         schema = schema["properties"][part]
     return schema
+
+
+def _overlay(whole: Schema, values: Schema) -> Schema:
+    """Return the schema of values that are merged over others: copies of keys of `whole`, each with null."""
+    made: Schema = {"type": "object", "additionalProperties": False, "properties": {}}
+    for key in values["copies"]:
+        *sections, name = key.split(".")
+        place = made
+        for section in sections:
+            place = place["properties"].setdefault(
+                section,
+                {
+                    "description": _key(whole, section)["description"],
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {},
+                },
+            )
+        place["properties"][name] = _with_null(_key(whole, key))
+    return {"description": values["description"], **made}
+
+
+def _with_null(schema: Schema) -> Schema:
+    """Return a schema that also accepts null, for itself and for each key below; no key is required."""
+    made = {key: value for key, value in schema.items() if key != "required"}
+    if "properties" in made:
+        made["properties"] = {name: _with_null(key) for name, key in made["properties"].items()}
+    if types := made.get("type"):
+        made["type"] = list(dict.fromkeys([*([types] if isinstance(types, str) else types), "null"]))
+    if "enum" in made:
+        made["enum"] = list(dict.fromkeys([*made["enum"], None]))
+    return made
 
 
 def _section(section: type[BaseModel], prefix: str = "") -> Schema:

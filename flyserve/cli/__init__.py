@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fly.version import VERSION
-from flyserve.cli import bench, chat, generate, info, serve, token, up
+from flyserve.cli import bench, chat, generate, info, serve, token, up, upgrade
 from flyserve.cli.cluster import apply, router, scaling, status
 from flyserve.cli.terminal import output
 
@@ -62,6 +62,7 @@ _add("scale", scaling.scale, scaling.SCALE_EXAMPLES)
 _add("drain", scaling.drain, scaling.DRAIN_EXAMPLES)
 _add("down", scaling.down, scaling.DOWN_EXAMPLES)
 _add("router", router.router, router.EXAMPLES)
+_add("upgrade", upgrade.upgrade, upgrade.EXAMPLES)
 
 
 def main() -> None:

@@ -104,7 +104,9 @@ def test_every_port_of_a_policy_is_one_that_the_code_listens_at(example: Path, t
     of_tiers = metrics + min(METRICS_OFFSETS.values()), metrics + LAST_METRICS_OFFSET
     public = {made.router.grpc_port, made.router.http_port, metrics}
     public |= {made.security.health_port} - {None}
-    internal = {made.controller.port, (first, last), ray_constants.DEFAULT_DASHBOARD_PORT, of_tiers}
+    groups = one(manifests, "RayCluster")["spec"]["workerGroupSpecs"]
+    (of_ray,) = {int(group["rayStartParams"]["metrics-export-port"]) for group in groups}
+    internal = {made.controller.port, (first, last), ray_constants.DEFAULT_DASHBOARD_PORT, of_tiers, of_ray}
 
     def opened(name: str) -> set[Any]:
         rules = one(manifests, "NetworkPolicy", name)["spec"].get("ingress", [])
@@ -135,14 +137,20 @@ def test_who_may_call_whom(tmp_path: Path) -> None:
     assert rule["from"][1]["podSelector"]["matchLabels"]["flyserve.io/role"] == "test"
 
 
-def test_services_lead_to_ports_that_containers_name(tmp_path: Path) -> None:
-    manifests = rendered(tmp_path)
-    named = {
+def ports_of(manifests: list[Manifest], *roles: str) -> dict[str, int]:
+    """Return the ports of the pods of these roles, by name."""
+    return {
         port["name"]: port["containerPort"]
         for pod in pod_templates(manifests)
+        if pod["metadata"]["labels"]["flyserve.io/role"] in roles
         for port in pod["spec"]["containers"][0].get("ports", [])
     }
+
+
+def test_services_lead_to_ports_that_containers_name(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path)
     for service in (m for m in manifests if m["kind"] == "Service"):
+        named = ports_of(manifests, service["spec"]["selector"]["flyserve.io/role"])
         for port in service["spec"]["ports"]:
             assert named[port["targetPort"]] == port["port"]
 
@@ -181,24 +189,31 @@ def test_the_replicas_of_a_worker_drain_before_it_ends(tmp_path: Path) -> None:
 
 
 def test_monitors_scrape_the_ports_at_which_metrics_are_told(tmp_path: Path) -> None:
-    values = {
+    values: Any = {
         "monitoring": {"serviceMonitor": {"enabled": True}, "dashboards": {"enabled": True}},
         "pods": {"target": {"replicasPerPod": 2}},
     }
     apis = (RAY_API, "monitoring.coreos.com/v1")
     manifests = rendered(tmp_path, values, api_versions=apis)
     (made,) = deployments(manifests, tmp_path)
-    ports = {
-        port["name"]: port["containerPort"]
-        for pod in pod_templates(manifests)
-        for port in pod["spec"]["containers"][0].get("ports", [])
-    }
+    ports = ports_of(manifests, "target", "drafter", "sub_drafter")
     scraped = {end["port"] for end in one(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"]}
     used = {spec.config["telemetry"]["metrics_port"] for spec in plan(made, "registry:1")}
     # Two targets share a pod, and take the first two ports of their tier.
-    assert {ports[name] for name in scraped} == used | {metrics_port(made.telemetry, Role.TARGET, 1)}
+    expected = used | {metrics_port(made.telemetry, Role.TARGET, 1)}
+    # Ray's own: at the port that KubeRay gives it, in the head's pod, too.
+    assert {ports[name] for name in scraped} == expected | {8080}
+    assert ports_of(manifests, "head")["metrics"] == 8080
+    policy = one(manifests, "NetworkPolicy", "-ray")["spec"]["ingress"][-1]
+    assert {"port": 8080, "protocol": "TCP"} in policy["ports"]
     (endpoint,) = one(manifests, "ServiceMonitor")["spec"]["endpoints"]
-    assert ports[endpoint["port"]] == made.telemetry.metrics_port
+    assert ports_of(manifests, "router")[endpoint["port"]] == made.telemetry.metrics_port
+    # The dashboard chooses by this label of the pods.
+    for kind in ("ServiceMonitor", "PodMonitor"):
+        assert "flyserve.io/deployment" in one(manifests, kind)["spec"]["podTargetLabels"]
+    values["monitoring"]["serviceMonitor"]["ray"] = False
+    monitor = one(rendered(tmp_path, values, api_versions=apis), "PodMonitor")
+    assert {ports[end["port"]] for end in monitor["spec"]["podMetricsEndpoints"]} == expected
     # Its queries are held against the code's metrics where those are tested.
     dashboards = one(manifests, "ConfigMap", "-dashboards")["data"]
     assert json.loads(dashboards["flyserve.json"])["panels"]

@@ -160,10 +160,6 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "engine without its model": ({"sub_drafter": {"engine": "model"}}, ("sub_drafter.model", "engine model")),
     "any free port": ({"router": {"grpc_port": 0}}, ("router", "grpc", "give a number")),
-    "Redis without a Secret": (
-        {"ray": {"gcsFaultTolerance": {"redisAddress": "redis:6379"}}},
-        ("ray.gcsFaultTolerance.passwordSecret.name", "Secret"),
-    ),
     "Secret without Redis": (
         {"ray": {"gcsFaultTolerance": {"passwordSecret": {"name": "redis"}}}},
         ("ray.gcsFaultTolerance.redisAddress", "host:port"),

@@ -65,7 +65,9 @@ def test_the_values_are_few_and_each_is_in_the_schema() -> None:
 def test_the_values_file_shows_every_key_about_pods() -> None:
     text = (CHART / "values.yaml").read_text()
     served = tuple(Deployment.model_fields)
-    names = {path.rpartition(".")[2] for path, _ in keys(SCHEMA) if path.partition(".")[0] not in served}
+    own = (path for path, _ in keys(SCHEMA) if path.partition(".")[0] not in served)
+    # The values of a second cluster are copies.
+    names = {path.rpartition(".")[2] for path in own if not path.startswith("ray.standby.values.")}
     assert len(names) > 70
     assert [name for name in sorted(names - {"global"}) if f"{name}:" not in text] == []
 

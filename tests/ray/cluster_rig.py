@@ -170,8 +170,8 @@ class Load:
         num_replays: Replays of streams to a replica, for example after another replica was lost.
     """
 
-    def __init__(self, address: str) -> None:
-        self._client = Client(address)
+    def __init__(self, *addresses: str) -> None:
+        self._client = Client(addresses)
         self._pool = ThreadPoolExecutor(NUM_STREAMS)
         self._is_over = False
         self.num_replays = 0

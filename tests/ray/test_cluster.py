@@ -257,6 +257,36 @@ def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dic
     elastic.down()
 
 
+def test_routers_move_to_a_second_deployment_under_load_and_the_first_one_ends(
+    nodes: Nodes, models: dict[str, str]
+) -> None:
+    """The steps of `flyserve upgrade`: green beside blue, routers to green, blue removed."""
+    tiers = {"target": {"model": models["a"], "replicas": 2}, "drafter": {"model": models["drafter"]}}
+    blue, green = (Running(color, SIMULATED) for color in ("blue", "green"))
+    for color in (blue, green):
+        color.apply(**tiers)
+        color.until_complete()
+    flags = [
+        ("--model", models["a"], "--registry", color.registry, "--grpc-port", "0") for color in (blue, green)
+    ]
+    with service("router", *flags[0]) as old, service("router", *flags[1]) as new:
+        # Its next address: where the Service leads once the old router has left it.
+        load = Load(old.address, new.address)
+        expected = load.answers()
+        with load.running() as answered:
+            while len(answered) < len(PROMPTS):
+                time.sleep(0.05)
+            old.process.terminate()
+            assert old.process.wait(60) == 0, "it finishes its requests"
+            blue.down()
+            before = len(answered)
+            while len(answered) < before + 2 * len(PROMPTS):
+                time.sleep(0.05)
+        load.close()
+    assert all(answer == expected[prompt] for prompt, answer in answered)
+    green.down()
+
+
 def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_path: Path) -> None:
     shared = Running("shared", {Role.TARGET: "standins:SharedStandIn"})
     shared.apply(target={"model": str(tmp_path), "shards": 3, "replicas": 2})

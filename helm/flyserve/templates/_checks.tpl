@@ -2,16 +2,24 @@
 
 {{- define "flyserve.checks" -}}
 {{- include "flyserve.checkApi" . -}}
+{{- include "flyserve.checkNames" . -}}
 {{- include "flyserve.checkModels" . -}}
 {{- include "flyserve.checkSpeculation" . -}}
 {{- include "flyserve.checkSecurity" . -}}
 {{- include "flyserve.checkRouter" . -}}
 {{- include "flyserve.checkRay" . -}}
 {{- include "flyserve.checkMonitoring" . -}}
-{{- range $role := include "flyserve.tiers" . | fromJsonArray -}}
-{{- include "flyserve.checkTier" (dict "root" $ "role" $role) -}}
-{{- include "flyserve.checkPods" (dict "root" $ "role" $role) -}}
+{{- include "flyserve.checkPorts" . -}}
+{{- include "flyserve.checkSchedule" . -}}
+{{- range $cluster := include "flyserve.clusters" . | fromJsonArray -}}
+{{- $own := dict -}}
+{{- include "flyserve.fillRoot" (dict "root" $ "cluster" $cluster "own" $own) -}}
+{{- range $role := include "flyserve.tiers" $own | fromJsonArray -}}
+{{- include "flyserve.checkTier" (dict "root" $own "role" $role) -}}
+{{- include "flyserve.checkPods" (dict "root" $own "role" $role) -}}
 {{- end -}}
+{{- end -}}
+{{- include "flyserve.checkRunning" (dict "root" . "live" (include "flyserve.liveClusters" . | fromJsonArray)) -}}
 {{- end -}}
 
 {{- define "flyserve.checkApi" -}}
@@ -126,29 +134,6 @@
 {{- $available := int .Values.pods.router.minAvailable -}}
 {{- if and (gt $least 1) (ge $available $least) -}}
 {{- fail (printf "pods.router.minAvailable: is %d, but there may be only %d routers, so that no node could be drained: lower it below %d" $available $least $least) -}}
-{{- end -}}
-{{- end -}}
-
-{{- define "flyserve.checkRay" -}}
-{{- with .Values.ray -}}
-{{- if eq .active .standby.name -}}
-{{- fail (printf "ray.standby.name: is %s, as ray.active is: give the second cluster another name, such as green" .active) -}}
-{{- end -}}
-{{- if and .standby.image (not .standby.name) -}}
-{{- fail "ray.standby.image: is set without ray.standby.name: name the second cluster, such as green" -}}
-{{- end -}}
-{{- $surge := dig "rollout" "surge" (include "flyserve.defaults" $ | fromJson).surge $.Values.AsMap | int -}}
-{{- if and $surge (not .autoscaling.enabled) -}}
-{{- fail (printf "rollout.surge: is %d, but ray.autoscaling.enabled is false, so that no pod is added for it: set rollout.surge to 0" $surge) -}}
-{{- end -}}
-{{- with .gcsFaultTolerance -}}
-{{- if and .redisAddress (not .passwordSecret.name) -}}
-{{- fail "ray.gcsFaultTolerance.passwordSecret.name: is empty, but redisAddress is set: name the Secret that holds the password of Redis" -}}
-{{- end -}}
-{{- if and .passwordSecret.name (not .redisAddress) -}}
-{{- fail "ray.gcsFaultTolerance.redisAddress: is empty, but passwordSecret.name is set: give host:port of Redis" -}}
-{{- end -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 

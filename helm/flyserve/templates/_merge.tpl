@@ -1,6 +1,6 @@
 {{/* A part of an object with another one merged over it, as JSON: {value: ...}. Mappings merge by key, and null removes a
 key. Lists merge by the key that identifies an item, if every item has it; other lists are replaced.
-Arguments: base, over, key (of both in the object that has them). */}}
+Arguments: base, over, key (of both in the object that has them), wholeLists (true: every list is replaced). */}}
 {{- define "flyserve.merged" -}}
 {{- $value := .over -}}
 {{- if and (kindIs "map" .base) (kindIs "map" .over) -}}
@@ -9,14 +9,14 @@ Arguments: base, over, key (of both in the object that has them). */}}
 {{- if kindIs "invalid" $item -}}
 {{- $value = omit $value $key -}}
 {{- else if hasKey $value $key -}}
-{{- $_ := set $value $key (include "flyserve.merged" (dict "base" (get $value $key) "over" $item "key" $key) | fromJson).value -}}
+{{- $_ := set $value $key (include "flyserve.merged" (dict "base" (get $value $key) "over" $item "key" $key "wholeLists" $.wholeLists) | fromJson).value -}}
 {{- else -}}
 {{- $_ := set $value $key $item -}}
 {{- end -}}
 {{- end -}}
 {{- else if and (kindIs "slice" .base) (kindIs "slice" .over) -}}
 {{- $id := get (dict "volumeMounts" "mountPath" "ports" "containerPort") (.key | default "") | default "name" -}}
-{{- if include "flyserve.allHave" (dict "items" (concat .base .over) "key" $id) -}}
+{{- if and (not .wholeLists) (include "flyserve.allHave" (dict "items" (concat .base .over) "key" $id)) -}}
 {{- $value = include "flyserve.mergedItems" (dict "base" .base "over" .over "id" $id) | fromJsonArray -}}
 {{- end -}}
 {{- end -}}

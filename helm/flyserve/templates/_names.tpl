@@ -1,4 +1,4 @@
-{{/* Names, labels, and the list of Ray clusters. */}}
+{{/* Names, labels. */}}
 
 {{- define "flyserve.fullname" -}}
 {{- if .Values.fullnameOverride -}}
@@ -36,21 +36,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- else -}}
 {{- default "default" .Values.serviceAccount.name -}}
 {{- end -}}
-{{- end -}}
-
-{{/* The Ray clusters as a JSON list: the one that routers use, then the standby. */}}
-{{- define "flyserve.clusters" -}}
-{{- $fullname := include "flyserve.fullname" . -}}
-{{- $clusters := list (dict "color" .Values.ray.active) -}}
-{{- with .Values.ray.standby.name -}}
-{{- $clusters = append $clusters (dict "color" .) -}}
-{{- end -}}
-{{- range $clusters -}}
-{{- $_ := set . "name" (printf "%s-%s" $fullname .color) -}}
-{{- $_ := set . "head" (printf "%s-head-%s" $fullname .color) -}}
-{{- $_ := set . "tokenSecret" (default .name $.Values.ray.authSecret) -}}
-{{- end -}}
-{{- toJson $clusters -}}
 {{- end -}}
 
 {{/* Name of the model in HTTP requests. */}}

@@ -3,6 +3,9 @@
 {{- with .Values.telemetry -}}{{- with .metrics_port -}}{{- int . -}}{{- end -}}{{- end -}}
 {{- end -}}
 
+{{/* Port of Ray's own metrics in each of its pods: KubeRay names it, too, if nobody does. */}}
+{{- define "flyserve.rayMetricsPort" -}}8080{{- end -}}
+
 {{/* Ports of the metrics of the replicas in a role's pods, as a JSON list: name, number. Each role has a hundred,
 from which every replica takes the first that is free in its pod. Arguments: root, role. */}}
 {{- define "flyserve.podMetrics" -}}

@@ -1,23 +1,5 @@
 {{/* Pods of a Ray cluster: the head, and the workers of each role. */}}
 
-{{/* Present number of pods of a group, if the autoscaler has set it; otherwise the initial number.
-NOTE: without it, every upgrade would set a group that was scaled up back to its least size.
-Arguments: root, cluster, role. */}}
-{{- define "flyserve.presentPods" -}}
-{{- $size := include "flyserve.podSize" . | fromJson -}}
-{{- $pods := $size.first -}}
-{{- if .root.Values.ray.autoscaling.enabled -}}
-{{- $group := .role | replace "_" "-" -}}
-{{- $live := lookup "ray.io/v1" "RayCluster" .root.Release.Namespace .cluster.name -}}
-{{- range dig "spec" "workerGroupSpecs" list ($live | default dict) -}}
-{{- if eq .groupName $group -}}
-{{- $pods = dig "replicas" $pods . -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- max (int $size.min) (min (int $size.max) (int $pods)) -}}
-{{- end -}}
-
 {{/* Arguments: root, cluster, role, which is `head` or one that has pods of its own. */}}
 {{- define "flyserve.rayPod" -}}
 {{- $root := .root -}}
@@ -46,6 +28,8 @@ spec:
         - {name: RAY_worker_niceness, value: "0"}
         {{- with include "flyserve.env" . }}{{ . | nindent 8 }}{{ end }}
       ports:
+        # Ray's own metrics.
+        - {name: metrics, containerPort: {{ include "flyserve.rayMetricsPort" $root }}}
         {{- if $isHead }}
         - {name: gcs, containerPort: 6379}
         - {name: dashboard, containerPort: 8265}
@@ -90,7 +74,7 @@ spec:
 {{/* Resources of a Ray pod: as given, with the CPUs and GPUs that its replicas need. Arguments: root, role. */}}
 {{- define "flyserve.rayResources" -}}
 {{- $pod := get .root.Values.pods .role -}}
-{{- $resources := deepCopy $pod.resources -}}
+{{- $resources := deepCopy ($pod.resources | default dict) -}}
 {{- if ne .role "head" -}}
 {{- $size := include "flyserve.podSize" . | fromJson -}}
 {{- $resources = mergeOverwrite (dict "requests" (dict "cpu" ($size.cpus | toString))) $resources -}}

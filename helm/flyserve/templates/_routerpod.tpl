@@ -7,7 +7,7 @@
 {{- $drain := include "flyserve.drainSeconds" $root | int -}}
 {{- $checksum := dict "flyserve.io/config-checksum" (include "flyserve.routerChecksum" $root) -}}
 metadata:
-  labels: {{- include "flyserve.podLabels" . | nindent 4 }}
+  labels: {{- include "flyserve.podLabels" (merge (dict "more" (dict "flyserve.io/color" .cluster.color)) .) | nindent 4 }}
   {{- include "flyserve.podAnnotations" (merge (dict "more" $checksum) .) | nindent 2 }}
 spec:
   terminationGracePeriodSeconds: {{ add 20 $drain }}

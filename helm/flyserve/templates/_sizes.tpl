@@ -74,7 +74,7 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- $gpus = addf $gpus (mulf $processes $n.gpus) -}}
 {{- end -}}
 {{- $defaults := include "flyserve.defaults" . | fromJson -}}
-{{- $surge := dig "rollout" "surge" $defaults.surge $root.Values.AsMap | int -}}
+{{- $surge := dig "surge" $defaults.surge ($root.Values.rollout | default dict) | int -}}
 {{- dict
     "first" (divf $numbers.first $perPod | ceil | int)
     "min" (divf $numbers.min $perPod | ceil | int)
@@ -86,7 +86,7 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 
 {{/* Seconds that running streams have to finish where a replica or a router ends. */}}
 {{- define "flyserve.drainSeconds" -}}
-{{- dig "rollout" "drain_s" (include "flyserve.defaults" . | fromJson).drain_s .Values.AsMap | int -}}
+{{- dig "drain_s" (include "flyserve.defaults" . | fromJson).drain_s (.Values.rollout | default dict) | int -}}
 {{- end -}}
 
 {{/* Number of routers that always run. */}}

@@ -26,8 +26,8 @@ UNITS = ("_seconds", "_tokens", "_bytes", "_sequences", "_positions")
 METRICS = {metric.name: metric for metric in documented()}
 PROCESS = {"process_cpu_seconds_total": set[str]()}
 """Metrics that every process has from the library, as far as the dashboard shows them."""
-ADDED = {"instance", "job", "le", "namespace"}
-"""Labels that Prometheus adds, or that belong to every histogram."""
+ADDED = {"instance", "job", "le", "namespace", "flyserve_io_deployment"}
+"""Labels that Prometheus and the chart's monitors add, or that belong to every histogram."""
 
 LABELS = {sample: set(metric.labels) for metric in METRICS.values() for sample in metric.samples} | PROCESS
 
@@ -47,7 +47,7 @@ def test_names_follow_the_convention(metric: Documented) -> None:
 
 def test_dashboard_and_alerts_ask_for_existing_metrics_by_existing_labels() -> None:
     for query in (*QUERIES, *(rule["expr"] for rule in ALERTS)):
-        names = set(re.findall(r"\b(?:flyserve|process)_\w+", query))
+        names = set(re.findall(r"\b(?:flyserve|process)_\w+", query)) - ADDED
         assert names and names <= LABELS.keys(), f"{names - LABELS.keys()} in {query}"
         known = ADDED.union(*(LABELS[name] for name in names))
         assert labels_of(query) <= known, f"{labels_of(query) - known} in {query}"
@@ -83,6 +83,18 @@ def test_the_dashboard_is_sound() -> None:
     assert len(set(places)) == len(places)
     for query in QUERIES:
         assert all(query.count(one) == query.count(other) for one, other in ("()", "{}", "[]"))
+
+
+def test_every_query_of_the_dashboard_keeps_to_the_chosen_namespace_and_deployment() -> None:
+    variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+    assert variables.keys() == {"datasource", "namespace", "deployment"}
+    for name in ("namespace", "deployment"):
+        # All of them, and also metrics without the label: outside Kubernetes there is none.
+        assert (variables[name]["allValue"], variables[name]["current"]["value"]) == (".*", "$__all")
+    chosen = 'namespace=~"$namespace", flyserve_io_deployment=~"$deployment"'
+    for query in QUERIES:
+        assert len(re.findall(r"\b(?:flyserve|process)_[a-z_]+\{", query)) == query.count(chosen) > 0, query
+        assert not re.search(r"\b(?:flyserve|process)_(?!io_deployment)[a-z_]+[^a-z_{]", query), query
 
 
 @pytest.mark.parametrize("role", registries())

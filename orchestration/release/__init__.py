@@ -1,0 +1,1 @@
+"""Upgrades of a release of the chart, by helm and kubectl."""

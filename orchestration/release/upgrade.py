@@ -1,0 +1,117 @@
+"""An upgrade of a release: in one step if running pods may stay, otherwise by a second Ray cluster."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from fly.errors import ConfigError, FlyServeError, NotReady
+from orchestration.release.commands import CommandFailed, Installed, Release, read_chart
+from orchestration.release.values import Steps, Values, merged, plan, with_active, with_tag, without_nulls
+
+_POLL_S = 2.0
+_WOULD_MIX = "would mix"
+"""Words of the chart's refusal to change running pods."""
+
+Report = Callable[[str], None]
+
+
+class _Clock(Protocol):
+    def monotonic(self) -> float: ...
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+def upgrade(
+    release: Release, chart: str, given: Values | None, timeout_s: float, report: Report, clock: _Clock = time
+) -> None:
+    """Upgrade a release without a gap; after a failed step, return to the revision that it had.
+
+    Args:
+        release: The release.
+        chart: Folder or name of the chart.
+        given: Values that differ from the chart's; None keeps those that the release has.
+        timeout_s: Time limit for old routers to finish their requests.
+        report: Called with a line about each step.
+        clock: Time and sleep.
+
+    Raises:
+        ConfigError: The chart refuses the values, or another upgrade has not ended.
+        FlyServeError: A step failed; the message says what runs now.
+    """
+    installed = release.read()
+    if standby := installed.values["ray"].get("standby", {}).get("name"):
+        raise ConfigError(
+            f"ray.standby.name: is {standby}, so that an upgrade has not ended: finish it by helm upgrade,"
+            " or return by helm rollback"
+        )
+    own = installed.own if given is None else given
+    active = installed.values["ray"]["active"]
+    if not _needs_second_cluster(release, chart, with_active(own, active)):
+        report("no running pod changes: one step")
+        release.upgrade(chart, with_active(own, active))
+        return
+    defaults, app_version = read_chart(chart)
+    before = with_tag(without_nulls(installed.values), installed.app_version)
+    after = with_tag(merged(defaults, own), app_version)
+    _move(release, chart, plan(before, after, own, defaults), installed, timeout_s, report, clock)
+
+
+def _needs_second_cluster(release: Release, chart: str, values: Values) -> bool:
+    try:
+        release.check(chart, values)
+    except CommandFailed as refusal:
+        if _WOULD_MIX in str(refusal):
+            return True
+        raise ConfigError(str(refusal)) from None
+    return False
+
+
+def _move(
+    release: Release,
+    chart: str,
+    steps: Steps,
+    installed: Installed,
+    timeout_s: float,
+    report: Report,
+    clock: _Clock,
+) -> None:
+    """Run the three steps.
+
+    NOTE: the way back is the way there. A new cluster is removed only once no router uses it.
+    """
+    old, new = steps.old, steps.new
+    returns: list[Callable[[], None]] = [lambda: release.roll_back(installed.revision)]
+    try:
+        report(f"1/3 start {new} beside {old}")
+        release.upgrade(chart, steps.beside)
+        both = release.revision()
+        returns += [
+            lambda: _wait_for_routers(release, old, timeout_s, clock),
+            lambda: release.roll_back(both),
+        ]
+        report(f"2/3 move the routers to {new}")
+        release.upgrade(chart, steps.swapped)
+        _wait_for_routers(release, new, timeout_s, clock)
+    except FlyServeError as error:
+        report(f"failed: return to revision {installed.revision}")
+        for step in reversed(returns):
+            step()
+        raise CommandFailed(f"{error}; revision {installed.revision} runs again") from error
+    report(f"3/3 remove {old}")
+    try:
+        release.upgrade(chart, steps.alone)
+    except FlyServeError as error:
+        raise CommandFailed(
+            f"{error}; {new} serves, and {old} still runs: remove it by helm upgrade"
+        ) from error
+    report(f"done: set ray.active to {new} in your values")
+
+
+def _wait_for_routers(release: Release, color: str, timeout_s: float, clock: _Clock) -> None:
+    """Wait until all routers use this cluster: those that end have finished their requests."""
+    deadline = clock.monotonic() + timeout_s
+    while others := release.other_routers(color):
+        if clock.monotonic() > deadline:
+            raise NotReady(
+                f"routers of the other cluster have not ended after {timeout_s:g} s: {', '.join(others)}"
+            )
+        clock.sleep(_POLL_S)

@@ -1,0 +1,118 @@
+"""`flyserve upgrade` as a command, with the real helm's flags and stand-ins for what needs a cluster."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from flyserve.cli import app
+from tools.chart import CHART
+
+HELM = Path(sys.executable).with_name("helm")
+STAND_IN = f"""#!{sys.executable}
+import json, subprocess, sys
+from pathlib import Path
+folder, words = Path(__file__).parent, [Path(__file__).name, *sys.argv[1:]]
+given = next((words[i + 1] for i, word in enumerate(words) if word == "--values"), None)
+call = {{"words": words, "values": given and json.loads(Path(given).read_text())}}
+with (folder / "calls").open("a") as calls:
+    calls.write(json.dumps(call) + "\\n")
+if words[1] == "show":
+    sys.exit(subprocess.run([{str(HELM)!r}, *words[1:]]).returncode)
+for start, (status, text) in json.loads((folder / "answers").read_text()).items():
+    if " ".join(words).startswith(start) and (status == 0 or "--dry-run=server" in words):
+        print(text)
+        sys.exit(status)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Programs helm and kubectl on the PATH; `answers` has their output by the first words of a call."""
+    for name in ("helm", "kubectl"):
+        program = tmp_path / name
+        program.write_text(STAND_IN)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    answers = {
+        "helm get metadata": (0, json.dumps({"revision": 3, "appVersion": "0.1.0"})),
+        "helm get values demo --namespace serving --output json --all": (0, json.dumps(values)),
+        "helm get values": (0, "null"),
+        "helm upgrade": (1, "Error: image of its running pods would mix: ray.standby"),
+        "kubectl get raycluster": (0, "demo-flyserve"),
+    }
+    (tmp_path / "answers").write_text(json.dumps(answers))
+    return tmp_path
+
+
+def calls(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+
+
+def test_the_command_moves_a_release_and_says_where_it_is(folder: Path) -> None:
+    (folder / "a.yaml").write_text("{image: {tag: '2'}, drafter: null}")
+    (folder / "b.yaml").write_text("target: {threads: 2}")
+    files = ["--values", str(folder / "a.yaml"), "--values", str(folder / "b.yaml")]
+    done = CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--namespace", "serving", *files])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "1/3 start green beside blue",
+        "2/3 move the routers to green",
+        "3/3 remove blue",
+        "done: set ray.active to green in your values",
+    ]
+    upgrades = [call for call in calls(folder) if call["words"][1] == "upgrade"]
+    active = [call["values"]["ray"].get("active", "blue") for call in upgrades]
+    assert active == ["blue", "blue", "green", "green"]
+    own = {"image": {"tag": "2"}, "drafter": None, "target": {"threads": 2}, "ray": {"active": "green"}}
+    assert upgrades[-1]["values"] == own
+    (pods,) = (call["words"] for call in calls(folder) if "pods" in call["words"])
+    assert "flyserve.io/role=router,flyserve.io/deployment=demo-flyserve,flyserve.io/color!=green" in pods
+
+
+def test_helm_knows_every_argument_that_it_gets(folder: Path) -> None:
+    from orchestration.release.commands import Release
+
+    CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--namespace", "serving"])
+    Release("demo", "serving", 60).roll_back(3)
+    nowhere = {**os.environ, "KUBECONFIG": str(folder / "none"), "HELM_KUBEAPISERVER": "http://127.0.0.1:1"}
+    tried = set()
+    for words in (call["words"] for call in calls(folder) if call["words"][0] == "helm"):
+        if words[1] == "show":
+            continue
+        given = words.index("--values") + 1 if "--values" in words else None
+        if given is not None:
+            (folder / "given.yaml").write_text("{}")
+            words = [*words[:given], str(folder / "given.yaml"), *words[given + 1 :]]
+        done = subprocess.run([str(HELM), *words[1:]], env=nowhere, capture_output=True, text=True)
+        assert done.returncode == 1 and "connection refused" in done.stderr, (words, done.stderr)
+        tried.add(" ".join(words[1:3]))
+    assert tried == {"get metadata", "get values", "upgrade demo", "rollback demo"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("[1]", "is no mapping"), ("{", "expected"), (None, "No such file")]
+)
+def test_a_values_file_that_cannot_be_read_is_named(content: str | None, message: str, folder: Path) -> None:
+    file = folder / "values.yaml"
+    if content is not None:
+        file.write_text(content)
+    done = CliRunner().invoke(app, ["upgrade", "demo", str(CHART), "--values", str(file)])
+    assert done.exit_code == 2
+    assert f"--values {file}" in done.output and message in done.output
+    assert not (folder / "calls").exists()
+
+
+def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = CliRunner().invoke(app, ["upgrade", "demo", str(CHART)])
+    assert done.exit_code == 2
+    assert "helm is not on the PATH" in done.output

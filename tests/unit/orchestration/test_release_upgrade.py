@@ -1,0 +1,188 @@
+"""The order of an upgrade's steps, and the way back from a step that fails."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fly.errors import ConfigError, NotReady
+from orchestration.release.commands import CommandFailed, Installed, Release
+from orchestration.release.upgrade import upgrade
+from orchestration.release.values import Values
+from tools.chart import CHART
+
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+MIXES = (
+    "RayCluster demo-flyserve-blue: image of its running pods is 1, so that both would mix: use ray.standby"
+)
+NEW = {"image": {"tag": "2"}}
+
+
+class Rehearsed(Release):
+    """A release whose commands are recorded; one of them fails."""
+
+    def __init__(self, refusal: str = MIXES, fails: str = "", values: Values | None = None) -> None:
+        super().__init__("demo", "serving", 5)
+        self.calls: list[str] = []
+        self.given: list[Values] = []
+        self.draining = {"blue": 0, "green": 2}
+        """Polls in which a router of the other cluster is still there, by the cluster that all shall use."""
+        self._refusal, self._fails = refusal, fails
+        self._values = values or DEFAULTS
+        self._revision = 3
+
+    def read(self) -> Installed:
+        return Installed(self._revision, "0.1.0", self._values, {"image": {"tag": "1"}})
+
+    def check(self, chart: str, values: Values) -> None:
+        self.calls.append("check")
+        if self._refusal:
+            raise CommandFailed(self._refusal)
+
+    def upgrade(self, chart: str, values: Values) -> None:
+        ray = values["ray"]
+        standby = ray.get("standby", {}).get("name", "")
+        self._call(f"upgrade {ray.get('active', 'blue')} {standby}".strip())
+        self.given.append(values)
+
+    def roll_back(self, revision: int) -> None:
+        self._call(f"rollback {revision}")
+
+    def revision(self) -> int:
+        return self._revision
+
+    def other_routers(self, color: str) -> list[str]:
+        self.calls.append(f"routers of {color}?")
+        self.draining[color] -= 1
+        return ["pod/router-1"] if self.draining[color] >= 0 else []
+
+    def _call(self, call: str) -> None:
+        self.calls.append(call)
+        self._revision += 1
+        if call == self._fails:
+            raise CommandFailed("timed out")
+
+
+class Clock:
+    """A clock that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+
+def run(release: Rehearsed, given: Values | None = NEW, timeout_s: float = 60.0) -> list[str]:
+    lines: list[str] = []
+    upgrade(release, str(CHART), given, timeout_s, lines.append, Clock())
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def _chart_is_read_from_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_chart(chart: str) -> tuple[Any, str]:
+        return yaml.safe_load((Path(chart) / "values.yaml").read_text()), "0.2.0"
+
+    monkeypatch.setattr("orchestration.release.upgrade.read_chart", read_chart)
+
+
+def test_the_old_cluster_goes_when_no_router_uses_it_any_more() -> None:
+    release = Rehearsed()
+    lines = run(release)
+    assert release.calls == [
+        "check",
+        "upgrade blue green",
+        "upgrade green blue",
+        *["routers of green?"] * 3,
+        "upgrade green",
+    ]
+    assert release.given[-1] == {**NEW, "ray": {"active": "green"}}
+    assert lines[-1] == "done: set ray.active to green in your values"
+
+
+def test_an_empty_tag_stays_that_of_the_chart_that_installed_it() -> None:
+    release = Rehearsed()
+    run(release, {})
+    beside, swapped, alone = release.given
+    assert beside["image"] == {"tag": "0.1.0"}
+    assert beside["ray"]["standby"]["values"] == {"image": {"tag": "0.2.0"}}
+    assert swapped["image"] == {"tag": "0.2.0"}
+    assert swapped["ray"]["standby"]["values"] == {"image": {"tag": "0.1.0"}}
+    assert alone == {"ray": {"active": "green"}}
+
+
+def test_without_values_the_release_keeps_its_own() -> None:
+    release = Rehearsed()
+    run(release, None)
+    assert release.given[-1] == {"image": {"tag": "1"}, "ray": {"active": "green"}}
+
+
+def test_what_changes_no_running_pod_takes_one_step() -> None:
+    release = Rehearsed(refusal="")
+    run(release, {"router": {"max_queued": 5}})
+    assert release.calls == ["check", "upgrade blue"]
+    assert release.given == [{"router": {"max_queued": 5}, "ray": {"active": "blue"}}]
+
+
+@pytest.mark.parametrize(
+    ("fails", "way_back"),
+    [
+        ("upgrade blue green", ["rollback 3"]),
+        ("upgrade green blue", ["rollback 4", "routers of blue?", "rollback 3"]),
+    ],
+)
+def test_a_failed_step_returns_to_what_ran_and_drops_no_cluster_in_use(
+    fails: str, way_back: list[str]
+) -> None:
+    release = Rehearsed(fails=fails)
+    with pytest.raises(CommandFailed, match="timed out; revision 3 runs again"):
+        run(release)
+    assert release.calls[release.calls.index(fails) + 1 :] == way_back
+
+
+def test_routers_that_do_not_end_return_to_what_ran() -> None:
+    release = Rehearsed()
+    release.draining["green"] = 1000
+    with pytest.raises(CommandFailed, match=r"not ended after 60 s: pod/router-1; revision 3 runs again"):
+        run(release)
+    assert release.calls[-3:] == ["rollback 4", "routers of blue?", "rollback 3"]
+
+
+def test_a_failed_last_step_takes_nothing_back_that_serves() -> None:
+    release = Rehearsed(fails="upgrade green")
+    with pytest.raises(CommandFailed, match="green serves, and blue still runs"):
+        run(release)
+    assert not any("rollback" in call for call in release.calls)
+
+
+def refused(values: Callable[[], Rehearsed]) -> str:
+    release = values()
+    with pytest.raises(ConfigError) as refusal:
+        run(release)
+    assert not any(call.startswith(("upgrade", "rollback")) for call in release.calls)
+    return str(refusal.value)
+
+
+def test_values_that_the_chart_refuses_change_nothing() -> None:
+    assert "pods.target.gpus" in refused(lambda: Rehearsed(refusal="pods.target.gpus: is 2"))
+
+
+def test_a_second_upgrade_waits_for_the_first() -> None:
+    ray = {**DEFAULTS["ray"], "standby": {"name": "green"}}
+    message = refused(lambda: Rehearsed(values={**DEFAULTS, "ray": ray}))
+    assert "ray.standby.name: is green" in message and "helm rollback" in message
+
+
+def test_way_back_that_fails_says_so() -> None:
+    class Stuck(Rehearsed):
+        def roll_back(self, revision: int) -> None:
+            raise NotReady(f"rollback to {revision} timed out")
+
+    with pytest.raises(NotReady, match="rollback to 3 timed out"):
+        run(Stuck(fails="upgrade blue green"))

@@ -1,0 +1,50 @@
+"""Values of the chart: merged, their difference, and the steps of an upgrade."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.release.values import difference, layered, merged, plan, with_tag, without_nulls
+
+LEAVES = st.none() | st.booleans() | st.integers(0, 3) | st.lists(st.integers(0, 2), max_size=2)
+TREES = st.dictionaries(
+    st.sampled_from("abc"),
+    st.recursive(
+        LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8
+    ),
+    max_size=3,
+)
+
+
+@given(base=TREES, wanted=TREES)
+def test_a_difference_merged_over_its_base_gives_what_was_wanted(base: Any, wanted: Any) -> None:
+    wanted = without_nulls(wanted)
+    assert merged(base, difference(base, wanted)) == wanted
+    assert difference(wanted, wanted) == {}
+
+
+def test_null_removes_a_key_and_a_later_file_wins() -> None:
+    defaults = {"drafter": {"model": "m"}, "target": {"kv_tokens": 7, "gpus": 0}, "list": [1, 2]}
+    files = layered({"drafter": None, "list": [3]}, {"target": {"kv_tokens": None}})
+    assert files == {"drafter": None, "list": [3], "target": {"kv_tokens": None}}
+    assert merged(defaults, files) == {"target": {"gpus": 0}, "list": [3]}
+    # A later file brings a tier back.
+    assert merged(defaults, layered(files, {"drafter": {"model": "n"}}))["drafter"] == {"model": "n"}
+
+
+def test_an_empty_tag_is_the_version_that_the_chart_names() -> None:
+    image = {"tag": "", "digest": ""}
+    assert with_tag({"image": image}, "1.2")["image"]["tag"] == "1.2"
+    assert with_tag({"image": {**image, "digest": "sha256:0"}}, "1.2")["image"]["tag"] == ""
+    assert with_tag({"image": {**image, "tag": "7"}}, "1.2")["image"]["tag"] == "7"
+
+
+def test_a_release_alternates_between_blue_and_green() -> None:
+    def values(color: str) -> dict[str, Any]:
+        return {"ray": {"active": color, "version": "2"}, "image": {"tag": "1"}}
+
+    for old, new in (("blue", "green"), ("green", "blue"), ("red", "green")):
+        steps = plan(values(old), values(old), {"image": {"tag": "1"}}, {})
+        assert (steps.old, steps.new) == (old, new)
+        assert steps.alone == {"image": {"tag": "1"}, "ray": {"active": new}}
