@@ -11,6 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent.parent / "helm"
 CHART = FOLDER / "flyserve"
 RAY_API = "ray.io/v1"
+GATEWAY_API = "gateway.networking.k8s.io/v1"
 RELEASE, NAMESPACE = "demo", "serving"
 
 
@@ -18,7 +19,7 @@ class ChartError(Exception):
     """Helm rejected the values or the chart; the message says why."""
 
 
-def template(*values: Path, api_versions: Sequence[str] = (RAY_API,), chart: Path = CHART) -> str:
+def template(*values: Path, api_versions: Sequence[str] = (RAY_API, GATEWAY_API), chart: Path = CHART) -> str:
     """Return the objects that an installation with these values files creates, as YAML.
 
     Args:

@@ -11,10 +11,12 @@ import yaml
 
 from tests.helm.charts import Manifest, objects, one, pod_templates
 from tools import chart_schema as schema
-from tools.chart import RAY_API, lint, template
+from tools.chart import GATEWAY_API, RAY_API, lint, template
 from tools.chart_goldens import EXAMPLES, RENDERED
 
 OWN_SCHEMA = yaml.safe_load((Path(__file__).parent / "raycluster.schema.yaml").read_text())
+CUSTOM = (RAY_API, GATEWAY_API)
+"""Groups that are not Kubernetes' own."""
 KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]
 CRDS = os.environ.get("KUBERAY_CRD_DIR")
 
@@ -50,7 +52,7 @@ def distinct(manifests: Iterable[Manifest]) -> list[Manifest]:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_core_object(version: str) -> None:
     everything = (manifest for example in EXAMPLES for manifest in manifests_of(example))
-    core = distinct(manifest for manifest in everything if manifest["apiVersion"] != RAY_API)
+    core = distinct(manifest for manifest in everything if manifest["apiVersion"] not in CUSTOM)
     assert {"Deployment", "Service", "ConfigMap", "NetworkPolicy"} <= {manifest["kind"] for manifest in core}
     for manifest in core:
         kubernetes_validate.validate(manifest, version, strict=True)
