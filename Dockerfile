@@ -1,14 +1,17 @@
 # One image for every role: router, drafter, sub-drafter, target, and Ray's head and workers. It runs as a user
-# without rights, and on a read-only file system where /tmp can be written.
+# without rights, and on a read-only file system where /tmp can be written. `make images` builds all of these:
 #   docker build -t flyserve .                              for CPUs
 #   docker build -t flyserve:cuda --build-arg DEVICE=cuda . for GPUs
 #   docker build -t flyserve:vllm --build-arg DEVICE=vllm . for the workers of tiers with engine vllm, on GPUs
+#   docker build -t flyserve:slim --build-arg DEVICE=slim . for routers, fetches of models and helm test alone
 #   docker run flyserve python -m router --help
-# torch comes from the default package index, whose build for x86-64 brings CUDA along. TORCH_INDEX names another
+# torch comes from the default package index, whose build for Linux brings CUDA along. TORCH_INDEX names another
 # index, such as PyTorch's own with builds for CPUs only, which makes the image for CPUs much smaller.
+# BASE pins the base image: python:3.11-slim@sha256:...
 ARG DEVICE=cpu
+ARG BASE=python:3.11-slim
 
-FROM python:3.11-slim AS base
+FROM ${BASE} AS base
 ENV PYTHONPATH=/app \
     PYTHONUNBUFFERED=1 \
     HF_HUB_OFFLINE=1 \
@@ -20,6 +23,10 @@ RUN useradd --create-home --uid 10001 flyserve
 # they are read.
 COPY pyproject.toml constraints.txt constraints-vllm.txt README.md LICENSE ./
 COPY fly/__init__.py fly/version.py fly/
+
+# Neither torch nor Ray.
+FROM base AS slim
+RUN pip install --no-cache-dir --constraint constraints.txt --editable '.[router]'
 
 FROM base AS cpu
 ARG TORCH_INDEX=""

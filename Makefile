@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-vllm test-tools test-pythons chromium lint verify generate protos goldens metrics configuration train quality real test-real \
-	clean
+	images clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,9 @@ quality: $(READY) ## Measure accuracy and tokens per round of every rule (about 
 
 real: $(READY) ## Fetch SmolLM2-135M (93 MB, once), serve it, hold a short conversation, stop it.
 	$(BIN)/python -m demo.real
+
+images: ## Build the container images (IMAGES="slim cpu cuda vllm"); needs docker or podman.
+	tools/images.sh $(IMAGES)
 
 clean: ## Remove the virtual environment and caches.
 	rm -rf .venv .venv-vllm .venv-tools .venv-aiperf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -16,7 +16,7 @@ from router.requests.planning import SpeculationPlan
 from router.tools.families import ReasoningFamily, ToolFamily
 from services.common.config import Config, OneOf
 from services.common.derived_model import with_fields_of
-from services.common.model_source import is_hub_id, model_name
+from services.common.model_source import ModelPath, is_hub_id, model_name
 from services.common.security.config import PublicSecurityConfig
 from services.common.service_config import ProcessSection
 
@@ -288,7 +288,7 @@ class RouterSection(Config):
 class RouterConfig(RouterSection, ProcessSection):
     """Everything that the process of a router is started with."""
 
-    model: Path
+    model: ModelPath
     """Folder with the target's tokenizer and generation config, or `org/name@revision` on the model hub."""
 
     registry: str | None = None

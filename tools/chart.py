@@ -11,6 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent.parent / "helm"
 CHART = FOLDER / "flyserve"
 RAY_API = "ray.io/v1"
+GATEWAY_API = "gateway.networking.k8s.io/v1"
 RELEASE, NAMESPACE = "demo", "serving"
 
 
@@ -20,7 +21,7 @@ class ChartError(Exception):
 
 def template(
     *values: Path,
-    api_versions: Sequence[str] = (RAY_API,),
+    api_versions: Sequence[str] = (RAY_API, GATEWAY_API),
     chart: Path = CHART,
     release: str = RELEASE,
     more: Sequence[str] = (),

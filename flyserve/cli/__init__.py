@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fly.version import VERSION
-from flyserve.cli import bench, chat, generate, info, serve, token, up, upgrade
+from flyserve.cli import bench, chat, generate, info, pull, serve, token, up, upgrade
 from flyserve.cli.cluster import apply, router, scaling, status
 from flyserve.cli.terminal import output
 
@@ -55,6 +55,7 @@ _add("generate", generate.generate, generate.EXAMPLES)
 _add("chat", chat.chat, chat.EXAMPLES)
 _add("info", info.info, info.EXAMPLES)
 _add("bench", bench.bench, bench.EXAMPLES)
+_add("pull", pull.pull, pull.EXAMPLES)
 _add("token", token.token, token.EXAMPLES)
 _add("apply", apply.apply, apply.EXAMPLES)
 _add("status", status.status, status.EXAMPLES)

@@ -13,7 +13,7 @@ from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.security import located as located_security
 from router.config import RouterSection, SpeculationConfig
 from services.common.config import Config, OneOf, load_yaml
-from services.common.model_source import is_hub_id
+from services.common.model_source import ModelPath, is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
@@ -57,7 +57,7 @@ class Tier(Config):
 class ModelTier(ModelSection, Tier):
     """Model and replicas of a tier that can follow its load."""
 
-    model: Path | None = None
+    model: ModelPath | None = None
     """Folder of the model; a relative one is searched next to the deployment file, then under the
     application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
@@ -117,7 +117,7 @@ class EngineTier(EngineSection, ModelTier):
 class TargetTier(TargetSection, EngineTier):
     """The targets, which verify."""
 
-    model: Path
+    model: ModelPath
     """Folder of the model; a relative one is searched next to the deployment file, then under the
     application's root. Or `org/name@revision` on the model hub, which every replica fetches."""
 
@@ -129,7 +129,7 @@ class DrafterTier(DrafterSection, LookupSection, EngineTier):
     """`builtin` and `vllm` run a model; `vllm` needs the extra of that name. Without a model, `ngram` looks
     tokens up in the sequence itself, and `suffix` also in earlier responses of the deployment."""
 
-    model: Path | None = None
+    model: ModelPath | None = None
     """Folder or hub id of the model, searched as that of the target; engines that look tokens up have none.
     The keys of a model, such as `kv_tokens`, have no effect with them."""
 
@@ -160,7 +160,7 @@ class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
     """`ngram` looks tokens up in the sequence itself; `suffix` also in earlier responses of the deployment;
     `model` runs a tiny language model; `none` leaves the tier out."""
 
-    model: Path | None = None
+    model: ModelPath | None = None
     """Folder or hub id of the model of engine `model`, searched as those of the other tiers. The keys of a
     model, such as `kv_tokens`, have an effect only with this engine."""
 

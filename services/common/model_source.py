@@ -1,11 +1,17 @@
 """Find the folder of a model: a local folder, or a download from the model hub as `org/name@revision`."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from fly.errors import ModelError, describe
 
-_HUB_ID = re.compile(r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)@(?P<revision>[\w./-]+)")
+HUB_ID = re.compile(r"(?P<repository>[^\W_][\w.-]*/[^\W_][\w.-]*)@(?P<revision>[\w./-]+)")
+"""Name of a model on the hub; a revision is a branch, a tag or a commit."""
 TEXT_FILES = ("*.json", "*.jinja")
 """Configuration, tokenizer and chat template: the files that a router needs."""
 WEIGHT_FILES = ("*.safetensors",)
@@ -13,9 +19,24 @@ EXCLUDED_FILES = ("*/*", "consolidated*.safetensors")
 """Folders of other formats, and weights under other names."""
 
 
+def _without_scheme(value: Any) -> Any:
+    """Refuse a URL, which a path would garble."""
+    if isinstance(value, str) and (name := value.removeprefix("hf://")) != value:
+        raise ValueError(f"a model of the hub is written {name if '@' in name else name + '@revision'} here")
+    if isinstance(value, str) and "://" in value:
+        raise ValueError(
+            f"models are read from folders and from the hub: flyserve pull {value} FOLDER fills a folder"
+        )
+    return value
+
+
+ModelPath = Annotated[Path, BeforeValidator(_without_scheme)]
+"""Key of a model: a folder, or `org/name@revision` on the hub; a URL is an error that names the remedy."""
+
+
 def is_hub_id(model: Path) -> bool:
     """Return True for a name of the hub; its revision distinguishes it from a folder."""
-    return _HUB_ID.fullmatch(str(model)) is not None
+    return HUB_ID.fullmatch(str(model)) is not None
 
 
 def model_name(model: Path) -> str:
@@ -31,17 +52,16 @@ def model_folder(model: Path, has_weights: bool = True) -> Path:
     Raises:
         ModelError: The hub has no such model or revision, or it cannot be reached.
     """
-    found = _HUB_ID.fullmatch(str(model))
+    found = HUB_ID.fullmatch(str(model))
     if model.is_dir() or found is None:
         return model
     return _fetch(found["repository"], found["revision"], has_weights)
 
 
 def _fetch(repository: str, revision: str, has_weights: bool) -> Path:
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    name = f"{repository}@{revision}"
-    try:
+    with hub_errors(f"{repository}@{revision}"):
         return Path(
             snapshot_download(
                 repository,
@@ -50,7 +70,17 @@ def _fetch(repository: str, revision: str, has_weights: bool) -> Path:
                 ignore_patterns=list(EXCLUDED_FILES),
             )
         )
-    except errors.LocalEntryNotFoundError:
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """Raise a ModelError of one line for a fault of the hub; `name` is the model, with its revision."""
+    from huggingface_hub import errors
+
+    repository, _, revision = name.partition("@")
+    try:
+        yield
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         reason = "the model hub cannot be reached (HF_HUB_OFFLINE, or no network)"
         raise ModelError(f"{name} is not on this machine, and {reason}") from None
     except errors.RevisionNotFoundError:

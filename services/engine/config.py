@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from fly.messages import Role
 from services.common.config import Config, OneOf
+from services.common.model_source import ModelPath
 from services.engine.simulation.language import SimulatedConfig
 
 StartFollowers = Callable[[int], None]
@@ -99,7 +99,7 @@ class ModelConfig(ModelSection):
     role: Role
     """Tier of the service."""
 
-    model: Path | None = None
+    model: ModelPath | None = None
     """Folder of the model, or `org/name@revision` on the model hub."""
 
     simulated: SimulatedConfig | None = None

@@ -11,12 +11,12 @@ import yaml
 
 from tests.helm.charts import Manifest, objects, one, pod_templates
 from tools import chart_schema as schema
-from tools.chart import RAY_API, lint, template
+from tools.chart import GATEWAY_API, RAY_API, lint, template
 from tools.chart_goldens import EXAMPLES, RENDERED
 
 OWN_SCHEMA = yaml.safe_load((Path(__file__).parent / "raycluster.schema.yaml").read_text())
 KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]
-OPERATORS = (RAY_API, "keda.sh/v1alpha1")
+CUSTOM = (RAY_API, GATEWAY_API, "keda.sh/v1alpha1")
 """APIs whose objects Kubernetes' own schemas do not know."""
 CRDS = os.environ.get("KUBERAY_CRD_DIR")
 
@@ -52,7 +52,7 @@ def distinct(manifests: Iterable[Manifest]) -> list[Manifest]:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_core_object(version: str) -> None:
     everything = (manifest for example in EXAMPLES for manifest in manifests_of(example))
-    core = distinct(manifest for manifest in everything if manifest["apiVersion"] not in OPERATORS)
+    core = distinct(manifest for manifest in everything if manifest["apiVersion"] not in CUSTOM)
     assert {"Deployment", "Service", "ConfigMap", "NetworkPolicy"} <= {manifest["kind"] for manifest in core}
     for manifest in core:
         kubernetes_validate.validate(manifest, version, strict=True)

@@ -86,7 +86,8 @@ def test_a_fragment_of_a_pod_is_merged_last(role: str, tmp_path: Path) -> None:
         {"name": "certs", "mountPath": "/certs"},
     ]
     assert len(after["volumes"]) == len(before["volumes"]) + 1
-    assert {"name": "tmp", "emptyDir": {"medium": "Memory"}} in after["volumes"]
+    (limit,) = (volume["emptyDir"] for volume in before["volumes"] if volume["name"] == "tmp")
+    assert {"name": "tmp", "emptyDir": {"medium": "Memory", **limit}} in after["volumes"]
     changed = {"schedulerName", "initContainers", "securityContext", "containers", "volumes"}
     assert {k: v for k, v in after.items() if k not in changed} == {
         k: v for k, v in before.items() if k not in changed

@@ -101,30 +101,56 @@ print(load_deployment(Path("demo/deployment.yaml")).target.model)"""
     assert run(app, "-c", code).stdout.strip() == str(app / "demo" / "models" / "target")
 
 
-def installed() -> dict[str, str]:
-    """The extras that each constraints file of the image is for, by default."""
+def installed() -> dict[str, tuple[str, str]]:
+    """The constraints file and the extras of each stage that installs packages, by default."""
     (default,) = (line for line in instructions("ARG") if line.startswith("VLLM="))
-    found = {}
-    for line in instructions("RUN"):
+    found, stage = {}, ""
+    for line in instructions("FROM", "RUN"):
+        stage = line.partition(" AS ")[2] or stage
         if line.startswith("pip install"):
             words = shlex.split(re.sub(r"\$\{[^}]*\}", "", line).replace("$VLLM", default.partition("=")[2]))
             extras = re.fullmatch(r"\.\[(.*)\]", words[words.index("--editable") + 1])
             assert extras is not None
-            found[words[words.index("--constraint") + 1]] = extras[1]
+            found[stage] = (words[words.index("--constraint") + 1], extras[1])
     return found
 
 
 def test_the_packages_that_it_installs_are_named_and_pinned() -> None:
-    extras = installed()
-    assert extras.keys() == {"constraints.txt", "constraints-vllm.txt"}
+    assert installed().keys() == {"slim", "cpu", "vllm"}
+    constraints, extras = installed()["cpu"]
     everything = {f"flyserve[{extra}]" for extra in EXTRAS.keys() - {"dev", "vllm", "vllm-cpu"}}
-    assert needed([f"flyserve[{extras['constraints.txt']}]"]) == needed(everything)
+    assert constraints == "constraints.txt" and needed([f"flyserve[{extras}]"]) == needed(everything)
 
 
 def test_workers_with_vllm_have_neither_router_nor_builtin_engine() -> None:
     """Their transformers is another one."""
-    assert installed()["constraints-vllm.txt"] == "vllm,ray,cluster"
+    assert installed()["vllm"] == ("constraints-vllm.txt", "vllm,ray,cluster")
     assert "transformers" not in needed(["flyserve[ray,cluster,service]"])
+
+
+def test_the_slim_image_has_neither_torch_nor_ray() -> None:
+    constraints, extras = installed()["slim"]
+    assert constraints == "constraints.txt"
+    assert not {"torch", "ray", "accelerate"} & needed([f"flyserve[{extras}]"])
+
+
+def run_slim(app: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command `flyserve` with the packages of the slim image alone."""
+    extras = installed()["slim"][1]
+    environment = {**os.environ, "PYTHONPATH": f"{app}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = (sys.executable, "-m", "tests.support.with_extras", extras, "flyserve", *arguments)
+    return subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_pods_that_may_have_the_slim_image_run_on_it(app: Path, tmp_path: Path) -> None:
+    router = ("router", "demo/deployment.yaml", "--port", "0", "--http-port", "0", "--start-timeout-s", "1")
+    done = run_slim(app, *router, "--registry", "127.0.0.1:1")
+    assert done.returncode == 2 and "no target within 1 s" in done.stderr, done.stderr
+    done = run_slim(app, "generate", "hello", "--retries", "0", "--address", "127.0.0.1:1")
+    assert done.returncode == 3 and "nothing answers at 127.0.0.1:1" in done.stderr, done.stderr
+    done = run_slim(app, "pull", "demo/models/target", str(tmp_path / "copy"))
+    assert done.returncode == 0 and (tmp_path / "copy" / "config.json").is_file(), done.stderr
 
 
 def test_what_it_installs_needs_only_what_was_copied_before(tmp_path: Path) -> None:
@@ -159,4 +185,4 @@ def test_the_chart_s_pods_are_this_image_s_user_and_folder(tmp_path: Path) -> No
 def test_each_device_has_a_stage() -> None:
     stages = instructions("FROM")
     assert stages[-1] == "${DEVICE}"
-    assert {"base AS cpu", "cpu AS cuda", "base AS vllm"} <= set(stages)
+    assert {"base AS slim", "base AS cpu", "cpu AS cuda", "base AS vllm"} <= set(stages)

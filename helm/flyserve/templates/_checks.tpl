@@ -45,7 +45,7 @@
 {{- $values := .root.Values -}}
 {{- $tier := get $values .role -}}
 {{- $model := $tier.model | default "" -}}
-{{- if and (contains "@" $model) (not $values.models.hub.online) (not (include "flyserve.claim" .root)) -}}
+{{- if and (include "flyserve.isHubId" $model) (not $values.models.hub.online) (not (include "flyserve.claim" .root)) -}}
 {{- fail (printf "%s.model: is %s, of the model hub: set models.hub.online to true, or models.existingClaim to a claim whose folder hub holds it" .role $model) -}}
 {{- end -}}
 {{- if and (hasPrefix (printf "%s/" $values.models.mountPath) $model) (not (include "flyserve.claim" .root)) -}}

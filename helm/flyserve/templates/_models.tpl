@@ -24,7 +24,8 @@ sub-drafters that look tokens up read none. Arguments: root, role. */}}
 {{- compact $files | toJson -}}
 {{- end -}}
 
-{{/* Access of a role's pods to models, as JSON: claim (empty: nothing is mounted), isReadOnly, usesHub.
+{{/* Access of a role's pods to models, as JSON: claim (empty: none is mounted), isReadOnly, usesHub, space (of an emptyDir
+into which the pod fetches weights; empty: none).
 NOTE: routers read the tokenizer alone. Those that may use the hub fetch it, and need no volume.
 Arguments: root, role. */}}
 {{- define "flyserve.modelAccess" -}}
@@ -39,12 +40,18 @@ Arguments: root, role. */}}
     "claim" (ternary (include "flyserve.claim" .root) "" (or $onVolume $keepsHub))
     "isReadOnly" (or (eq .role "router") (not $models.hub.online))
     "usesHub" $onHub
+    "space" (ternary $models.hub.ephemeralSize "" (include "flyserve.fetchesWeights" (dict "root" .root "role" .role "onHub" $onHub) | eq "yes"))
   | toJson -}}
+{{- end -}}
+
+{{/* `yes` if the pods of a role fetch weights and no claim keeps them, else empty. Arguments: root, role, onHub. */}}
+{{- define "flyserve.fetchesWeights" -}}
+{{- if and .onHub .root.Values.models.hub.online (ne .role "router") (not (include "flyserve.claim" .root)) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* `yes` for org/name@revision, else empty. Argument: a model. */}}
 {{- define "flyserve.isHubId" -}}
-{{- if contains "@" . -}}yes{{- end -}}
+{{- if regexMatch "^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*@[A-Za-z0-9_./-]+$" . -}}yes{{- end -}}
 {{- end -}}
 
 {{/* Environment of the pods of a role: a home that can be written, and the hub for those that read models of it.
@@ -55,7 +62,7 @@ Arguments: root, role. */}}
 - {name: HOME, value: /tmp}
 {{- if $access.usesHub }}
 - name: HF_HOME
-  value: {{ ternary $models.mountPath "/tmp" (ne $access.claim "") }}/hub
+  value: {{ ternary "/tmp" $models.mountPath (and (empty $access.claim) (empty $access.space)) }}/hub
 - name: HF_HUB_OFFLINE
   value: {{ ternary "0" "1" $models.hub.online | quote }}
 {{- with $models.hub.tokenSecret }}
@@ -72,7 +79,7 @@ Arguments: root, role. */}}
 {{- $access := include "flyserve.modelAccess" . | fromJson -}}
 - {name: tmp, mountPath: /tmp}
 - {name: config, mountPath: /etc/flyserve, readOnly: true}
-{{- if $access.claim }}
+{{- if or $access.claim $access.space }}
 - {name: models, mountPath: {{ .root.Values.models.mountPath }}, readOnly: {{ $access.isReadOnly }}}
 {{- end }}
 {{- end -}}
@@ -80,11 +87,19 @@ Arguments: root, role. */}}
 {{/* Arguments: as above. */}}
 {{- define "flyserve.volumes" -}}
 {{- $access := include "flyserve.modelAccess" . | fromJson -}}
-- {name: tmp, emptyDir: {}}
+{{ include "flyserve.tmpVolume" . }}
 - {name: config, configMap: {name: {{ include "flyserve.fullname" .root }}-config}}
 {{- with $access.claim }}
 - {name: models, persistentVolumeClaim: {claimName: {{ . }}}}
 {{- end }}
+{{- with $access.space }}
+- {name: models, emptyDir: {sizeLimit: {{ . }}}}
+{{- end }}
+{{- end -}}
+
+{{/* Scratch space of a pod: logs, caches. A pod that needs more of its node is evicted. Arguments: root, role. */}}
+{{- define "flyserve.tmpVolume" -}}
+- {name: tmp, emptyDir: {sizeLimit: {{ (get .root.Values.pods .role).tmpSize }}}}
 {{- end -}}
 
 {{/* A volume that one node mounts serves one pod: the scheduler does not bring several together. */}}

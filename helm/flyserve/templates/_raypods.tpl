@@ -19,6 +19,7 @@ spec:
   restartPolicy: {{ ternary "Never" "Always" $root.Values.ray.autoscaling.enabled }}
   terminationGracePeriodSeconds: {{ ternary 60 (add 90 $drain) $isHead }}
   {{- include "flyserve.podSpec" (merge (dict "hasOwnAccount" $hasOwnAccount) .) | trim | nindent 2 }}
+  {{- with include "flyserve.waitForModels" . }}{{ . | nindent 2 }}{{ end }}
   containers:
     - name: ray-{{ ternary "head" "worker" $isHead }}
       {{- include "flyserve.container" . | nindent 6 }}
@@ -78,6 +79,9 @@ spec:
 {{- if ne .role "head" -}}
 {{- $size := include "flyserve.podSize" . | fromJson -}}
 {{- $resources = mergeOverwrite (dict "requests" (dict "cpu" ($size.cpus | toString))) $resources -}}
+{{- with (include "flyserve.modelAccess" . | fromJson).space -}}
+{{- $_ := set $resources.requests "ephemeral-storage" . -}}
+{{- end -}}
 {{- if $pod.gpus -}}
 {{- $gpus := dict $pod.gpuResource ($pod.gpus | int | toString) -}}
 {{- $resources = mergeOverwrite $resources (dict "requests" $gpus "limits" $gpus) -}}

@@ -20,6 +20,7 @@ spec:
         matchLabels:
           {{- include "flyserve.selector" $root | nindent 10 }}
           flyserve.io/role: router
+  {{- with include "flyserve.waitForModels" . }}{{ . | nindent 2 }}{{ end }}
   containers:
     - name: router
       {{- include "flyserve.container" . | nindent 6 }}

@@ -52,7 +52,7 @@ spec:
         {{- end }}
         {{- with include "flyserve.tlsMounts" $client | trim }}{{ . | nindent 8 }}{{ end }}
   volumes:
-    - {name: tmp, emptyDir: {}}
+    {{- include "flyserve.tmpVolume" . | nindent 4 }}
     {{- if $hasTls }}
     # The authority to trust, without the routers' key.
     - name: ca

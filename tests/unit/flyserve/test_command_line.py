@@ -179,3 +179,24 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 def test_too_many_problems_name_the_limit(served: tuple[FakeGeneration, str]) -> None:
     fails_with(run("bench", "--problems", "1000000", "--address", served[1]), "--problems", "must be at most")
+
+
+def test_pull_fills_a_folder_and_shows_its_progress(tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "model.safetensors").write_bytes(b"w" * 20_000_000)
+    result = run("pull", str(source), str(copy))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{copy}: {source}, 2 files, 0.02 GB\n"
+    assert result.stderr.splitlines()[-1] == "0.02 of 0.02 GB: model.safetensors"
+    assert run("pull", str(source), str(copy), "--verify").exit_code == 0
+    assert run("pull", str(source), str(copy), "--wait-only").exit_code == 0
+
+
+def test_a_model_that_cannot_be_pulled_is_one_line(tmp_path: Path) -> None:
+    fails_with(run("pull", "org/name", str(tmp_path / "copy")), "hf://org/name@revision")
+    late = run("pull", "hf://org/name@main", str(tmp_path / "copy"), "--wait-only", "--timeout-s", "0")
+    lines = late.stderr.splitlines()
+    assert lines[0].startswith("waiting until") and "does not hold hf://org/name@main" in lines[1]
+    assert late.exit_code == 3

@@ -88,6 +88,20 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "carry_after is 9, at most the window of 6",
         ),
         ("target: {model: gone}", "target.model: no folder gone"),
+        ("target: {model: org/name}", "a model of the hub is written org/name@revision"),
+        (
+            "target: {model: 's3://bucket/big'}",
+            "target.model: is 's3://bucket/big': models are read from folders and from the hub: flyserve pull"
+            " s3://bucket/big FOLDER fills a folder",
+        ),
+        (
+            "target: {model: big}\ndrafter: {model: 'hf://org/name@main'}",
+            "drafter.model: is 'hf://org/name@main': a model of the hub is written org/name@main here",
+        ),
+        (
+            "target: {model: big}\nsub_drafter: {engine: model, model: 'hf://org/name'}",
+            "sub_drafter.model: is 'hf://org/name': a model of the hub is written org/name@revision here",
+        ),
         ("target: {model: big}\ndrafter: {model: gone}", "drafter.model: no folder gone"),
         ("drafter: {model: small}", "target: is"),
         (

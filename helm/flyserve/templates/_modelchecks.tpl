@@ -1,0 +1,71 @@
+{{/* Checks of the places that models come from. */}}
+
+{{- define "flyserve.checkModelSources" -}}
+{{- range $role := include "flyserve.tiers" . | fromJsonArray -}}
+{{- with (get $.Values $role).model -}}
+{{- include "flyserve.checkModelName" (dict "root" $ "key" (printf "%s.model" $role) "model" .) -}}
+{{- end -}}
+{{- end -}}
+{{- include "flyserve.checkFetchedWeights" . -}}
+{{- include "flyserve.checkFetch" . -}}
+{{- end -}}
+
+{{/* A folder, or org/name@revision. Arguments: root, key, model. */}}
+{{- define "flyserve.checkModelName" -}}
+{{- if hasPrefix "hf://" .model -}}
+{{- fail (printf "%s: is %s: a model of the hub is written org/name@revision here" .key .model) -}}
+{{- end -}}
+{{- if contains "://" .model -}}
+{{- fail (printf "%s: is %s, but pods read models from folders and from the hub: fetch it with models.fetch, or fill models.existingClaim, and name its folder, such as %s/FOLDER" .key .model .root.Values.models.mountPath) -}}
+{{- end -}}
+{{- if and (regexMatch "^[^./~@][^/@]*/[^/@]+@?$" .model) (not (hasPrefix "./" .model)) -}}
+{{- fail (printf "%s: is %s, without a revision: write %s@main, or better a commit; a folder of the image is ./%s" .key .model (trimSuffix "@" .model) (trimSuffix "@" .model)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Weights that every pod would fetch into the disk of its node. */}}
+{{- define "flyserve.checkFetchedWeights" -}}
+{{- $hub := .Values.models.hub -}}
+{{- range $role := include "flyserve.tiers" . | fromJsonArray -}}
+{{- $model := (get $.Values $role).model | default "" -}}
+{{- $onHub := eq (include "flyserve.isHubId" $model) "yes" -}}
+{{- if and (include "flyserve.fetchesWeights" (dict "root" $ "role" $role "onHub" $onHub)) (not $hub.ephemeralSize) -}}
+{{- fail (printf "%s.model: is %s of the model hub, and nothing keeps it, so that every pod would fetch it into its node's disk: set models.existingClaim or models.persistence.size, or models.hub.ephemeralSize to the space that a pod may take" $role $model) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "flyserve.checkFetch" -}}
+{{- $models := .Values.models -}}
+{{- $folders := list -}}
+{{- range $model := $models.fetch.models -}}
+{{- if not (include "flyserve.claim" $) -}}
+{{- fail (printf "models.fetch.models: %s has no volume: set models.persistence.size or models.existingClaim" $model.source) -}}
+{{- end -}}
+{{- if and $models.persistence.size (ne $models.persistence.accessMode "ReadWriteMany") -}}
+{{- fail (printf "models.persistence.accessMode: is %s, but a Job fills the volume that other pods read: set it to ReadWriteMany, or fill a claim yourself and name it in models.existingClaim" $models.persistence.accessMode) -}}
+{{- end -}}
+{{- if has $model.folder $folders -}}
+{{- fail (printf "models.fetch.models: two of them have the folder %s: give each its own" $model.folder) -}}
+{{- end -}}
+{{- $folders = append $folders $model.folder -}}
+{{- include "flyserve.checkFetchSource" (dict "root" $ "source" $model.source) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, source. */}}
+{{- define "flyserve.checkFetchSource" -}}
+{{- $scheme := splitList "://" .source | first -}}
+{{- if eq $scheme "hf" -}}
+{{- if not (include "flyserve.isHubId" (trimPrefix "hf://" .source)) -}}
+{{- fail (printf "models.fetch.models: %s has no revision: write hf://org/name@main, or better a commit" .source) -}}
+{{- end -}}
+{{- else if eq $scheme "oci" -}}
+{{- fail (printf "models.fetch.models: %s is an image, which is not fetched: mount it as a volume in pods.<role>.extra" .source) -}}
+{{- else -}}
+{{- $image := .root.Values.pods.fetch.image | default dict -}}
+{{- if not (or $image.repository $image.tag $image.digest) -}}
+{{- fail (printf "models.fetch.models: %s needs a client of %s, which the image does not have: build one with it (docs/kubernetes.md), and name it in pods.fetch.image" .source $scheme) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,93 @@
+"""A model hub on a socket: the calls that its client makes to list and download a model."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "c" * 40
+
+
+@dataclass
+class FakeHub:
+    """One model, `org/name`, of which every revision but `gone` is the same commit.
+
+    Attributes:
+        files: Content by name.
+        sent: What it sends instead of a file's content: a fault of the line or of a disk.
+        fetched: Names of the files that were downloaded, in order.
+    """
+
+    files: dict[str, bytes]
+    sent: dict[str, bytes] = field(default_factory=dict)
+    fetched: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def listing(self) -> dict[str, Any]:
+        return {"id": "org/name", "sha": COMMIT, "siblings": [self._sibling(name) for name in self.files]}
+
+    def etag(self, name: str) -> str:
+        content = self.files[name]
+        if name.endswith(".safetensors"):
+            return hashlib.sha256(content).hexdigest()
+        return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+
+    def _sibling(self, name: str) -> dict[str, Any]:
+        size = len(self.files[name])
+        if name.endswith(".safetensors"):
+            large = {"size": size, "sha256": self.etag(name), "pointerSize": 134}
+            return {"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": large}
+        return {"rfilename": name, "size": size, "blobId": self.etag(name)}
+
+
+@contextmanager
+def fake_hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
+    """Serve a hub while the block runs."""
+    hub = FakeHub(files)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def log_message(self, *args: Any) -> None:
+            """Print nothing."""
+
+        def _answer(self, with_body: bool) -> None:
+            parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+            match parts:
+                case ["api", "models", "org", "name", "revision", revision] if revision != "gone":
+                    return self._send(json.dumps(hub.listing()).encode(), {}, with_body)
+                case ["org", "name", "resolve", commit, name] if commit == COMMIT and name in hub.files:
+                    if with_body:
+                        hub.fetched.append(name)
+                    headers = {"ETag": f'"{hub.etag(name)}"', "X-Repo-Commit": COMMIT}
+                    return self._send(hub.sent.get(name, hub.files[name]), headers, with_body)
+            missing = "RevisionNotFound" if "gone" in parts else "RepoNotFound"
+            self._send(b"{}", {"X-Error-Code": missing}, with_body, status=404)
+
+        def _send(self, body: bytes, headers: dict[str, str], with_body: bool, status: int = 200) -> None:
+            self.send_response(status)
+            for key, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
