@@ -10,10 +10,7 @@ from fly.response import Choice, Chunk
 from fly.types import Token
 from router.config import LimitsConfig
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
-from router.http.fields import Count, GenerationFields, Whole
-from router.http.message_objects import message_delta, whole_message
-from router.http.messages import Messages, rendered_messages
-from router.http.objects import (
+from router.http.chat_objects import (
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -22,6 +19,9 @@ from router.http.objects import (
     ChatLogprobs,
     RankedLogprob,
 )
+from router.http.fields import Count, GenerationFields, Whole
+from router.http.message_objects import message_delta, whole_message
+from router.http.messages import Messages, rendered_messages
 from router.http.parsing import parse
 from router.http.priorities import priority_of
 from router.http.tool_fields import ToolFields, checked_tools

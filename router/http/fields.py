@@ -10,9 +10,9 @@ from pydantic_core import PydanticCustomError
 from fly.limits import MOST_PRIORITY
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
-from router.config import TargetMode
 from router.http.grammar_fields import GrammarFields
 from router.http.request_model import RequestModel as RequestModel
+from router.speculation_config import TargetMode
 from services.common.derived_model import with_fields_of
 
 _UINT32 = 2**32 - 1

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from router.http.objects import (
+from router.http.chat_objects import (
     AssistantMessage,
     CalledFunction,
     Delta,

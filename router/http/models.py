@@ -56,7 +56,7 @@ class ServedModels:
     async def described(self, name: str) -> ModelObject:
         """Return the description of one model."""
         known: dict[str, Any] = {"id": name, "created": self._created, "root": name, "parent": None}
-        if self._service.is_ready:
+        if self._service.has_target:
             info = await self._service.describe()
             model = info.target if name == self._name else self._service.draft_model
             context_length = None if model is None else model.context_length or None

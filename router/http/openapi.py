@@ -9,11 +9,10 @@ from pydantic.json_schema import models_json_schema
 
 from fly.version import VERSION
 from router.http.chat import ChatRequest
+from router.http.chat_objects import ChatChunk, ChatCompletion
 from router.http.completions import CompletionRequest
 from router.http.models import DRAFT_SUFFIX
 from router.http.objects import (
-    ChatChunk,
-    ChatCompletion,
     Completion,
     Detokenized,
     ErrorResponse,

@@ -1,0 +1,112 @@
+"""Objects of chat responses, whole and in chunks, in OpenAI's shape."""
+
+from typing import Literal
+
+from router.http.objects import ChoiceHead, Envelope, Extension, FinishReason, ResponseModel
+
+
+class RankedLogprob(ResponseModel):
+    """One of the most likely tokens at a position; `bytes` is its text in UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(RankedLogprob):
+    """A token with the most likely ones at its position."""
+
+    top_logprobs: list[RankedLogprob]
+
+
+class ChatLogprobs(ResponseModel):
+    """One entry for each token."""
+
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class CalledFunction(ResponseModel):
+    """A called tool; the arguments are JSON as text, which the model may have left invalid."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(ResponseModel):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class WithReasoning(ResponseModel):
+    """Reasoning of the model, or a new part of it; `reasoning_content` is the older name."""
+
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class AssistantMessage(WithReasoning):
+    """Answer of the model."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ChatChoice(ChoiceHead):
+    """One answer."""
+
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletion(Envelope):
+    """A response of `/v1/chat/completions`."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class FunctionDelta(ResponseModel):
+    """New part of a called tool; the name is sent once."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(ResponseModel):
+    """New part of the call with this index; id and type are sent once, in its first part."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
+class Delta(WithReasoning):
+    """New part of a message; the role is sent once, in the first one."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChatChunkChoice(ResponseModel):
+    """Part of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(Envelope):
+    """A chunk of a response of `/v1/chat/completions`."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    flyserve: Extension | None = None
