@@ -1,29 +1,18 @@
 """Configuration of one router."""
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from fly.limits import MOST_PRIORITY
-from fly.presets import DEFAULT_PRESET, PRESETS, tuned
-from fly.request import DraftLength, RuleOverrides, SpeculationParams
-from fly.spans import Span
-from fly.types import DraftLengthPolicy, FlyRule, Mode
 from router.policies import POLICIES
-from router.requests.planning import SpeculationPlan
+from router.speculation_config import SpeculationConfig
 from router.tools.families import ReasoningFamily, ToolFamily
 from services.common.config import Config, OneOf
-from services.common.derived_model import with_fields_of
 from services.common.model_source import ModelPath, is_hub_id, model_name
 from services.common.security.config import PublicSecurityConfig
 from services.common.service_config import ProcessSection
-
-TargetMode = Annotated[
-    Mode, OneOf(mode.value for mode in Mode if mode is not Mode.DRAFT), AfterValidator(Mode)
-]
-"""A mode in which targets answer."""
 
 
 class LimitsConfig(Config):
@@ -104,89 +93,6 @@ class HttpConfig(Config):
     `--per-request-spec-decode-metrics summary`."""
 
 
-class DraftLengthConfig(Config):
-    """Length of the drafts."""
-
-    policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
-    """`fixed` always drafts `max` tokens; `goodput` drafts as many as give the most tokens per second."""
-
-    max: int = Field(15, ge=1, le=64)
-    """Most draft tokens of one round; 15 and the pending token make one tile of 16 rows."""
-
-
-def _from_zero(kind: Any) -> Any:
-    """Limit a number to 0 and above."""
-    if kind is float:
-        return Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    return Annotated[int, Field(ge=0)] if kind is int else kind
-
-
-@with_fields_of(SpeculationParams, _from_zero, {"sub_drafter": True})
-class SpeculationConfig(Config):
-    """Speculation of a request that does not set its own; its fields are those of `SpeculationParams`.
-
-    The fields of the rule change the preset. A request that names a preset itself starts from that preset
-    without these changes.
-    """
-
-    mode: TargetMode = Mode.FLY
-    """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
-    draft tokens by the rule."""
-
-    preset: Annotated[str, OneOf(sorted(PRESETS))] = DEFAULT_PRESET
-    """Named rule that `fly` starts from."""
-
-    draft_length: DraftLengthConfig = DraftLengthConfig()
-    """Length of the drafts."""
-
-    window: int | None = Field(None, ge=1)
-    """Number of draft tokens after a mismatch that must all match for it to be accepted."""
-
-    exact_in: tuple[Span, ...] = ()
-    """Kinds of text that `fly` decodes exactly; a request may add others."""
-
-    @property
-    def plan(self) -> SpeculationPlan:
-        """Speculation of a request that sets nothing."""
-        return SpeculationPlan(
-            mode=self.mode,
-            fly_rule=self.rule,
-            draft_length=self.draft_length.max,
-            sub_drafter=self._given("sub_drafter"),
-            draft_length_policy=self.draft_length.policy,
-            exact_in=frozenset(self.exact_in),
-        )
-
-    @property
-    def params(self) -> SpeculationParams:
-        """The same as a request that sets everything, every field of the rule included."""
-        return SpeculationParams(
-            mode=self.mode,
-            preset=self.preset,
-            draft_length=DraftLength(self.draft_length.policy, self.draft_length.max),
-            sub_drafter=self._given("sub_drafter"),
-            exact_in=self.exact_in,
-            **{each.name: getattr(self.rule, each.name) for each in fields(RuleOverrides)},
-        )
-
-    @property
-    def rule(self) -> FlyRule:
-        """Rule of mode `fly`."""
-        changes = RuleOverrides(**{each.name: self._given(each.name) for each in fields(RuleOverrides)})
-        return tuned(PRESETS[self.preset], changes.changes)
-
-    def _given(self, name: str) -> Any:
-        """Return a field that comes from `SpeculationParams`."""
-        return getattr(self, name)
-
-    @model_validator(mode="after")
-    def _carries_within_the_window(self) -> Self:
-        found = self._given("carry_after")
-        if found is not None and found > self.rule.window:
-            raise ValueError(f"carry_after is {found}, at most the window of {self.rule.window}")
-        return self
-
-
 class RouterSection(Config):
     """Public service, admission and time limits of a router."""
 
@@ -230,7 +136,8 @@ class RouterSection(Config):
     """Limits of one request."""
 
     replica_wait_s: float = Field(10.0, ge=0)
-    """Time that a request waits for a target if there is none."""
+    """Time that a request waits for a target if there is none. At most `max_concurrent` + `max_queued`
+    requests wait at once."""
 
     verify_timeout_s: float = Field(120.0, gt=0)
     """Time limit of one step of a target, without the time that the sequence waits for its place, or of a
@@ -303,6 +210,10 @@ class RouterConfig(RouterSection, ProcessSection):
 
     start_timeout_s: float = Field(60.0, gt=0)
     """Time that a start waits for the first target."""
+
+    scales_to_zero: bool = False
+    """The deployment may have no target while it is idle: start, and be ready, without one. Requests wait for
+    `replica_wait_s`."""
 
     grace_s: float = Field(30.0, ge=0)
     """Time in seconds that running requests have to finish when the router is stopped."""

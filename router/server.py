@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -10,7 +11,7 @@ from starlette.applications import Starlette
 from fly.break_even import break_even
 from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError
-from fly.messages import Role
+from fly.messages import ModelInfo, Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
@@ -43,7 +44,9 @@ _SIMULATED = "simulated"
 
 
 async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
-    """Return a host that serves this configuration, not started yet; a target is available.
+    """Return a host that serves this configuration, not started yet.
+
+    A target is available, unless the deployment scales to zero.
 
     Raises:
         ConfigError: Tokenizer, targets and drafters do not match; the certificate or the file of API
@@ -60,8 +63,9 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     probing = ProbeConfig(config.probe_interval_s, config.probe_timeout_s)
     replicas = ReplicaDirectory(_source(config, clock, identity), config.balancing, clock, probing, identity)
     try:
-        await replicas.start(config.start_timeout_s)
-        _check_tokenizer(tokenizer, replicas, folder)
+        await replicas.start(config.start_timeout_s, needs_target=not config.scales_to_zero)
+        replicas.target_fault = partial(_tokenizer_fault, tokenizer, folder, token_map_hash(folder))
+        _check_tokenizer(replicas)
         _log_break_even(replicas, config)
     except BaseException:
         await replicas.close()
@@ -132,14 +136,18 @@ def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> En
     return ListedEndpointSource({Role.TARGET: config.targets, Role.DRAFTER: config.drafters}, clock)
 
 
-def _check_tokenizer(tokenizer: Tokenizer, replicas: ReplicaDirectory, folder: Path) -> None:
+def _check_tokenizer(replicas: ReplicaDirectory) -> None:
     """Check that the tokenizer's ids mean the same to every target; raises ConfigError."""
-    own_hash = token_map_hash(folder)
     for target in replicas.targets.replicas:
-        info = target.info
-        if tokenizer.vocab_size > info.vocab_size:
-            found = f"{folder} has {tokenizer.vocab_size} tokens"
-            raise ConfigError(f"model: {found}, but {target.name} has {info.vocab_size}")
-        takes_any = info.architecture == _SIMULATED or not info.token_map_hash
-        if not takes_any and info.token_map_hash != own_hash:
-            raise ConfigError(f"model: {folder} maps tokens to other ids than {target.name}")
+        if fault := replicas.target_fault(target.info):
+            raise ConfigError(f"model: {fault}: {target.name}")
+
+
+def _tokenizer_fault(tokenizer: Tokenizer, folder: Path, own_hash: str, info: ModelInfo) -> str:
+    """Return the reason why the router's tokenizer does not fit a target; empty if it does."""
+    if tokenizer.vocab_size > info.vocab_size:
+        return f"{folder} has {tokenizer.vocab_size} tokens, but the target has {info.vocab_size}"
+    takes_any = info.architecture == _SIMULATED or not info.token_map_hash
+    if not takes_any and info.token_map_hash != own_hash:
+        return f"{folder} maps tokens to other ids than the target"
+    return ""

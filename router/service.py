@@ -13,11 +13,12 @@ from fly.request import GenerateRequest
 from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from fly.types import Mode
 from router.admission.admission import Admission
+from router.admission.target_wait import TargetWait
 from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.context import RouterContext
 from router.generation.generation import Emit
 from router.generation.observation import observed_request
-from router.replicas.pools import Accepts, Replica, any_replica, with_weights
+from router.replicas.pools import any_replica, with_weights
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import Quotas, current_caller
@@ -58,14 +59,19 @@ class GenerationService:
             context.draft_model.places,
             "places for responses of the drafters' own model",
         )
-        context.metrics.requests_queued.set_function(lambda: self._admission.queued)
+        self._target_wait = TargetWait(
+            context.replicas, config.replica_wait_s, config.max_concurrent + config.max_queued
+        )
+        context.metrics.requests_queued.set_function(
+            lambda: self._admission.queued + self._target_wait.num_requests
+        )
         context.metrics.choices_queued.set_function(lambda: self.queued_choices)
         for role in context.replicas.num_ready():
             context.metrics.replicas.labels(role.value).set_function(partial(self._num_ready, role))
 
     async def describe(self) -> DeploymentInfo:
         """Return the models, defaults and limits; raise NotReady if no target became ready in time."""
-        target, drafter = await self._paired()
+        target, drafter = await self._target_wait.paired(any_replica)
         config = self._context.config
         return DeploymentInfo(
             target=target.info,
@@ -79,14 +85,19 @@ class GenerationService:
         )
 
     @property
-    def is_ready(self) -> bool:
+    def has_target(self) -> bool:
         """True if a target is available now."""
         return bool(self._context.replicas.targets.ready(any_replica))
 
     @property
+    def is_ready(self) -> bool:
+        """True if a target is available, or is started for the next request."""
+        return self.has_target or self._context.config.scales_to_zero
+
+    @property
     def queued_choices(self) -> int:
         """Choices that wait in this router: the places that its targets lack."""
-        return self._admission.queued_choices
+        return self._admission.queued_choices + self._target_wait.num_choices
 
     async def serve(
         self,
@@ -219,7 +230,7 @@ class GenerationService:
         weights, context = request.resume.weight_fingerprint if request.resume else "", self._context
         if request.speculation.mode is Mode.DRAFT:
             return await context.draft_model.info(weights, context.config.replica_wait_s)
-        target, _ = await self._paired(with_weights(weights))
+        target, _ = await self._target_wait.paired(with_weights(weights), request.n)
         return target.info
 
     async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
@@ -239,12 +250,6 @@ class GenerationService:
             )
 
         return await _off_loop_if_long(max(request.prompt, request.prediction, key=len), prepared)
-
-    async def _paired(self, accepts: Accepts = any_replica) -> tuple[Replica, Replica | None]:
-        """Return a target and a drafter to check the request against; wait at most `replica_wait_s`."""
-        replicas = self._context.replicas
-        await replicas.targets.wait(accepts, self._context.config.replica_wait_s)
-        return replicas.paired(accepts)
 
 
 def _too_long(verb: str, length: int, limit: int) -> str:

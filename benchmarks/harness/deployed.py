@@ -16,7 +16,8 @@ from orchestration.deployment.file import (
     load_deployment,
 )
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
-from router.config import DraftLengthConfig, HttpConfig, SpeculationConfig
+from router.config import HttpConfig
+from router.speculation_config import DraftLengthConfig, SpeculationConfig
 from services.engine.config import Dtype
 
 _STARTUP_TIMEOUT_S = 600.0

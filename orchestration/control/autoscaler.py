@@ -73,8 +73,7 @@ class PendingChange:
 
 def replicas_needed(demand: float, replicas: int, settings: Autoscaling) -> int:
     """Return the number that serves `demand` at the target load; `replicas` if within the tolerance."""
-    ratio = demand / (replicas * settings.target_load)
-    if abs(ratio - 1) <= settings.tolerance + _ROUNDING:
+    if replicas and abs(demand / (replicas * settings.target_load) - 1) <= settings.tolerance + _ROUNDING:
         return settings.within(replicas)
     return settings.within(math.ceil(demand / settings.target_load - _ROUNDING))
 
@@ -87,7 +86,7 @@ def decide(
     Scale up to what the lowest demand within the upscale delay needs; scale down to what the highest demand
     within the downscale delay needs. So an added replica stays for at least the downscale delay, and a
     drained one is not missed within the upscale delay. The demand is that of the whole tier: replicas that
-    are starting or still empty do not affect it.
+    are starting or still empty do not affect it. From zero it scales up at once.
 
     Args:
         history: History up to the previous sample; None without any, as in a controller that just started.
@@ -122,7 +121,7 @@ def next_change(history: DemandHistory, settings: Autoscaling) -> PendingChange 
     more = _pending(history, history.lows, settings, lambda number: number > replicas)
     fewer = _pending(history, history.peaks, settings, lambda number: number < replicas)
     if more is not None:
-        return replace(more, at=more.at + settings.upscale_delay_s)
+        return replace(more, at=more.at + (settings.upscale_delay_s if replicas else 0.0))
     return None if fewer is None else replace(fewer, at=fewer.at + settings.downscale_delay_s)
 
 
@@ -130,6 +129,8 @@ def explain(history: DemandHistory | None, settings: Autoscaling) -> str:
     """Return the decision and its reason, in a few words for people."""
     if history is None:
         return "waiting until all serving replicas have reported their loads"
+    if not history.replicas:
+        return "stopped while idle: the next request starts a replica"
     load = history.latest.demand / history.replicas
     text = f"load {load:.0%}, target {settings.target_load:.0%}"
     if (change := next_change(history, settings)) is not None:
@@ -192,7 +193,8 @@ class Autoscaler:
         """
         changed = {}
         for role, (tier, settings) in autoscaled(deployment).items():
-            demand = tier_demand([i for i in instances if i.role is role], tier.max_sequences, waiting)
+            own = [instance for instance in instances if instance.role is role]
+            demand = tier_demand(own, tier.max_sequences, waiting, is_stopped=not tier.replicas)
             before = self._histories.get(role)
             self._histories[role], number = decide(before, demand, tier.replicas, settings, now)
             if number != tier.replicas:
@@ -208,15 +210,19 @@ class Autoscaler:
         }
 
 
-def tier_demand(instances: Collection[Instance], max_sequences: int, waiting: int = 0) -> Demand | None:
+def tier_demand(
+    instances: Collection[Instance], max_sequences: int, waiting: int = 0, is_stopped: bool = False
+) -> Demand | None:
     """Return the load of a tier's replicas; None while none of them serves, or one has not reported yet.
+
+    A tier that `is_stopped` shall have no replica: then the waiting sequences alone count.
 
     Instances that are starting or do not answer count as empty; a replica can hold `max_sequences`. The
     serving ones must take the `waiting` sequences of routers as well.
     """
     serving = [i.load for i in instances if i.phase is Phase.READY]
     draining = [i.load for i in instances if i.phase is Phase.DRAINING]
-    if not serving or not all(load.kv_capacity for load in serving):
+    if not all(load.kv_capacity for load in serving) or not (serving or is_stopped):
         return None
     return Demand(_load(serving, max_sequences, waiting), _load(draining, max_sequences))
 

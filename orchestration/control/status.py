@@ -104,7 +104,7 @@ def tiers(
             autoscaling=autoscaling.get(role),
         )
         for role in Role
-        if (own := [row for row in rows if row.role is role])
+        if (own := [row for row in rows if row.role is role]) or role in autoscaling
     )
 
 

@@ -13,8 +13,9 @@ class Autoscaling(Config):
     tier.
     """
 
-    min: int = Field(1, ge=1, le=1024)
-    """Fewest replicas, kept while the tier is idle."""
+    min: int = Field(1, ge=0, le=1024)
+    """Fewest replicas, kept while the tier is idle. With 0, which only `target` takes, requests wait in the
+    routers for `router.replica_wait_s` while a replica starts."""
 
     max: int = Field(ge=1, le=1024)
     """Most replicas."""

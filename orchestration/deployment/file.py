@@ -11,7 +11,8 @@ from fly.messages import Role
 from orchestration.deployment import reserved
 from orchestration.deployment.autoscaling import Autoscaling
 from orchestration.deployment.security import located as located_security
-from router.config import RouterSection, SpeculationConfig
+from router.config import RouterSection
+from router.speculation_config import SpeculationConfig
 from services.common.config import Config, OneOf, load_yaml
 from services.common.model_source import ModelPath, is_hub_id
 from services.common.security.config import PublicSecurityConfig
@@ -39,7 +40,7 @@ Replicas = Annotated[int, Field(ge=1, le=1024)]
 def _fewest(data: dict[str, Any]) -> int:
     """Return the number of replicas that a tier starts with if the file sets none."""
     autoscaling: Autoscaling | None = data.get("autoscaling")
-    return 1 if autoscaling is None else autoscaling.min
+    return 1 if autoscaling is None else max(1, autoscaling.min)
 
 
 class Tier(Config):
@@ -64,14 +65,16 @@ class ModelTier(ModelSection, Tier):
     autoscaling: Autoscaling | None = None
     """Lets the number of replicas follow the load; null keeps it as it is."""
 
-    replicas: Replicas = Field(default_factory=_fewest)
-    """Replicas that the controller starts; with autoscaling the number at first, `autoscaling.min` by
-    default."""
+    replicas: int = Field(default_factory=_fewest, ge=0, le=1024)
+    """Replicas that the controller starts; with autoscaling the number at first, by default
+    `autoscaling.min`, or 1 if that is 0."""
 
     @field_validator("replicas")
     @classmethod
     def _is_within_limits(cls, value: int, info: ValidationInfo) -> int:
         limits: Autoscaling | None = info.data.get("autoscaling")
+        if limits is None and value < 1:
+            raise ValueError("must be at least 1; an idle target can be stopped by autoscaling.min: 0")
         if limits is not None and value != limits.within(value):
             raise ValueError(
                 f"must be within autoscaling.min {limits.min} and autoscaling.max {limits.max};"
@@ -260,6 +263,22 @@ class Deployment(Config):
     def _drafts_within_limits(self) -> Self:
         self.router.require_draft_length(self.speculation)
         return self
+
+    @model_validator(mode="after")
+    def _waits_for_what_scales_to_zero(self) -> Self:
+        if self.drafter is not None and self.drafter.autoscaling and not self.drafter.autoscaling.min:
+            raise ValueError("drafter.autoscaling.min: is 0, must be at least 1: none waits for a drafter")
+        if self.scales_to_zero and "replica_wait_s" not in self.router.model_fields_set:
+            raise ValueError(
+                "target.autoscaling.min: is 0, but router.replica_wait_s is not set: set it to the seconds"
+                " that a target needs to start, such as 300; requests wait for so long"
+            )
+        return self
+
+    @property
+    def scales_to_zero(self) -> bool:
+        """True if an idle deployment may have no target."""
+        return self.target.autoscaling is not None and not self.target.autoscaling.min
 
     @model_validator(mode="after")
     def _has_a_drafter_to_help(self) -> Self:

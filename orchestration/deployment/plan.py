@@ -17,7 +17,8 @@ from orchestration.deployment.file import (
     SubDrafterTier,
 )
 from orchestration.deployment.security import router_security, security_of
-from router.config import RouterSection, SpeculationConfig
+from router.config import RouterSection
+from router.speculation_config import SpeculationConfig
 from services.common.config import Config, changed_values
 from services.common.security.identity import certificate_name
 from services.common.telemetry.config import TelemetrySection
@@ -140,6 +141,7 @@ def router_config(
         "model": str(deployment.target.model),
         "registry": registry,
         "start_timeout_s": start_timeout_s,
+        "scales_to_zero": deployment.scales_to_zero,
         "grace_s": grace_s,
         "speculation": changed_values(deployment.speculation, SpeculationConfig),
         "security": router_security(deployment.security),

@@ -34,6 +34,7 @@ ROUTER: Mapping[str, str] = {
     "targets": "the registry lists the targets",
     "drafters": "the registry lists the drafters",
     "start_timeout_s": "flyserve router takes it by --start-timeout-s, flyserve up by --startup-timeout-s",
+    "scales_to_zero": "target.autoscaling.min: 0 sets it",
     "speculation": "it is a section of the whole deployment, next to the tiers",
 }
 """Keys of a router."""

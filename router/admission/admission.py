@@ -9,6 +9,7 @@ from fly.clock import Clock
 from fly.errors import DeadlineExceeded, Overloaded
 from fly.ewma import Ewma
 from router.admission.fair_queue import FairQueue
+from router.admission.slots import Slots
 from router.requests.request import Deadline
 
 _UNKNOWN_WAIT_S = 1.0
@@ -105,7 +106,7 @@ class Admission:
     @asynccontextmanager
     async def slots(
         self, tenant: str, deadline: Deadline, num_choices: int = 1, priority: int = 0
-    ) -> AsyncIterator["Slots"]:
+    ) -> AsyncIterator[Slots]:
         """Hold a slot for each choice, or all that there are; wait for them in the bounded queue.
 
         A higher `priority` comes first among the tenant's own requests.
@@ -136,7 +137,7 @@ class Admission:
             return None
         return (self._queue.ahead_of(tenant) + 1) * self._held_s.value / max(1, self.limit)
 
-    async def acquire_next(self, held: "Slots", when_queued: Callable[[], None]) -> None:
+    async def acquire_next(self, held: Slots, when_queued: Callable[[], None]) -> None:
         """Wait for one more slot, before all requests of the tenant with the same priority.
 
         `when_queued` is called as soon as it has its place in the queue.
@@ -166,7 +167,7 @@ class Admission:
         limit = self.limit
         return not self.queued and (self.admitted + num_slots <= limit or (limit > 0 and not self.admitted))
 
-    async def _acquire(self, held: "Slots") -> None:
+    async def _acquire(self, held: Slots) -> None:
         """Wait for the slots.
 
         NOTE: a released slot is assigned to a queued request at once, so no slot is free while one is queued,
@@ -181,7 +182,7 @@ class Admission:
         self._queue.push(held.tenant, waiter, held.num_unused, held.priority)
         await self._wait(waiter)
 
-    def _waiter(self, held: "Slots", num_slots: int) -> _Waiter:
+    def _waiter(self, held: Slots, num_slots: int) -> _Waiter:
         return _Waiter(held.tenant, held.deadline, num_slots, asyncio.get_running_loop().create_future())
 
     async def _wait(self, waiter: _Waiter) -> None:
@@ -248,61 +249,6 @@ class Admission:
         if remaining_s is not None and work_s > remaining_s:
             found = f"a slot became free {remaining_s:.1f} s before the deadline"
             raise DeadlineExceeded(f"{found}, the work takes about {work_s:.1f} s")
-
-
-class Slots:
-    """The slots of one request, for its choices.
-
-    If there are fewer slots than choices, the others start one after the other, as slots become free.
-    """
-
-    def __init__(
-        self, admission: Admission, tenant: str, deadline: Deadline, priority: int, number: int
-    ) -> None:
-        """Hold `number` slots that no choice uses yet."""
-        self.tenant = tenant
-        self.deadline = deadline
-        self.priority = priority
-        self.num_unused = number
-        self._admission = admission
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator["Slot"]:
-        """Use one slot for one choice; wait for it if all are in use. Raises what `Admission.slots` does."""
-        used = Slot(self, self._admission)
-        if self.num_unused:
-            self.num_unused -= 1
-            used.is_held = True
-        else:
-            await used.acquire()
-        try:
-            yield used
-        finally:
-            used.release()
-
-
-class Slot:
-    """The slot of one choice."""
-
-    def __init__(self, slots: Slots, admission: Admission) -> None:
-        self.is_held = False
-        self._slots = slots
-        self._admission = admission
-
-    async def acquire(self) -> None:
-        """Wait for a slot, before all requests of the tenant with the same priority.
-
-        A slot that is held is given back first, in exchange for the later one: every target has refused the
-        choice. Raises what `Admission.slots` does.
-        """
-        await self._admission.acquire_next(self._slots, self.release)
-        self.is_held = True
-
-    def release(self) -> None:
-        """Give the slot back, if it is held."""
-        if self.is_held:
-            self.is_held = False
-            self._admission.release(self._slots.tenant, 1)
 
 
 def _rejection(reason: str, wait_s: float | None) -> Overloaded:

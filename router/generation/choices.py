@@ -7,7 +7,7 @@ from typing import Any
 
 from fly.errors import DeadlineExceeded
 from fly.response import Chunk
-from router.admission.admission import Slots
+from router.admission.slots import Slots
 from router.generation.context import RouterContext
 from router.generation.generation import Emit, generate
 from router.generation.prompt_scoring import score_prompt

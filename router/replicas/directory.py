@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 
 import grpc
@@ -26,6 +27,7 @@ class ReplicaDirectory:
     Attributes:
         targets: Targets that may get new sequences.
         drafters: Drafters that may get new sequences, each for targets with the same token map.
+        target_fault: Returns the reason why a target cannot be used; empty if it can.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ReplicaDirectory:
         """Start empty; connections use the `identity`, or plaintext without one."""
         self.targets = ReplicaPool(create_policy(balancing))
         self.drafters = ReplicaPool(create_policy(balancing), is_required=False)
+        self.target_fault: Callable[[ModelInfo], str] = lambda _: ""
         self._source = source
         self._probing = probing or ProbeConfig()
         self._clock = clock
@@ -50,8 +53,10 @@ class ReplicaDirectory:
         self._tried: dict[Endpoint, asyncio.Event] = {}
         self._watcher: asyncio.Task[None] | None = None
 
-    async def start(self, timeout_s: float) -> None:
+    async def start(self, timeout_s: float, needs_target: bool = True) -> None:
         """Watch the endpoints; return when there is a target and every present endpoint was tried once.
+
+        Without `needs_target` return at once.
 
         Raises:
             NotReady: There is no target after `timeout_s`.
@@ -59,6 +64,8 @@ class ReplicaDirectory:
                 targets of several engines.
         """
         self._watcher = asyncio.create_task(self._watch())
+        if not needs_target:
+            return
         if not await self.targets.wait(any_replica, timeout_s):
             faults = "; ".join(f"{e.address}: {fault}" for e, fault in self._faults.items())
             raise NotReady(f"no target within {timeout_s:g} s ({faults or 'no endpoint is registered'})")
@@ -163,7 +170,7 @@ class ReplicaDirectory:
             try:
                 found = await handshake(channel, endpoint)
                 replica = Replica(endpoint, channel, *found, breaker, self._clock)
-                self._check_engine(replica)
+                self._check_target(replica)
             except NotReady as error:
                 self._record_fault(endpoint, str(error))
                 tried.set()
@@ -183,10 +190,18 @@ class ReplicaDirectory:
             endpoint.address, identity.peer_tls(certificate_name(endpoint.role)) if identity else None
         )
 
-    def _check_engine(self, replica: Replica) -> None:
-        """Raise NotReady if the other targets run another engine: its results differ in their rounding."""
+    def _check_target(self, replica: Replica) -> None:
+        """Raise NotReady for a target with a fault, or with another engine than the others.
+
+        Results of another engine differ in their rounding.
+        """
         endpoint, others = replica.endpoint, self.targets.ready(any_replica)
-        if endpoint.role is not Role.TARGET or not others or others[0].info.engine == replica.info.engine:
+        if endpoint.role is not Role.TARGET:
+            return
+        if fault := self.target_fault(replica.info):
+            logger.error("%s: %s", replica.name, fault)
+            raise NotReady(fault)
+        if not others or others[0].info.engine == replica.info.engine:
             return
         self._mixed[endpoint] = (
             f"{replica.name} runs on {engine_name(replica.info)}, {others[0].name} on"

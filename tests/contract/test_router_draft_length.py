@@ -12,8 +12,9 @@ from fly.clock import SystemClock
 from fly.messages import Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1 import generation_pb2 as pb
-from router.config import RouterConfig, SpeculationConfig
+from router.config import RouterConfig
 from router.server import create_host
+from router.speculation_config import SpeculationConfig
 from services.drafter import servicer as drafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import ModelConfig

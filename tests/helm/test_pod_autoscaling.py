@@ -37,6 +37,11 @@ def groups(folder: Path, values: Any) -> dict[str, tuple[int, ...]]:
         (FOUR_GPUS, "target", (1, 4)),
         ({**FOUR_GPUS, "rollout": {"surge": 0}}, "target", (1, 3)),
         ({"target": {"autoscaling": {"max": 5}}}, "target", (1, 6)),
+        (
+            {"target": {"autoscaling": {"min": 0, "max": 5}}, "router": {"replica_wait_s": 300}},
+            "target",
+            (0, 6),
+        ),
         # Two replicas in a pod: three take two, eight take four.
         (PAIRS, "drafter", (2, 5)),
         ({"sub_drafter": {"replicas": 2}}, "sub-drafter", (2, 3)),

@@ -65,6 +65,14 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"drafter": {"engine": "ngram", "model": None, "gpus": 0.5}, "sub_drafter": None},
         ("drafter.gpus: is 0.5", "engine ngram uses none"),
     ),
+    "a target that stops while no request waits for it": (
+        {"target": {"autoscaling": {"min": 0, "max": 2}}},
+        ("target.autoscaling.min: is 0", "router.replica_wait_s is not set", "such as 300"),
+    ),
+    "a drafter that stops while it is idle": (
+        {"drafter": {"autoscaling": {"min": 0, "max": 2}}},
+        ("drafter.autoscaling.min: is 0", "must be at least 1"),
+    ),
     "a drafter without a model": (
         {"drafter": {"model": None}},
         ("drafter.model: is empty", "drafter.engine ngram or suffix"),

@@ -46,7 +46,8 @@ def other_value(schema: Mapping[str, Any]) -> Any:
 
 def _other_number(schema: Mapping[str, Any], default: float | None) -> float:
     least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
-    value = (least if default is None else default) + 1
+    # A default that is computed is often the least value, or one more.
+    value = least + 2 if default is None else default + 1
     if value <= (most := schema.get("maximum", value)):
         return value
     if default != most:

@@ -62,6 +62,8 @@
 {{- end -}}
 {{- if $tier.autoscaling -}}
 {{- include "flyserve.checkAutoscaling" . -}}
+{{- else if lt (int (include "flyserve.numbers" . | fromJson).first) 1 -}}
+{{- fail (printf "%s.replicas: is 0, must be at least 1; target.autoscaling.min: 0 stops an idle target" .role) -}}
 {{- end -}}
 {{- end -}}
 
@@ -92,6 +94,12 @@
 {{- end -}}
 {{- if or (lt $first $min) (gt $first $max) -}}
 {{- fail (printf "%s.replicas: is %d, but autoscaling goes from %d to %d: set it to a number between them, with which it begins" .role $first $min $max) -}}
+{{- end -}}
+{{- if and (not $min) (ne .role "target") -}}
+{{- fail (printf "%s.autoscaling.min: is 0, must be at least 1: only target can be stopped while it is idle" .role) -}}
+{{- end -}}
+{{- if and (not $min) (not (hasKey (.root.Values.router | default dict) "replica_wait_s")) -}}
+{{- fail "target.autoscaling.min: is 0, but router.replica_wait_s is not set: set it to the seconds that a target needs to start, such as 300; requests wait for so long" -}}
 {{- end -}}
 {{- $isGuest := get .root.Values.pods .role | dig "runsWith" "" -}}
 {{- if not (or $isGuest .root.Values.ray.autoscaling.enabled) -}}

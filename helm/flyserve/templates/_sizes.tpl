@@ -27,7 +27,7 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- $tier := get .root.Values .role -}}
 {{- $defaults := include "flyserve.defaults" . | fromJson -}}
 {{- $scaling := get $tier "autoscaling" | default dict -}}
-{{- $replicas := dig "replicas" (dig "min" $defaults.min $scaling) $tier | int -}}
+{{- $replicas := dig "replicas" (dig "min" $defaults.min $scaling | int | max 1) $tier | int -}}
 {{- dict
     "first" $replicas
     "min" (ternary (dig "min" $defaults.min $scaling | int) $replicas (not (empty $scaling)))

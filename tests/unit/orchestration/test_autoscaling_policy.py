@@ -116,6 +116,24 @@ def test_the_maximum_is_given_as_the_reason() -> None:
     assert (policy.replicas, policy.reason) == (8, "load 200%, target 70%: at the maximum")
 
 
+TO_ZERO = Autoscaling(min=0, max=8, target_load=0.7, upscale_delay_s=5, downscale_delay_s=60)
+
+
+def test_an_idle_tier_is_stopped_and_the_first_request_starts_it_at_once() -> None:
+    policy = Policy(TO_ZERO, replicas=2)
+    assert policy.during(61, 0.0) == [0]
+    assert policy.reason == "stopped while idle: the next request starts a replica"
+    assert policy.during(1000, 0.0) == []
+    assert policy.during(0.5, 1 / 64) == [1]
+    policy = Policy(TO_ZERO, replicas=0)
+    assert policy.during(0.5, 3.0) == [5]
+
+
+def test_a_tier_with_any_load_is_not_stopped() -> None:
+    policy = Policy(TO_ZERO, replicas=2)
+    assert policy.during(300, 1 / 64) == [1]
+
+
 def test_a_number_set_from_outside_stands_until_there_is_history_since_then() -> None:
     policy = Policy(replicas=3)
     policy.during(59, 0.0)
@@ -151,7 +169,7 @@ def test_draining_sequences_neither_add_nor_remove_replicas() -> None:
         ({}, "max: is required"),
         ({"max": 0}, "max: is 0"),
         ({"min": 3, "max": 2}, "max: is 2: must be at least min, which is 3"),
-        ({"min": 0, "max": 2}, "min: is 0"),
+        ({"min": -1, "max": 2}, "min: is -1"),
         ({"max": 2, "target_load": 1.1}, "target_load: is 1.1"),
         ({"max": 2, "target_load": 0}, "target_load: is 0"),
         ({"max": 2, "tolerance": 0.6}, "tolerance: is 0.6"),

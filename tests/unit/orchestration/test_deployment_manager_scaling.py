@@ -6,6 +6,7 @@ import pytest
 
 from fly.errors import ConfigError
 from fly.messages import Load, Role
+from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from tests.unit.orchestration.manager_rig import FILE, Scene, deployment
 
@@ -13,7 +14,8 @@ from tests.unit.orchestration.manager_rig import FILE, Scene, deployment
 @pytest.mark.parametrize(
     ("replicas", "message"),
     [
-        ({Role.TARGET: 0}, "target.replicas: is 0: .* greater than or equal to 1"),
+        ({Role.TARGET: -1}, "target.replicas: is -1: .* greater than or equal to 0"),
+        ({Role.TARGET: 0}, "target.replicas: is 0: .* at least 1; an idle target .* autoscaling.min: 0"),
         ({Role.TARGET: 2000}, "target.replicas: is 2000: .* less than or equal to 1024"),
         ({Role.DRAFTER: 2}, "drafter: default has no such tier"),
     ],
@@ -87,3 +89,17 @@ async def test_scaling_by_hand_stays_within_the_limits_and_autoscaling_continues
         "target.autoscaling.min: 1 -> 2 (applies at once)",
         "target.replicas: 1 -> 2 (scales the tier)",
     ]
+
+
+async def test_an_idle_target_is_stopped_and_started_for_requests_that_wait(scene: Scene) -> None:
+    how = {"min": 0, "max": 3, "downscale_delay_s": 1}
+    target = {"model": "/m/big", "max_sequences": 4, "autoscaling": how}
+    await scene.manager.apply(deployment(target=target, router={"replica_wait_s": 60}), FILE)
+    await scene.until_ready("target-0.1")
+    await scene.until(lambda rows: not rows)
+    (tier,) = (await scene.manager.status()).tiers
+    assert (tier.desired, tier.ready) == (0, 0)
+    assert tier.autoscaling is not None and tier.autoscaling.reason.startswith("stopped while idle")
+    scene.manager.registry.report("a-router", waiting=6)
+    await scene.until(lambda rows: sum(row.state is ReplicaState.READY for row in rows.values()) == 3)
+    assert scene.manager.registry.snapshot.endpoints

@@ -122,6 +122,12 @@ def test_sequences_that_wait_in_routers_add_to_the_demand() -> None:
     assert tier_demand(long, max_sequences=64, waiting=2) == Demand(1.6)
 
 
+def test_a_stopped_tier_has_the_demand_of_the_waiting_sequences() -> None:
+    assert tier_demand([], max_sequences=4, waiting=6, is_stopped=True) == Demand(1.5)
+    leaving = [instance(0, Phase.DRAINING, sequences=4)]
+    assert tier_demand(leaving, max_sequences=4, is_stopped=True) == Demand(0.0, 1.0)
+
+
 def test_the_load_of_a_look_up_drafter_is_its_sequences_and_not_its_cache() -> None:
     config = SubDrafterConfig(role="drafter", engine="suffix", response_cache_tokens=1024, max_sequences=10)
     servicer = LookupServicer(config, Telemetry())

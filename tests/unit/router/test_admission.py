@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fly.errors import DeadlineExceeded, Overloaded
-from router.admission.admission import Admission, Slots
+from router.admission.admission import Admission
 from router.admission.fair_queue import FairQueue
+from router.admission.slots import Slots
 from router.requests.request import Deadline
 from tests.support.clock import VirtualClock
 

@@ -13,10 +13,11 @@ from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.request import DraftLength, GenerateRequest, SamplingParams, SpeculationParams
 from fly.speculation import Speculation
 from fly.types import Coupling, DraftLengthPolicy, EntropyEstimator, Mode, ResponseLimits, TailPolicy
-from router.config import RouterConfig, SpeculationConfig
+from router.config import RouterConfig
 from router.requests.planning import fly_rule, plan_speculation
 from router.requests.request import PreparedRequest
 from router.requests.validation import prepare
+from router.speculation_config import SpeculationConfig
 from services.common.config import parse
 
 TARGET = ModelInfo(Role.TARGET, "big", "w", "a", "t", 100, 64, "float32", 1, 0, "")

@@ -1,0 +1,102 @@
+"""Speculation of a deployment: the default of its requests."""
+
+from dataclasses import fields
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fly.presets import DEFAULT_PRESET, PRESETS, tuned
+from fly.request import DraftLength, RuleOverrides, SpeculationParams
+from fly.spans import Span
+from fly.types import DraftLengthPolicy, FlyRule, Mode
+from router.requests.planning import SpeculationPlan
+from services.common.config import Config, OneOf
+from services.common.derived_model import with_fields_of
+
+TargetMode = Annotated[
+    Mode, OneOf(mode.value for mode in Mode if mode is not Mode.DRAFT), AfterValidator(Mode)
+]
+"""A mode in which targets answer."""
+
+
+class DraftLengthConfig(Config):
+    """Length of the drafts."""
+
+    policy: DraftLengthPolicy = DraftLengthPolicy.FIXED
+    """`fixed` always drafts `max` tokens; `goodput` drafts as many as give the most tokens per second."""
+
+    max: int = Field(15, ge=1, le=64)
+    """Most draft tokens of one round; 15 and the pending token make one tile of 16 rows."""
+
+
+def _from_zero(kind: Any) -> Any:
+    """Limit a number to 0 and above."""
+    if kind is float:
+        return Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    return Annotated[int, Field(ge=0)] if kind is int else kind
+
+
+@with_fields_of(SpeculationParams, _from_zero, {"sub_drafter": True})
+class SpeculationConfig(Config):
+    """Speculation of a request that does not set its own; its fields are those of `SpeculationParams`.
+
+    The fields of the rule change the preset. A request that names a preset itself starts from that preset
+    without these changes.
+    """
+
+    mode: TargetMode = Mode.FLY
+    """`plain` decodes without drafts, `exact` accepts only the target's own tokens, `fly` also accepts
+    draft tokens by the rule."""
+
+    preset: Annotated[str, OneOf(sorted(PRESETS))] = DEFAULT_PRESET
+    """Named rule that `fly` starts from."""
+
+    draft_length: DraftLengthConfig = DraftLengthConfig()
+    """Length of the drafts."""
+
+    window: int | None = Field(None, ge=1)
+    """Number of draft tokens after a mismatch that must all match for it to be accepted."""
+
+    exact_in: tuple[Span, ...] = ()
+    """Kinds of text that `fly` decodes exactly; a request may add others."""
+
+    @property
+    def plan(self) -> SpeculationPlan:
+        """Speculation of a request that sets nothing."""
+        return SpeculationPlan(
+            mode=self.mode,
+            fly_rule=self.rule,
+            draft_length=self.draft_length.max,
+            sub_drafter=self._given("sub_drafter"),
+            draft_length_policy=self.draft_length.policy,
+            exact_in=frozenset(self.exact_in),
+        )
+
+    @property
+    def params(self) -> SpeculationParams:
+        """The same as a request that sets everything, every field of the rule included."""
+        return SpeculationParams(
+            mode=self.mode,
+            preset=self.preset,
+            draft_length=DraftLength(self.draft_length.policy, self.draft_length.max),
+            sub_drafter=self._given("sub_drafter"),
+            exact_in=self.exact_in,
+            **{each.name: getattr(self.rule, each.name) for each in fields(RuleOverrides)},
+        )
+
+    @property
+    def rule(self) -> FlyRule:
+        """Rule of mode `fly`."""
+        changes = RuleOverrides(**{each.name: self._given(each.name) for each in fields(RuleOverrides)})
+        return tuned(PRESETS[self.preset], changes.changes)
+
+    def _given(self, name: str) -> Any:
+        """Return a field that comes from `SpeculationParams`."""
+        return getattr(self, name)
+
+    @model_validator(mode="after")
+    def _carries_within_the_window(self) -> Self:
+        found = self._given("carry_after")
+        if found is not None and found > self.rule.window:
+            raise ValueError(f"carry_after is {found}, at most the window of {self.rule.window}")
+        return self

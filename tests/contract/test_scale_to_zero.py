@@ -1,0 +1,100 @@
+"""A router whose targets may scale to zero: it starts without one, and holds requests until one is there."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import grpc
+import pytest
+
+from fly.messages import Endpoint, Role
+from orchestration.control.registry import Registry, registry_service
+from router.config import RouterConfig
+from router.server import create_host
+from services.common.host import Host
+from tests.contract.fakes import FakeTarget, HashModel, save_tokenizer
+from tests.contract.router_rig import PLAIN, Rig
+from tests.support.serving import becomes_true, connected, serving
+
+PATIENCE_S = 10
+
+
+@asynccontextmanager
+async def without_target(folder: Path, **config: Any) -> AsyncIterator[tuple[Registry, Rig]]:
+    """Serve a router behind a registry that lists nothing yet."""
+    registry = Registry()
+    async with serving(Host(registry_service(registry))) as address:
+        made = RouterConfig(
+            model=save_tokenizer(folder),
+            grpc_port=0,
+            http_port=0,
+            registry=address,
+            scales_to_zero=True,
+            **{"replica_wait_s": PATIENCE_S, **config},
+        )
+        host = await create_host(made)
+        async with connected(host) as channel:
+            yield registry, Rig(channel, host.addresses)
+
+
+async def test_requests_wait_are_reported_and_are_served_when_a_target_comes(tmp_path: Path) -> None:
+    target = FakeTarget(HashModel())
+    async with without_target(tmp_path) as (registry, rig):
+        calls = [asyncio.create_task(rig.choices(PLAIN, 5, n=2)) for _ in range(3)]
+        assert await becomes_true(lambda: registry.waiting() == 6, PATIENCE_S)
+        async with serving(target.host) as address:
+            registry.publish((Endpoint(Role.TARGET, address, "target-0"),))
+            answers = await asyncio.gather(*calls)
+            assert await becomes_true(lambda: registry.waiting() == 0, PATIENCE_S)
+    assert [[len(choice.tokens) for choice in choices] for choices, _ in answers] == [[5, 5]] * 3
+
+
+async def test_the_wait_is_bounded_in_time_and_in_requests(tmp_path: Path) -> None:
+    limits = {"replica_wait_s": 3.0, "max_concurrent": 1, "max_queued": 1}
+    async with without_target(tmp_path, **limits) as (registry, rig):
+        calls = [asyncio.create_task(rig.generate(PLAIN, 5)) for _ in range(2)]
+        assert await becomes_true(lambda: registry.waiting() == 2, PATIENCE_S)
+        with pytest.raises(grpc.aio.AioRpcError, match="2 requests wait for one already") as full:
+            await rig.generate(PLAIN, 5)
+        assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        found = await asyncio.gather(*calls, return_exceptions=True)
+    assert {error.code() for error in found if isinstance(error, grpc.aio.AioRpcError)} == {
+        grpc.StatusCode.UNAVAILABLE
+    }
+
+
+async def test_a_client_that_leaves_waits_no_more(tmp_path: Path) -> None:
+    async with without_target(tmp_path) as (registry, rig):
+        call = asyncio.create_task(rig.generate(PLAIN, 5))
+        assert await becomes_true(lambda: registry.waiting() == 1, PATIENCE_S)
+        call.cancel()
+        assert await becomes_true(lambda: registry.waiting() == 0, PATIENCE_S)
+
+
+async def test_the_router_is_ready_and_lists_its_model_without_a_target(tmp_path: Path) -> None:
+    async with without_target(tmp_path) as (_, rig):
+        base = rig.addresses[1]
+
+        def get(path: str) -> Any:
+            with urlopen(f"{base}{path}", timeout=PATIENCE_S) as response:
+                return json.load(response)
+
+        assert (await asyncio.to_thread(get, "/health"))["status"] == "ready"
+        (model,) = (await asyncio.to_thread(get, "/v1/models"))["data"]
+        assert model["id"] and "max_model_len" not in model
+
+
+async def test_a_target_with_another_tokenizer_is_not_used(tmp_path: Path) -> None:
+    small, right = FakeTarget(HashModel(), vocab_size=100), FakeTarget(HashModel())
+    async with without_target(tmp_path) as (registry, rig), serving(small.host), serving(right.host):
+        wrong = Endpoint(Role.TARGET, small.host.address, "target-0")
+        registry.publish((wrong,))
+        call = asyncio.create_task(rig.generate(PLAIN, 5))
+        assert await becomes_true(lambda: registry.waiting() == 1, PATIENCE_S)
+        registry.publish((wrong, Endpoint(Role.TARGET, right.host.address, "target-1")))
+        assert len((await call).tokens) == 5
+        assert small.num_opened == 0
