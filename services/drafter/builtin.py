@@ -1,6 +1,6 @@
 """The builtin engine as a drafter: drafts on its sequences, with proposals of sub-drafters."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from fly.lookup.budget import IndexBudget
@@ -29,6 +29,11 @@ class BuiltinDrafter:
     @property
     def index_budget(self) -> IndexBudget:
         return self._sub_drafters.index_budget
+
+    @property
+    def level_gains(self) -> Mapping[str, Callable[[], float]]:
+        choices = {"sub_drafter": self._sub_drafters.level, "ahead": self._ahead}
+        return {name: choice.gain for name, choice in choices.items() if choice is not None}
 
     def load(self) -> Load:
         return self._engine.load()

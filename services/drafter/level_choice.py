@@ -50,9 +50,8 @@ class LevelChoice:
         self._token_s = math.inf
         self._gain = RecentMean(0.0, _MEMORY_TRIALS)
 
-    @property
     def gain(self) -> float:
-        """Factor by which rounds with the level are faster than rounds without it; 1 without data."""
+        """Return the factor by which rounds with the level are faster; 1 without data."""
         return math.exp(self._gain.value)
 
     def record_round(self, phase: int, round_s: float, num_tokens: int) -> None:

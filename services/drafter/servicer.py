@@ -1,10 +1,10 @@
 """The gRPC service of a drafter replica: its streams and their metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from fly.clock import SystemClock
 from fly.lookup.budget import IndexBudget
@@ -35,9 +35,14 @@ class DrafterMetrics(EngineMetrics[Draft]):
     """The metrics of a drafter."""
 
     def __init__(
-        self, registry: CollectorRegistry, role: Role, load: Callable[[], Load], budget: IndexBudget
+        self,
+        registry: CollectorRegistry,
+        role: Role,
+        load: Callable[[], Load],
+        budget: IndexBudget,
+        level_gains: Mapping[str, Callable[[], float]],
     ) -> None:
-        """Register the metrics; `load` is called, and `budget` read, when Prometheus scrapes."""
+        """Register the metrics; `load` and `level_gains` are called, `budget` is read, at each scrape."""
         super().__init__(registry, role, load)
         register_index_metrics(registry, role, budget)
         self._drafted = self._histogram(
@@ -61,6 +66,15 @@ class DrafterMetrics(EngineMetrics[Draft]):
             "outcome",
             ("hit", "dropped"),
         )
+
+        gain = Gauge(
+            "flyserve_level_gain_ratio",
+            "Factor by which rounds with this level of drafting are faster; 1 without data, unused below it.",
+            ("level",),
+            registry=registry,
+        )
+        for level, function in level_gains.items():
+            gain.labels(level).set_function(function)
 
     def record_step(self, answer: Draft, seconds: float) -> None:
         super().record_step(answer, seconds)
@@ -148,7 +162,7 @@ def host_drafter(
 ) -> Host:
     """Return a host that serves a running engine, not yet started; draining it stops the engine."""
     telemetry, role = telemetry or Telemetry(), engine.info.role
-    metrics = DrafterMetrics(telemetry.registry, role, engine.load, engine.index_budget)
+    metrics = DrafterMetrics(telemetry.registry, role, engine.load, engine.index_budget, engine.level_gains)
     streams = StreamTelemetry[DraftStep, Draft](f"{role.value}.draft", telemetry.tracer, metrics)
     servicer = DrafterServicer(engine, streams)
 

@@ -1,6 +1,6 @@
 """Standalone sequences: decoded by a drafter without a target, with the capacity that drafts leave."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -54,6 +54,10 @@ class StandaloneDrafter:
     @property
     def index_budget(self) -> IndexBudget:
         return self._engine.index_budget
+
+    @property
+    def level_gains(self) -> Mapping[str, Callable[[], float]]:
+        return self._engine.level_gains
 
     def load(self) -> Load:
         return self._engine.load()

@@ -21,6 +21,7 @@ from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
 from services.drafter.cost_model import SpeculationBenefit
 from services.drafter.drafting import SubDrafterSession
+from services.drafter.level_choice import LevelChoice
 from services.drafter.remote_proposer import SNIPPET_TOKENS, ProposalRequest, RemoteProposer
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,11 @@ class SubDrafters:
         self._benefit = SpeculationBenefit()
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def level(self) -> LevelChoice | None:
+        """The choice to use sub-drafters; None if the deployment has none."""
+        return None if self._source is None else self._benefit.level
 
     async def start(self) -> None:
         """Start to watch the source."""

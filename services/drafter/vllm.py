@@ -1,6 +1,6 @@
 """vLLM as a drafter: a draft is one request of ordinary generation, or one per token when it samples."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from fly.errors import InvalidRequest
@@ -25,6 +25,7 @@ class VllmDrafter:
     def __init__(self, engine: VllmEngine, max_draft: int) -> None:
         self._engine, self._max_draft = engine, max_draft
         self.index_budget = IndexBudget(0)
+        self.level_gains: Mapping[str, Callable[[], float]] = {}
 
     @property
     def info(self) -> ModelInfo:

@@ -1,5 +1,6 @@
 """The interface between a service and its engine, whatever computes the model."""
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
@@ -52,3 +53,7 @@ class DrafterEngine(ServedEngine[DraftSteps], Protocol):
     @property
     def index_budget(self) -> IndexBudget:
         """The tokens in its look-up indexes."""
+
+    @property
+    def level_gains(self) -> Mapping[str, Callable[[], float]]:
+        """For each level of drafting that rounds decide on: the factor by which it makes them faster."""

@@ -33,7 +33,7 @@ def test_a_level_that_does_not_pay_is_left_out_after_one_trial() -> None:
     choice = LevelChoice()
     spent = list(rounds(choice, lambda _: 1.2, 24, seed=0, noise=0.0))
     assert spent == [1.2] * 12 + [1.0] * 12
-    assert not choice.is_used and choice.gain == pytest.approx(1 / 1.2)
+    assert not choice.is_used and choice.gain() == pytest.approx(1 / 1.2)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,7 +78,7 @@ def test_one_pause_of_a_client_decides_nothing() -> None:
         choice.record_round(choice.phase, 1.0, TOKENS)
     for number in range(12):
         choice.record_round(choice.phase, 1000.0 if number == 5 else 0.8, TOKENS)
-    assert choice.gain < 1, "a round of 1,000 s counts as one of 3 s"
+    assert choice.gain() < 1, "a round of 1,000 s counts as one of 3 s"
 
 
 def test_a_sequence_times_its_rounds_from_draft_to_draft() -> None:
