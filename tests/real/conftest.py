@@ -1,6 +1,7 @@
 """SmolLM2 in fp32 behind a router, and the same model in plain transformers."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,29 @@ def folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def router(folder: Path) -> Iterator[ServiceProcess]:
+def target(folder: Path) -> Iterator[ServiceProcess]:
     size = ("--dtype", "float32", "--threads", "1", "--max-sequences", "16", "--kv-tokens", "16384")
     with service("services.target", "--model", str(folder), *size) as target:
-        ports = ("--grpc-port", "0", "--http-port", "0", "--model-name", MODEL_NAME)
-        with service("router", "--model", str(folder), "--target", target.address, *ports) as router:
-            yield router
+        yield target
+
+
+@contextmanager
+def router_of(target: ServiceProcess, folder: Path, *flags: str) -> Iterator[ServiceProcess]:
+    ports = ("--grpc-port", "0", "--http-port", "0", "--model-name", MODEL_NAME)
+    with service("router", "--model", str(folder), "--target", target.address, *ports, *flags) as router:
+        yield router
+
+
+@contextmanager
+def openai_client(router: ServiceProcess) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{router.urls[0]}/v1", api_key="none", max_retries=0, timeout=600) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def router(target: ServiceProcess, folder: Path) -> Iterator[ServiceProcess]:
+    with router_of(target, folder) as router:
+        yield router
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +54,16 @@ def client(router: ServiceProcess) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def http(router: ServiceProcess) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{router.urls[0]}/v1", api_key="none", max_retries=0, timeout=600) as client:
+    with openai_client(router) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def tools_http(target: ServiceProcess, folder: Path) -> Iterator[OpenAI]:
+    """Return a client of a router whose chat template takes tools; SmolLM2's own does not."""
+    template = Path(__file__).with_name("chatml_tools.jinja")
+    flags = ("--chat-template", str(template), "--tool-parser", "hermes")
+    with router_of(target, folder, *flags) as router, openai_client(router) as client:
         yield client
 
 

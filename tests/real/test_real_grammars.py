@@ -74,9 +74,9 @@ def test_exact_equals_plain_under_a_schema(client: Client) -> None:
         assert [token.id for token in exact.tokens] == [token.id for token in plain.tokens]
 
 
-def test_a_required_tool_is_called_with_arguments_of_its_schema(http: OpenAI) -> None:
+def test_a_required_tool_is_called_with_arguments_of_its_schema(tools_http: OpenAI) -> None:
     message = (
-        http.chat.completions.create(
+        tools_http.chat.completions.create(
             model=MODEL_NAME,
             messages=[{"role": "user", "content": "What is the weather in Paris, in Celsius?"}],
             tools=[WEATHER],  # type: ignore[list-item]
