@@ -14,21 +14,20 @@ from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused_attention import AttentionShape, FusedAttention, Rotary
 from services.engine.forward.linears import BiasedLinear, Linear
+from services.engine.forward.residual import RmsNorm, make_residual
 from services.engine.memory.kv_cache import KvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 _STATIC_ROPE = {"default", "linear", "llama3"}
-_FEW_ROWS = 4
-"""Up to this number of rows, time depends on the number of operators, above it on their arithmetic."""
 
 
 class FusedLayer(NamedTuple):
     """The weights of one layer."""
 
-    attention_norm: "RmsNorm"
+    attention_norm: RmsNorm
     project: Linear
     output: Linear
-    mlp_norm: "RmsNorm"
+    mlp_norm: RmsNorm
     gate_up: Linear
     down: Linear
 
@@ -83,42 +82,20 @@ class FusedForward:
 
     def __call__(self, batch: ForwardBatch) -> Tensor:
         """Return the logits of the output rows, (outputs, embedding rows)."""
-        hidden = F.embedding(batch.ids, self._embedding).to(self._rows_dtype)
+        residual = make_residual(F.embedding(batch.ids, self._embedding).to(self._rows_dtype))
         attend = FusedAttention(
             batch, self.kv_cache, shape=self._shape, rotary=self._rotary, dtype=self._dtype
         )
         for index, layer in enumerate(self._layers):
-            hidden = hidden + layer.output(attend(index, layer.project(layer.attention_norm(hidden))))
-            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, -1)
-            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+            projected = layer.project(residual.normalized(layer.attention_norm))
+            residual.add(layer.output(attend(index, projected)))
+            gate, up = layer.gate_up(residual.normalized(layer.mlp_norm)).chunk(2, -1)
+            residual.add(layer.down(F.silu(gate).mul_(up)))
         if batch.num_outputs == 0:
-            return hidden.new_empty(0, len(self._embedding))
+            return residual.rows.new_empty(0, len(self._embedding))
         if batch.outputs is not None:
-            hidden = hidden.index_select(0, batch.outputs)
-        return self._head(self._norm(hidden))
-
-
-class RmsNorm:
-    """RMS normalisation; few rows on a CPU use the layer normalisation of `[x, -x]`.
-
-    `[x, -x]` has mean 0 and the mean square of x as its variance, so the first half of the result is the RMS
-    norm, in one operator; PyTorch's RMS norm needs eight.
-    """
-
-    __slots__ = ("_doubled", "_doubled_width", "_eps", "_weight", "_width")
-
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
-        self._eps = eps
-        self._width = (len(weight),)
-        self._doubled_width = (2 * len(weight),)
-        self._doubled = torch.cat([weight, weight]) if weight.device.type == "cpu" else None
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        if self._doubled is None or rows.shape[0] > _FEW_ROWS:
-            return F.rms_norm(rows, self._width, self._weight, self._eps)
-        doubled = torch.cat((rows, -rows), 1)
-        return F.layer_norm(doubled, self._doubled_width, self._doubled, None, self._eps)[:, : self._width[0]]
+            residual = make_residual(residual.rows.index_select(0, batch.outputs))
+        return self._head(residual.normalized(self._norm))
 
 
 def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> FusedLayer:
