@@ -50,7 +50,7 @@ class Plan(BasePlan):
     prompts: Annotated[int, Field(ge=2), Quick(4)] = 40
     aligned_prompts: Annotated[int, Field(ge=2), Quick(2)] = 12
     max_new_tokens: Annotated[int, Field(ge=2), Quick(48)] = 192
-    draft_lengths: Annotated[tuple[int, ...], Quick((4, 15))] = (4, 8, 15)
+    draft_lengths: Annotated[tuple[int, ...], Quick((4, 15))] = (4, 6, 8, 15)
     branches: tuple[int, ...] = (1, 2, 4, 8)
     context_tokens: int = 256
     repeat: Annotated[int, Field(ge=1), Quick(3)] = 200
