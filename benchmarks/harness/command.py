@@ -29,6 +29,7 @@ SCENARIOS = (
     "load",
     "lookup",
     "open_loop",
+    "outcomes",
     "overload",
     "peers",
     "quality",

@@ -185,7 +185,7 @@ def listed(counts: Mapping[str, int]) -> str:
 
 
 def _wrapped(block: str) -> str:
-    if block.startswith(("#", "|", "!", "- ", "> ", "**", "Machine: ")):
+    if block.startswith(("#", "|", "!", "- ", "> ", "**", "```", "Machine: ")):
         return block.rstrip()
     return textwrap.fill(block.strip(), _WIDTH, break_on_hyphens=False, break_long_words=False)
 

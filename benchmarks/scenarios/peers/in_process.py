@@ -11,7 +11,7 @@ from fly.messages import Open, Role, Verification
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.sequence import SequenceMirror
 from fly.speculation import Speculation
-from fly.types import FlyRule, Mode, ResponseLimits
+from fly.types import Decision, FlyRule, Mode, ResponseLimits
 from router.generation.round import make_evidence
 from router.text.tokenizer import Tokenizer
 from services.drafter.drafting import Proposer, draft
@@ -58,8 +58,8 @@ class InProcess:
     """The models in this process; the methods of decoding are the modes, without a drafter only `plain`."""
 
     def __init__(self, target: Path, drafter: Path | None, dtype: str) -> None:
-        self._target = _load(target, Role.TARGET, dtype)
-        self._drafter = None if drafter is None else _load(drafter, Role.DRAFTER, dtype)
+        self._target = load(target, Role.TARGET, dtype)
+        self._drafter = None if drafter is None else load(drafter, Role.DRAFTER, dtype)
         self._ending_ids = frozenset(Tokenizer.load(target).eos_ids)
 
     def describe(self) -> dict[str, Any]:
@@ -82,12 +82,13 @@ class InProcess:
         limits = ResponseLimits(max_new_tokens, self._ending_ids)
         speculation, room = Speculation(prompt, rule, limits), len(prompt) + max_new_tokens + DRAFT_LENGTH + 1
         start = time.perf_counter()
+        opening = Open("benchmark", 0, entropy=rule.entropy)
         with ExitStack() as stack:
-            target = stack.enter_context(_side(self._target, room, rule))
-            drafter = self._drafter and stack.enter_context(_side(self._drafter, room, rule))
+            target = stack.enter_context(open_side(self._target, room, opening))
+            drafter = self._drafter and stack.enter_context(open_side(self._drafter, room, opening))
             while speculation.finish_reason is None:
                 drafts = self._propose(drafter, speculation, rule, draft_length) if drafter else ()
-                _verify(target, speculation, drafts)
+                verify(target, speculation, drafts)
         seconds = time.perf_counter() - start
         tokens = tuple(speculation.sequence.ids[len(prompt) : speculation.decided_length])
         return Answer(tokens, seconds, speculation.statistics.tau or None)
@@ -105,25 +106,36 @@ class InProcess:
         return drafted.tokens
 
 
-def _verify(target: Side, speculation: Speculation, drafts: tuple[int, ...]) -> None:
+def verify(target: Side, speculation: Speculation, drafts: tuple[int, ...]) -> Decision:
+    """Let the target verify the drafts, and decide the round."""
     target.update(speculation, drafts)
     scores = target.run(target.sequence.score(len(drafts) + 1))
     excluded = frozenset(index for index, is_excluded in enumerate(scores.excluded) if is_excluded)
-    speculation.apply(make_evidence(drafts, Verification(0, scores.choices, scores.entropies, excluded)))
+    return speculation.apply(
+        make_evidence(drafts, Verification(0, scores.choices, scores.entropies, excluded))
+    )
 
 
-def _load(folder: Path, role: Role, dtype: str) -> TorchRunner:
+def load(folder: Path, role: Role, dtype: str, max_sequences: int = 1) -> TorchRunner:
+    """Load a model for this process."""
     return load_runner(
-        ModelConfig(role=role, model=folder, dtype=Dtype(dtype), max_sequences=1, kv_tokens=_KV_TOKENS)
+        ModelConfig(
+            role=role, model=folder, dtype=Dtype(dtype), max_sequences=max_sequences, kv_tokens=_KV_TOKENS
+        )
     )
 
 
 @contextmanager
-def _side(runner: Runner, num_tokens: int, rule: FlyRule) -> Iterator[Side]:
+def open_side(runner: Runner, num_tokens: int, opening: Open) -> Iterator[Side]:
+    """Open a sequence of at most `num_tokens` tokens.
+
+    Raises:
+        MemoryError: The runner has no room for it.
+    """
     slot = runner.allocate(num_tokens)
     if slot is None:
         raise MemoryError(f"no room for a sequence of {num_tokens} tokens")
     try:
-        yield Side(runner, slot, Open("benchmark", 0, entropy=rule.entropy))
+        yield Side(runner, slot, opening)
     finally:
         runner.free(slot)
