@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from openai import OpenAI
@@ -23,7 +23,7 @@ class City(BaseModel, extra="forbid"):
     name: str = Field(max_length=30)
     country: str = Field(max_length=30)
     continent: Literal["Africa", "America", "Asia", "Australia", "Europe"]
-    sights: list[str] = Field(min_length=1, max_length=3)
+    sights: list[Annotated[str, Field(max_length=30)]] = Field(min_length=1, max_length=3)
     is_capital: bool
 
 
@@ -81,6 +81,7 @@ def test_a_required_tool_is_called_with_arguments_of_its_schema(tools_http: Open
             messages=[{"role": "user", "content": "What is the weather in Paris, in Celsius?"}],
             tools=[WEATHER],  # type: ignore[list-item]
             tool_choice="required",
+            parallel_tool_calls=False,
             max_tokens=120,
             temperature=0,
         )
