@@ -6,8 +6,10 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,14 +71,34 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
+def loopback_as_address() -> Iterator[None]:
+    """Let Ray take loopback for this machine's address in the block, as it does on macOS, and listen there.
+
+    Otherwise Ray replaces every loopback address that it is given, of a node or of a GCS, by that of the
+    machine's network interface, and all of its processes listen at all interfaces.
+
+    NOTE: this is Ray's RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which it reads once, at its first import. The
+    variable itself would be inherited by processes that must not have it: `ray start` then refuses to work.
+    """
+    constants: Any = import_module("ray._private.ray_constants")
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def local_ray(
+    num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool, timeout_s: float
+) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
     The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
-    `folder` holds sockets and logs, and `verbose` prints the services' logs.
+    `folder` holds sockets and logs, and `verbose` prints the services' logs. Every port of it is on loopback.
 
     Raises:
-        NotReady: Ray has not started, twice.
+        NotReady: Ray has not started within `timeout_s`; it is started again until then.
     """
     import psutil
     import ray
@@ -101,17 +123,22 @@ def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) 
         "_temp_dir": str(folder),
     }
     try:
-        _start_ray(options, end)
+        with loopback_as_address():
+            _start_ray(options, end, timeout_s)
         yield str(ray.get_runtime_context().gcs_address)
     finally:
         end()
 
 
-def _start_ray(options: Mapping[str, Any], end: Callable[[], None]) -> None:
-    """Start Ray; once more if the first start fails, as on a machine that was busy for a moment."""
+def _start_ray(options: Mapping[str, Any], end: Callable[[], None], timeout_s: float) -> None:
+    """Start Ray; again if a start fails, as on a machine that is busy for a while, until `timeout_s` is over.
+
+    NOTE: a start fails by itself after 30 s to a minute, limits that Ray has no parameters for.
+    """
     import ray
 
-    for is_last in (False, True):
+    begin = time.monotonic()
+    while True:
         try:
             ray.init(**options)
         except SystemExit:
@@ -119,20 +146,25 @@ def _start_ray(options: Mapping[str, Any], end: Callable[[], None]) -> None:
             raise KeyboardInterrupt from None
         except Exception as error:
             end()
-            if is_last:
-                raise NotReady(_start_fault(error)) from None
-            logger.warning("Ray did not start, and is started once more: %s", describe(error))
+            waited_s = time.monotonic() - begin
+            if _is_disk_full(error) or waited_s >= timeout_s:
+                raise NotReady(_start_fault(error, waited_s)) from None
+            logger.warning("Ray did not start, and is started again: %s", describe(error))
         else:
             return
 
 
-def _start_fault(error: Exception) -> str:
+def _is_disk_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+
+
+def _start_fault(error: Exception, waited_s: float) -> str:
     """Return one line that says why Ray did not start, and what to do about it."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if _is_disk_full(error):
         return f"Ray did not start: no space is left in {tempfile.gettempdir()}; free some, or set TMPDIR"
     return (
-        f"Ray did not start: {describe(error)}; wait until the machine is less busy and try again,"
-        f" and check that {tempfile.gettempdir()} has free space"
+        f"Ray did not start within {waited_s:.0f} s: {describe(error)}; wait until the machine is less busy,"
+        f" allow more time with --startup-timeout-s, and check that {tempfile.gettempdir()} has free space"
     )
 
 

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
@@ -126,6 +127,26 @@ def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(
         os.kill(running.router.pid, signal.SIGKILL)
         with pytest.raises(NotReady, match="ended with status -9"):
             running.wait()
+
+
+def test_every_port_is_on_loopback(small: Deployment) -> None:
+    """SECURITY.md says so of `flyserve up`; Ray alone would listen at all interfaces."""
+    with local_deployment(small, quiet, OPTIONS) as running:
+        assert command("status").startswith("default: registry 127.0.0.1:")
+        driver = psutil.Process()
+        listening = [
+            (process.name(), socket.laddr.ip)
+            for process in (driver, *driver.children(recursive=True))
+            for socket in process.net_connections("inet")
+            if socket.status == psutil.CONN_LISTEN
+        ]
+        assert running.registry.startswith("127.0.0.1:")
+    assert {"gcs_server", "raylet", "ray::DashboardAgent"} <= {name for name, _ in listening}
+    assert [(name, ip) for name, ip in listening if not is_loopback(ip)] == []
+
+
+def is_loopback(ip: str) -> bool:
+    return ip_address(ip.removeprefix("::ffff:")).is_loopback
 
 
 def test_a_replica_that_cannot_start_is_reported_with_the_cause(
