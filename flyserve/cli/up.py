@@ -69,6 +69,7 @@ def serve_until_interrupted(deployment: "AbstractContextManager[LocalDeployment]
         console.print(f"ready {deployed.address}", markup=False)
         console.file.flush()
         deployed.wait()
+        messages().print(f"{deployed.name} was ended by flyserve down: stopped", markup=False)
 
 
 @contextmanager

@@ -24,7 +24,12 @@ from orchestration.local.local_ray import (
     temporary_folder,
 )
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
-from orchestration.ray.controller_client import create_controller, get_result, stop_controller
+from orchestration.ray.controller_client import (
+    create_controller,
+    get_result,
+    has_controller,
+    stop_controller,
+)
 from services.common.host_thread import bind_fault
 from services.common.model_source import model_folder
 
@@ -64,6 +69,7 @@ class LocalDeployment:
         registry: host:port of the controller's registry.
     """
 
+    name: str
     controller: Any
     registry: str
     router: ServiceProcess
@@ -85,13 +91,15 @@ class LocalDeployment:
         return status
 
     def wait(self) -> None:
-        """Wait until a signal interrupts.
+        """Wait until `flyserve down` has ended the deployment, or a signal interrupts.
 
         Raises:
             NotReady: The router has ended by itself.
         """
         while not self.router.has_ended(timeout_s=1.0):
             self.signals.check()
+            if not has_controller(self.name):
+                return
         raise NotReady(f"the router {self.router.exit_reason()}")
 
 
@@ -159,7 +167,7 @@ def _start(
     command, stop_s = (options.router, "--config", str(config)), options.grace_s + _STOP_TIMEOUT_S
     process = service_process(command, os.environ, folder, timeout_s, stop_s)
     router = stack.enter_context(process)
-    return LocalDeployment(controller, registry, router, signals)
+    return LocalDeployment(deployment.name, controller, registry, router, signals)
 
 
 def _stop(controller: Any, grace_s: float) -> None:

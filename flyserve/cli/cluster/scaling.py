@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fly.errors import ConfigError
-from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of
+from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of, read_status
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
@@ -85,12 +85,16 @@ def down(
     ] = 30.0,
     ray_address: RayAddress = None,
 ) -> None:
-    """Drain and end a deployment and its controller; Ray and the routers continue to run."""
+    """Drain and end a deployment and its controller.
+
+    Ray and the routers continue to run, but those of flyserve up end as well.
+    """
     with reported_errors(), controller_of(name, ray_address) as controller:
         from orchestration.ray.controller_client import stop_controller
 
+        ended = name or read_status(controller).name
         stop_controller(controller, grace_s, grace_s + _END_S)
-        output().print(f"{name} has ended", markup=False)
+        output().print(f"{ended} has ended", markup=False)
 
 
 def parse_tiers(tiers: Sequence[str]) -> "dict[Role, int]":
