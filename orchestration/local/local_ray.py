@@ -211,20 +211,23 @@ def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
     (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 
 
-def find_local_deployment(name: str | None) -> LocalDeploymentInfo | None:
+def find_local_deployment(name: str | None, ray_address: str | None = None) -> LocalDeploymentInfo | None:
     """Return the deployment of this name that this user runs on this machine; None if there is none.
 
-    Without a name, return the only one.
+    With `ray_address`, return the one of that Ray; with neither, the only one.
 
     Raises:
         ConfigError: There are several.
     """
-    found = [info for info in _running_deployments() if name in (None, info.name)]
+    running = _running_deployments()
+    if ray_address is not None:
+        return next((info for info in running if info.ray_address == ray_address), None)
+    found = [info for info in running if name in (None, info.name)]
     if len(found) > 1:
-        listed = ", ".join(f"{info.name} (process {info.pid})" for info in found)
+        listed = ", ".join(f"{info.name} (process {info.pid}, Ray {info.ray_address})" for info in found)
         raise ConfigError(
-            f"--name: {len(found)} local deployments run, {listed}: choose one by its name;"
-            " two of the same name need other names (key name), or end one"
+            f"--name: {len(found)} local deployments run, {listed}: choose one by its name,"
+            " or by its Ray with --ray-address"
         )
     return found[0] if found else None
 

@@ -96,9 +96,12 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     publish_local_deployment(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
     for name in ("main", None):
         with pytest.raises(
-            ConfigError, match=r"2 local deployments run, main \(process .*choose one by its name"
+            ConfigError, match=r"2 local deployments run, main \(process .*, Ray 127\.0\.0\.1:.*--ray-address"
         ):
             find_local_deployment(name)
+    chosen = find_local_deployment(None, "127.0.0.1:10")
+    assert chosen is not None and chosen.ray_address == "127.0.0.1:10"
+    assert find_local_deployment("main", "head:6379") is None
 
 
 @pytest.mark.parametrize(
