@@ -224,7 +224,12 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
 def test_replicas_without_room_are_reported_and_the_others_serve(running: Running, load: Load) -> None:
     from orchestration.ray.controller_client import get_result
 
-    get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    refusal = (
+        r"target=14: there is room for \d+: 14 x 1 = 14 CPUs, and the nodes have \d+, 1 of them for other"
+    )
+    with pytest.raises(ConfigError, match=refusal):
+        get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    get_result(running.handle.scale.remote({Role.TARGET: 14}, True), 30)
     running.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows))
     pending = next(row for row in running.rows().values() if row.state is ReplicaState.PENDING)
     assert "no node has room for 1 CPUs at present" in pending.detail

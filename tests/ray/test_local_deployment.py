@@ -71,12 +71,16 @@ def by_name(running: LocalDeployment) -> dict[str, tuple[str, int]]:
 
 def command(*arguments: str) -> str:
     """Run a command in another process of this user, which finds the deployment; return its output."""
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     flyserve = str(Path(sys.executable).with_name("flyserve"))
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     environment.pop("RAY_AUTH_TOKEN")
-    done = subprocess.run([flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return subprocess.run([flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=60)
 
 
 def pid_listening_at(address: str) -> int:
@@ -106,6 +110,9 @@ def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(deployment
         assert after == before
         assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "sub_drafter-1" in by_name(running))
+        (refusal,) = run("scale", "target=500").stderr.splitlines()
+        assert refusal.startswith("error: target=500: there is room for ")
+        assert "500 x 1 = 500 CPUs, and the nodes have 3" in refusal
 
         os.kill(os.getpid(), signal.SIGTERM)
         running.wait()

@@ -31,18 +31,22 @@ flyserve down --grace-s 300"""
 
 def scale(
     tiers: Annotated[list[str], typer.Argument(help="Tier and number, such as target=4; may repeat.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept more than the nodes have room for: the rest waits.")
+    ] = False,
     name: Name = None,
     ray_address: RayAddress = None,
 ) -> None:
     """Set the number of replicas of a tier; replicas that are removed finish their streams first.
 
-    The number holds until the deployment's file is applied again. A tier with autoscaling accepts numbers
-    within its limits and continues from there.
+    The number holds until the deployment's file gets another one. A number that the nodes have no room for is
+    refused, unless with --force. A tier with autoscaling accepts numbers within its limits and continues
+    from there.
     """
     with reported_errors():
         replicas = parse_tiers(tiers)
         with controller_of(name, ray_address) as controller:
-            found = ask(controller.scale, replicas)
+            found = ask(controller.scale, replicas, force)
             for line in [str(change) for change in found] or ["unchanged"]:
                 output().print(line, markup=False)
 
