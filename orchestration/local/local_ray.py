@@ -8,8 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from pydantic import BaseModel
 
 from fly.errors import ConfigError, NotReady, describe
 from orchestration.deployment.file import APPLICATION_ROOT
+from orchestration.local.ray_settings import loopback_as_address, without_messages
 
 if TYPE_CHECKING:
     import psutil
@@ -71,31 +71,14 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def loopback_as_address() -> Iterator[None]:
-    """Let Ray take loopback for this machine's address in the block, as it does on macOS, and listen there.
-
-    Otherwise Ray replaces every loopback address that it is given, of a node or of a GCS, by that of the
-    machine's network interface, and all of its processes listen at all interfaces.
-
-    NOTE: this is Ray's RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, which it reads once, at its first import. The
-    variable itself would be inherited by processes that must not have it: `ray start` then refuses to work.
-    """
-    constants: Any = import_module("ray._private.ray_constants")
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
 def local_ray(
     num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool, timeout_s: float
 ) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
     The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
-    `folder` holds sockets and logs, and `verbose` prints the services' logs. Every port of it is on loopback.
+    `folder` holds sockets and logs, and `verbose` prints what the services and Ray log. Every port of it is
+    on loopback.
 
     Raises:
         NotReady: Ray has not started within `timeout_s`; it is started again until then.
@@ -123,9 +106,10 @@ def local_ray(
         "_temp_dir": str(folder),
     }
     try:
-        with loopback_as_address():
-            _start_ray(options, end, timeout_s)
-        yield str(ray.get_runtime_context().gcs_address)
+        with nullcontext() if verbose else without_messages():
+            with loopback_as_address():
+                _start_ray(options, end, timeout_s)
+            yield str(ray.get_runtime_context().gcs_address)
     finally:
         end()
 

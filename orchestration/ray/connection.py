@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from fly.errors import ConfigError, NotReady, describe
-from orchestration.local.local_ray import TOKEN, find_local_deployment, loopback_as_address, set_import_path
+from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
+from orchestration.local.ray_settings import loopback_as_address, without_messages
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -43,15 +44,16 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     except ConnectionError:
         raise NotReady("no Ray runs on this machine: start a node here, or pass --ray-address") from None
     _require_answer(address)
-    try:
-        with loopback_as_address():
-            ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
-    except Exception as error:
-        raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with without_messages():
+        try:
+            with loopback_as_address():
+                ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
+        except Exception as error:
+            raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _require_answer(address: str) -> None:

@@ -92,7 +92,9 @@ def pid_listening_at(address: str) -> int:
     raise AssertionError(f"nothing listens at {address}")
 
 
-def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(deployment: Deployment) -> None:
+def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(KeyboardInterrupt), local_deployment(deployment, quiet, OPTIONS) as running:
         before = by_name(running)
         assert set(before) == {"target-0", "target-1", "drafter-0", "sub_drafter-0"}
@@ -108,6 +110,7 @@ def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(deployment
         after = by_name(running)
         assert after.pop("target-0")[0] != before.pop("target-0")[0]
         assert after == before
+        assert "raylet" not in capsys.readouterr().out, "Ray's own messages must not mix with the output"
         assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "sub_drafter-1" in by_name(running))
         (refusal,) = run("scale", "target=500").stderr.splitlines()
