@@ -141,8 +141,8 @@ def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(
 
 def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
     """SECURITY.md says so of `flyserve up`; Ray alone would listen at all interfaces."""
-    with local_deployment(small, quiet, OPTIONS) as running:
-        assert command("status").startswith("default: registry 127.0.0.1:")
+    with local_deployment(small.model_copy(update={"name": "ops"}), quiet, OPTIONS) as running:
+        assert command("status").startswith("ops: registry 127.0.0.1:"), "commands take the only one"
         driver = psutil.Process()
         listening = [
             (process.name(), socket.laddr.ip)
@@ -151,7 +151,7 @@ def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
             if socket.status == psutil.CONN_LISTEN
         ]
         assert running.registry.startswith("127.0.0.1:")
-        assert command("down", "--grace-s", "0").strip() == "default has ended"
+        assert command("down", "--grace-s", "0").strip() == "ops has ended"
         running.wait()
     assert {"gcs_server", "raylet", "ray::DashboardAgent"} <= {name for name, _ in listening}
     assert [(name, ip) for name, ip in listening if not is_loopback(ip)] == []
