@@ -262,25 +262,6 @@ def test_replicas_follow_the_load_and_no_stream_is_cut(nodes: Nodes, models: dic
     elastic.down()
 
 
-def test_a_lost_target_gets_its_gpu_back_before_a_drafter_that_waits_for_it(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    place = nodes.add(num_gpus=1)
-    tight = Running("tight", {Role.TARGET: "standins:StandIn", Role.DRAFTER: "standins:StandInDrafter"})
-    tier = {"model": str(tmp_path), "gpus": 1}
-    tight.apply(target=tier)
-    tight.until_complete()
-    tight.apply(target=tier, drafter=tier)
-    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
-    listener_at(tight.rows()["target-0"].address).kill()
-    tight.until(lambda rows: any(row.generation == 2 and row.state is ReplicaState.READY for row in rows))
-    rows = tight.rows()
-    assert (rows["target-0"].generation, rows["target-0"].state) == (2, ReplicaState.READY)
-    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
-    tight.down()
-    nodes.kill(place)
-
-
 def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_path: Path) -> None:
     shared = Running("shared", {Role.TARGET: "standins:SharedStandIn"})
     shared.apply(target={"model": str(tmp_path), "shards": 3, "replicas": 2})
@@ -304,6 +285,25 @@ def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_p
     assert "no such model on this node" in failed.detail
     assert "every node" in failed.remedy
     missing.down()
+
+
+def test_a_lost_target_gets_its_gpu_back_before_a_drafter_that_waits_for_it(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    place = nodes.add(num_gpus=1)
+    tight = Running("tight", {Role.TARGET: "standins:StandIn", Role.DRAFTER: "standins:StandInDrafter"})
+    tier = {"model": str(tmp_path), "gpus": 1}
+    tight.apply(target=tier)
+    tight.until_complete()
+    tight.apply(target=tier, drafter=tier)
+    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
+    listener_at(tight.rows()["target-0"].address).kill()
+    tight.until(lambda rows: any(row.generation == 2 and row.state is ReplicaState.READY for row in rows))
+    rows = tight.rows()
+    assert (rows["target-0"].generation, rows["target-0"].state) == (2, ReplicaState.READY)
+    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
+    tight.down()
+    nodes.kill(place)
 
 
 async def test_a_group_without_a_large_enough_node_is_reported(nodes: Nodes) -> None:
