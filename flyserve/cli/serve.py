@@ -56,7 +56,7 @@ def serve(
         bool, typer.Option("--print-config", help="Print the deployment file, and start nothing.")
     ] = False,
     startup_timeout_s: Annotated[
-        float, typer.Option(min=1, help="Time limit for the replicas to be ready, in seconds.")
+        float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
     ] = 120.0,
     verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
 ) -> None:

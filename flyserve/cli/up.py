@@ -49,7 +49,7 @@ def up(
         ),
     ] = None,
     startup_timeout_s: Annotated[
-        float, typer.Option(min=1, help="Time limit for the replicas to be ready, in seconds.")
+        float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
     ] = 120.0,
     verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
 ) -> None:
@@ -69,6 +69,7 @@ def serve_until_interrupted(deployment: "AbstractContextManager[LocalDeployment]
         console.print(f"ready {deployed.address}", markup=False)
         console.file.flush()
         deployed.wait()
+        messages().print(f"{deployed.name} was ended by flyserve down: stopped", markup=False)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,8 @@ from orchestration.control.autoscaler import Autoscaler
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.executor import Executor
 from orchestration.control.fleet import Fleet
-from orchestration.control.instances import Instance, Phase
-from orchestration.control.placement import NodeList, choose_members, choose_node
+from orchestration.control.instances import Instance, Node, Phase
+from orchestration.control.placement import NodeList, choose_members, choose_node, require_room
 from orchestration.control.reconciler import Start, apply, decide
 from orchestration.control.registry import Registry
 from orchestration.control.state_store import DocumentStorage, PersistedState, StateStore
@@ -126,14 +126,23 @@ class DeploymentManager:
         self._set_desired(deployment, source=source, replicas_in_file=in_file)
         return Report(False, found)
 
-    async def scale(self, replicas: Mapping[Role, int]) -> tuple[Change, ...]:
+    async def scale(self, replicas: Mapping[Role, int], is_forced: bool = False) -> tuple[Change, ...]:
         """Change the desired number of replicas of some tiers; autoscaling goes on from there.
 
         Raises:
-            ConfigError: There is no such tier, or a number is outside the limits.
+            ConfigError: There is no such tier, a number is outside the limits, or, unless it `is_forced`, the
+                nodes have no room for that many. A tier with autoscaling may ask for nodes to be added.
         """
+        self._require_not_ending()
+        await self._nodes.refresh(at_once=not self._nodes.nodes)
+        # NOTE: read after the nodes: autoscaling may have changed it meanwhile.
         before = self._require_not_ending()
         after = with_replicas(before, replicas)
+        if not is_forced:
+            instances = self._cluster.instances.values()
+            members = choose_members(after, self._state.members, instances)
+            specs = plan(after, self._state.registry, self._actors, members)
+            require_room(before, after, specs, self._lasting_nodes(), instances)
         self._set_desired(after)
         return changes(before, after)
 
@@ -252,9 +261,11 @@ class DeploymentManager:
     def _place(self, instance: Instance) -> None:
         others = [other for other in self._cluster.instances.values() if other.key != instance.key]
         avoid = self._cluster.history(instance.spec.replica).avoid
-        nodes = [node for node in self._nodes.nodes if node.id not in self._leaving_nodes]
-        if (node := choose_node(instance.spec, nodes, others, avoid)) is not None:
+        if (node := choose_node(instance.spec, self._lasting_nodes(), others, avoid)) is not None:
             self._cluster.record(instance.key, node=node.id)
+
+    def _lasting_nodes(self) -> Sequence[Node]:
+        return [node for node in self._nodes.nodes if node.id not in self._leaving_nodes]
 
     async def _is_persisted(self) -> bool:
         state = self._state.observing(self._cluster, self.registry.snapshot.generation)

@@ -2,13 +2,16 @@
 
 import asyncio
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from fly.clock import Clock
+from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.control.instances import Instance, Node, Phase
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import Members, ReplicaSpec, replica_names
+from orchestration.deployment.scaling import autoscaled, replicas_of
 
 _LIST_INTERVAL_S = 2.0
 _LIST_TIMEOUT_S = 2.0
@@ -28,11 +31,11 @@ class NodeList:
         if not at_once and self._clock.now() - self._listed_at < _LIST_INTERVAL_S:
             return
         self._listed_at = self._clock.now()
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._list_nodes())
-        await asyncio.wait({self._task}, timeout=_LIST_TIMEOUT_S)
-        if self._task.done():
-            task, self._task = self._task, None
+        task = self._task = self._task or asyncio.ensure_future(self._list_nodes())
+        await asyncio.wait({task}, timeout=_LIST_TIMEOUT_S)
+        if task.done():
+            # NOTE: two callers may wait for one list.
+            self._task = None if self._task is task else self._task
             self.nodes = task.result()
 
 
@@ -46,20 +49,99 @@ def choose_node(
     Returns:
         None if no node has room, judged by the instances of this deployment alone.
     """
-    placed = [instance for instance in instances if instance.node]
+    return _Room(nodes, instances).choose(spec, avoid)
 
-    def free(node: Node, resource: str) -> float:
-        taken = (i.spec.resources.get(resource, 0.0) * i.spec.shards for i in placed if i.node == node.id)
-        return node.resources.get(resource, 0.0) - sum(taken)
 
-    def has_room(node: Node) -> bool:
-        return all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items())
+class _Room:
+    """The nodes, with the resources that instances have taken there."""
 
-    def rank(node: Node) -> tuple[bool, int, float, str]:
-        of_tier = sum(i.node == node.id and i.role is spec.role for i in placed)
-        return node.id == avoid, of_tier, -free(node, "CPU"), node.id
+    def __init__(self, nodes: Sequence[Node], instances: Iterable[Instance]) -> None:
+        self._nodes = nodes
+        self._taken: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._of_tier: Counter[tuple[str, Role]] = Counter()
+        for instance in instances:
+            if instance.node:
+                self.take(instance.spec, instance.node)
 
-    return min(filter(has_room, nodes), key=rank, default=None)
+    def take(self, spec: ReplicaSpec, node: str) -> None:
+        """Count a replica on a node."""
+        for name, asked in spec.resources.items():
+            self._taken[node, name] += asked * spec.shards
+        self._of_tier[node, spec.role] += 1
+
+    def choose(self, spec: ReplicaSpec, avoid: str = "") -> Node | None:
+        def free(node: Node, name: str) -> float:
+            return node.resources.get(name, 0.0) - self._taken[node.id, name]
+
+        def has_room(node: Node) -> bool:
+            return all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items())
+
+        def rank(node: Node) -> tuple[bool, int, float, str]:
+            return node.id == avoid, self._of_tier[node.id, spec.role], -free(node, "CPU"), node.id
+
+        return min(filter(has_room, self._nodes), key=rank, default=None)
+
+
+def require_room(
+    before: Deployment,
+    after: Deployment,
+    specs: Sequence[ReplicaSpec],
+    nodes: Sequence[Node],
+    instances: Iterable[Instance],
+) -> None:
+    """Check that the nodes have room for the tiers that grow; `specs` are all replicas of `after`. Pure.
+
+    Tiers with autoscaling may wait for room: it has limits of its own, and Ray may add nodes. So may every
+    tier as long as no node is known.
+
+    Raises:
+        ConfigError: There is too little room; the message says for how many, and what each requests.
+    """
+    limits, numbers = autoscaled(after), replicas_of(before)
+    grown = {role for role, number in replicas_of(after).items() if number > numbers[role]} - limits.keys()
+    if grown and nodes:
+        _require_room(specs, grown, nodes, instances)
+
+
+def _require_room(
+    desired: Sequence[ReplicaSpec],
+    grown: Collection[Role],
+    nodes: Sequence[Node],
+    instances: Iterable[Instance],
+) -> None:
+    running = {instance.key.replica: instance for instance in instances if instance.node}
+    placed = [spec for spec in desired if spec.replica in running]
+    room = _Room(nodes, [running[spec.replica] for spec in placed])
+    for spec in desired:
+        if spec.replica in running:
+            continue
+        if (node := room.choose(spec)) is not None:
+            room.take(spec, node.id)
+            placed.append(spec)
+        elif spec.role in grown:
+            raise ConfigError(_too_many(spec, desired, nodes, placed))
+
+
+def _too_many(
+    spec: ReplicaSpec, desired: Sequence[ReplicaSpec], nodes: Sequence[Node], placed: Sequence[ReplicaSpec]
+) -> str:
+    """Return the arithmetic of a tier that does not fit, in one line."""
+    role = spec.role
+    number, fits = (sum(other.role is role for other in specs) for specs in (desired, placed))
+    others = [other for other in placed if other.role is not role]
+    sums = []
+    for resource in [name for name in ("CPU", "GPU") if name in spec.resources]:
+        each = spec.resources[resource] * spec.shards
+        has = sum(node.resources.get(resource, 0.0) for node in nodes)
+        taken = sum(other.resources.get(resource, 0.0) * other.shards for other in others)
+        sums.append(
+            f"{number} x {each:g} = {number * each:g} {resource}s,"
+            f" and the nodes have {has:g}, {taken:g} of them for other tiers"
+        )
+    return (
+        f"{role}={number}: there is room for {fits}: {'; '.join(sums)};"
+        " scale to less, add nodes, or pass --force: the others then wait for room"
+    )
 
 
 def shortage(spec: ReplicaSpec, nodes: Sequence[Node]) -> str:

@@ -1,11 +1,12 @@
 """Reconciler: compare desired and actual replicas; decide which to start, drain and stop now. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fly.messages import Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, InstanceKey, Phase
+from orchestration.control.precedence import deferred
 from orchestration.deployment.file import RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec
 
@@ -52,9 +53,11 @@ def decide(
     To replace a replica whose spec has changed, another instance is started next to it; the old one drains
     once the new one serves. Each tier has at most `rollout.surge` such extra instances: second instances of a
     replica, or instances of a replica that is no longer desired. Without a surge a replica drains first, one
-    at a time.
+    at a time. Starts that wait for room are withdrawn while a lost replica needs that room (`deferred`).
     """
-    return [action for role in Role for action in _Tier(role, desired, cluster, now, rollout).actions()]
+    waiting = deferred(desired, cluster, now).keys()
+    tiers = [_Tier(role, desired, cluster, now, rollout, waiting) for role in Role]
+    return [action for tier in tiers for action in tier.actions()]
 
 
 def apply(action: Action, cluster: ClusterState, now: float) -> Instance | None:
@@ -83,6 +86,7 @@ class _Tier:
         cluster: ClusterState,
         now: float,
         rollout: RolloutConfig,
+        deferred: Collection[str],
     ) -> None:
         self._desired: Mapping[str, ReplicaSpec] = {
             spec.replica: spec for spec in desired if spec.role is role
@@ -91,7 +95,7 @@ class _Tier:
         self._by_replica: dict[str, list[Instance]] = {}
         for instance in self._instances:
             self._by_replica.setdefault(instance.key.replica, []).append(instance)
-        self._cluster, self._now, self._rollout = cluster, now, rollout
+        self._cluster, self._now, self._rollout, self._deferred = cluster, now, rollout, deferred
         self._is_replacing_in_place = False
         self._surge_left = rollout.surge - self._num_extra()
 
@@ -103,15 +107,16 @@ class _Tier:
             yield from self._reconcile(replica, spec)
 
     def _stop_unusable(self) -> Iterator[Action]:
-        """Stop instances that are lost, unreachable for too long, or past their drain timeout."""
+        """Stop instances that are lost, unreachable or draining for too long, or deferred without room."""
         for instance in self._instances:
-            waited_s = self._now - instance.since
-            if instance.phase is Phase.LOST:
+            phase, waited_s = instance.phase, self._now - instance.since
+            has_no_room = phase is Phase.STARTING and bool(instance.waiting_for)
+            is_withdrawn = has_no_room and instance.key.replica in self._deferred
+            is_late = phase is Phase.DRAINING and waited_s >= self._rollout.drain_s + _DRAIN_MARGIN_S
+            if phase is Phase.LOST or is_late or is_withdrawn:
                 yield Stop(instance.key)
-            elif instance.phase is Phase.UNREACHABLE and waited_s >= UNREACHABLE_S:
+            elif phase is Phase.UNREACHABLE and waited_s >= UNREACHABLE_S:
                 yield Stop(instance.key, f"it did not answer for {UNREACHABLE_S:g} s")
-            elif instance.phase is Phase.DRAINING and waited_s >= self._rollout.drain_s + _DRAIN_MARGIN_S:
-                yield Stop(instance.key)
 
     def _reconcile(self, replica: str, spec: ReplicaSpec) -> Iterator[Action]:
         """Reconcile one desired replica."""
@@ -130,8 +135,8 @@ class _Tier:
             yield Start(spec)
 
     def _may_start(self, replica: str) -> bool:
-        """Check the retry delay and the surge; a second instance of a replica uses up surge."""
-        if self._now < self._cluster.history(replica).retry_at:
+        """Check precedence, retry delay and surge; a second instance of a replica uses up surge."""
+        if replica in self._deferred or self._now < self._cluster.history(replica).retry_at:
             return False
         if not self._present(replica):
             return True

@@ -9,6 +9,7 @@ from fly.messages import Load, Role
 from orchestration.control.autoscaler import AutoscalingStatus
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, Phase, ReplicaHistory
+from orchestration.control.precedence import deferred
 from orchestration.deployment.plan import ReplicaSpec
 
 
@@ -112,10 +113,16 @@ def replicas(
     desired: Sequence[ReplicaSpec], cluster: ClusterState, now: float, nodes: Mapping[str, str]
 ) -> tuple[ReplicaStatus, ...]:
     """Return the status of every replica that is desired or still runs; `nodes` maps node ids to names."""
-    started = {key.replica for key in cluster.instances}
+    started, first = {key.replica for key in cluster.instances}, deferred(desired, cluster, now)
+    waits = {replica: f"it waits until {lost} has found room again" for replica, lost in first.items()}
     # A replica between two starts, or before the first, is shown as an instance that is just starting.
     missing = [
-        Instance(spec, cluster.history(spec.replica).generation, since=now)
+        Instance(
+            spec,
+            cluster.history(spec.replica).generation,
+            since=now,
+            waiting_for=waits.get(spec.replica, ""),
+        )
         for spec in desired
         if spec.replica not in started
     ]

@@ -6,8 +6,9 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 
 from fly.errors import ConfigError, NotReady, describe
 from orchestration.deployment.file import APPLICATION_ROOT
+from orchestration.local.ray_settings import loopback_as_address, without_messages
 
 if TYPE_CHECKING:
     import psutil
@@ -69,14 +71,17 @@ def temporary_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) -> Iterator[str]:
+def local_ray(
+    num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool, timeout_s: float
+) -> Iterator[str]:
     """Run a Ray cluster on this machine until the block ends; yield host:port of its GCS.
 
     The logical CPUs `num_cpus` may exceed the machine's. It offers all `marks`, resources that mark nodes;
-    `folder` holds sockets and logs, and `verbose` prints the services' logs.
+    `folder` holds sockets and logs, and `verbose` prints what the services and Ray log. Every port of it is
+    on loopback.
 
     Raises:
-        NotReady: Ray has not started, twice.
+        NotReady: Ray has not started within `timeout_s`; it is started again until then.
     """
     import psutil
     import ray
@@ -101,17 +106,23 @@ def local_ray(num_cpus: int, marks: Iterable[str], folder: Path, verbose: bool) 
         "_temp_dir": str(folder),
     }
     try:
-        _start_ray(options, end)
-        yield str(ray.get_runtime_context().gcs_address)
+        with nullcontext() if verbose else without_messages():
+            with loopback_as_address():
+                _start_ray(options, end, timeout_s)
+            yield str(ray.get_runtime_context().gcs_address)
     finally:
         end()
 
 
-def _start_ray(options: Mapping[str, Any], end: Callable[[], None]) -> None:
-    """Start Ray; once more if the first start fails, as on a machine that was busy for a moment."""
+def _start_ray(options: Mapping[str, Any], end: Callable[[], None], timeout_s: float) -> None:
+    """Start Ray; again if a start fails, as on a machine that is busy for a while, until `timeout_s` is over.
+
+    NOTE: a start fails by itself after 30 s to a minute, limits that Ray has no parameters for.
+    """
     import ray
 
-    for is_last in (False, True):
+    begin = time.monotonic()
+    while True:
         try:
             ray.init(**options)
         except SystemExit:
@@ -119,20 +130,25 @@ def _start_ray(options: Mapping[str, Any], end: Callable[[], None]) -> None:
             raise KeyboardInterrupt from None
         except Exception as error:
             end()
-            if is_last:
-                raise NotReady(_start_fault(error)) from None
-            logger.warning("Ray did not start, and is started once more: %s", describe(error))
+            waited_s = time.monotonic() - begin
+            if _is_disk_full(error) or waited_s >= timeout_s:
+                raise NotReady(_start_fault(error, waited_s)) from None
+            logger.warning("Ray did not start, and is started again: %s", describe(error))
         else:
             return
 
 
-def _start_fault(error: Exception) -> str:
+def _is_disk_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+
+
+def _start_fault(error: Exception, waited_s: float) -> str:
     """Return one line that says why Ray did not start, and what to do about it."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if _is_disk_full(error):
         return f"Ray did not start: no space is left in {tempfile.gettempdir()}; free some, or set TMPDIR"
     return (
-        f"Ray did not start: {describe(error)}; wait until the machine is less busy and try again,"
-        f" and check that {tempfile.gettempdir()} has free space"
+        f"Ray did not start within {waited_s:.0f} s: {describe(error)}; wait until the machine is less busy,"
+        f" allow more time with --startup-timeout-s, and check that {tempfile.gettempdir()} has free space"
     )
 
 
@@ -179,20 +195,23 @@ def publish_local_deployment(folder: Path, name: str, ray_address: str) -> None:
     (folder / _FILE).write_text(info.model_dump_json(), encoding="utf-8")
 
 
-def find_local_deployment(name: str | None) -> LocalDeploymentInfo | None:
+def find_local_deployment(name: str | None, ray_address: str | None = None) -> LocalDeploymentInfo | None:
     """Return the deployment of this name that this user runs on this machine; None if there is none.
 
-    Without a name, return the only one.
+    With `ray_address`, return the one of that Ray; with neither, the only one.
 
     Raises:
         ConfigError: There are several.
     """
-    found = [info for info in _running_deployments() if name in (None, info.name)]
+    running = _running_deployments()
+    if ray_address is not None:
+        return next((info for info in running if info.ray_address == ray_address), None)
+    found = [info for info in running if name in (None, info.name)]
     if len(found) > 1:
-        listed = ", ".join(f"{info.name} (process {info.pid})" for info in found)
+        listed = ", ".join(f"{info.name} (process {info.pid}, Ray {info.ray_address})" for info in found)
         raise ConfigError(
-            f"--name: {len(found)} local deployments run, {listed}: choose one by its name;"
-            " two of the same name need other names (key name), or end one"
+            f"--name: {len(found)} local deployments run, {listed}: choose one by its name,"
+            " or by its Ray with --ray-address"
         )
     return found[0] if found else None
 

@@ -24,7 +24,12 @@ from orchestration.local.local_ray import (
     temporary_folder,
 )
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
-from orchestration.ray.controller_client import create_controller, get_result, stop_controller
+from orchestration.ray.controller_client import (
+    create_controller,
+    get_result,
+    has_controller,
+    stop_controller,
+)
 from services.common.host_thread import bind_fault
 from services.common.model_source import model_folder
 
@@ -43,7 +48,8 @@ class LocalOptions:
 
     Attributes:
         router: Module to run as the router.
-        startup_timeout_s: Time limit for every replica, and then the router, to be ready.
+        startup_timeout_s: Time limit for Ray to start, then for every replica, and then the router, to be
+            ready.
         grace_s: Time that running streams get to finish at the stop.
         verbose: Print the services' logs.
     """
@@ -63,6 +69,7 @@ class LocalDeployment:
         registry: host:port of the controller's registry.
     """
 
+    name: str
     controller: Any
     registry: str
     router: ServiceProcess
@@ -84,13 +91,15 @@ class LocalDeployment:
         return status
 
     def wait(self) -> None:
-        """Wait until a signal interrupts.
+        """Wait until `flyserve down` has ended the deployment, or a signal interrupts.
 
         Raises:
             NotReady: The router has ended by itself.
         """
         while not self.router.has_ended(timeout_s=1.0):
             self.signals.check()
+            if not has_controller(self.name):
+                return
         raise NotReady(f"the router {self.router.exit_reason()}")
 
 
@@ -136,30 +145,29 @@ def _start(
     specs = plan(at_its_largest(deployment), "", options.actors)
     num_cpus = math.ceil(total_cpus(specs)) + _SPARE_CPUS
     marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
-    ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose))
+    timeout_s = options.startup_timeout_s
+    ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose, timeout_s))
     signals.install()
     signals.check()
     controller = create_controller(deployment, "127.0.0.1", options.actors)
-    registry = get_result(controller.address.remote(), options.startup_timeout_s)
-    get_result(
-        controller.apply.remote(deployment.model_dump_json(), source, False), options.startup_timeout_s
-    )
+    registry = get_result(controller.address.remote(), timeout_s)
+    get_result(controller.apply.remote(deployment.model_dump_json(), source, False), timeout_s)
     publish_local_deployment(folder, deployment.name, ray_address)
 
     def report(status: Sequence[ReplicaStatus]) -> None:
         signals.check()
         on_progress(status)
 
-    _wait_until_ready(controller, report, options.startup_timeout_s)
+    _wait_until_ready(controller, report, timeout_s)
     # NOTE: registered only now: a start that fails earlier has nothing to drain.
     stack.callback(_stop, controller, options.grace_s)
     config = folder / "router.yaml"
-    content = router_config(deployment, registry, options.startup_timeout_s, options.grace_s)
+    content = router_config(deployment, registry, timeout_s, options.grace_s)
     config.write_text(yaml.safe_dump(content), encoding="utf-8")
     command, stop_s = (options.router, "--config", str(config)), options.grace_s + _STOP_TIMEOUT_S
-    process = service_process(command, os.environ, folder, options.startup_timeout_s, stop_s)
+    process = service_process(command, os.environ, folder, timeout_s, stop_s)
     router = stack.enter_context(process)
-    return LocalDeployment(controller, registry, router, signals)
+    return LocalDeployment(deployment.name, controller, registry, router, signals)
 
 
 def _stop(controller: Any, grace_s: float) -> None:

@@ -11,6 +11,7 @@ import grpc
 
 from fly.errors import ConfigError, NotReady, describe
 from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
+from orchestration.local.ray_settings import loopback_as_address, without_messages
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -22,14 +23,14 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     """Connect to the Ray cluster of a deployment until the block ends.
 
     `ray_address` is host:port of Ray's GCS. If absent: RAY_ADDRESS, else the local deployment of this name,
-    or the only one, else the Ray node on this machine.
+    or the only one, else the Ray node on this machine. The token of a local deployment is found as well.
 
     Raises:
         ConfigError: Ray is not installed, or its token is missing or wrong.
         NotReady: No Ray answers there.
     """
     address = ray_address or os.environ.get("RAY_ADDRESS")
-    if address is None and (local := find_local_deployment(name)) is not None:
+    if (local := find_local_deployment(name, address)) is not None:
         address, os.environ[TOKEN] = local.ray_address, local.token
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     set_import_path()
@@ -43,14 +44,16 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     except ConnectionError:
         raise NotReady("no Ray runs on this machine: start a node here, or pass --ray-address") from None
     _require_answer(address)
-    try:
-        ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
-    except Exception as error:
-        raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with without_messages():
+        try:
+            with loopback_as_address():
+                ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
+        except Exception as error:
+            raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _require_answer(address: str) -> None:
@@ -64,7 +67,7 @@ def _require_answer(address: str) -> None:
     if not token and os.environ["RAY_AUTH_MODE"] == "token":
         raise ConfigError(
             f"{TOKEN} is not set: set it to the Ray cluster's token, or put the token in the file"
-            f" {_TOKEN_PATH} or in {_TOKEN_FILE}"
+            f" {_TOKEN_PATH} or in {_TOKEN_FILE}; for a Ray without authentication set RAY_AUTH_MODE=disabled"
         )
     metadata = (("authorization", f"Bearer {token}"),)
     with grpc.insecure_channel(address) as channel:

@@ -70,9 +70,9 @@ class Controller:
         """Make a deployment, given as JSON, the desired one; see `DeploymentManager.apply`."""
         return self._call(self._manager.apply(Deployment.model_validate_json(deployment), source, replaces))
 
-    def scale(self, replicas: Mapping[Role, int]) -> tuple[Change, ...]:
+    def scale(self, replicas: Mapping[Role, int], is_forced: bool = False) -> tuple[Change, ...]:
         """Change the desired numbers of replicas; see `DeploymentManager.scale`."""
-        return self._call(self._manager.scale(replicas))
+        return self._call(self._manager.scale(replicas, is_forced))
 
     def drain(self, replica: str, at_once: bool) -> None:
         """Replace a replica; see `DeploymentManager.drain`."""

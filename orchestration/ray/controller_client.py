@@ -67,6 +67,22 @@ def find_controller(name: str | None) -> Any:
         raise NotReady(f"no deployment has the name {name}; {known}") from None
 
 
+def has_controller(name: str) -> bool:
+    """Return False once a deployment of this process's Ray has been ended; a restart does not count."""
+    import ray
+
+    from orchestration.ray.api import NAMESPACE_PREFIX
+    from orchestration.ray.fleet import CONTROLLER_ACTOR
+
+    try:
+        ray.get_actor(CONTROLLER_ACTOR, namespace=NAMESPACE_PREFIX + name)
+    except ValueError:
+        return False
+    except ray.exceptions.RayError:
+        return True  # the GCS did not answer
+    return True
+
+
 def _running_names() -> list[str]:
     """Return the names of all deployments of the Ray cluster, sorted."""
     from ray.util import list_named_actors

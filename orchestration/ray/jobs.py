@@ -1,38 +1,44 @@
 """Apply a deployment from outside its Ray cluster, as a Ray job on the cluster's head."""
 
 import contextlib
-import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fly.errors import ConfigError, NotReady, Unauthenticated
-from orchestration.deployment.file import Deployment
-from services.common.config import load_yaml
+from orchestration.deployment.file import load_deployment
 
 _POLL_S = 1.0
+_FILE = "deployment.yaml"
 _ERROR = "error: "
 
 
 def apply_as_job(url: str, file: Path, timeout_s: float, show: Callable[[str], None]) -> None:
     """Run `flyserve apply` for a deployment file on the head, and wait for its end; `show` receives the log.
 
-    The command contains the file: a file that is mounted on the head may be older. The head need not have
-    the models: replicas and routers report a folder that they miss. `url` is that of Ray's
+    The job gets the file with absolute paths, as found on this machine: a file that is mounted on the head
+    may be older. It travels in the job's working directory, not in its command, which others can read. The
+    head need not have the models: replicas and routers report a folder that they miss. `url` is that of Ray's
     dashboard, such as `http://head:8265`; `timeout_s` limits its answer and the job together.
 
     Raises:
-        ConfigError: The file breaks a limit, the head rejects it, or Ray's jobs are not installed.
+        ConfigError: The file breaks a limit or names a relative path that does not exist, the head rejects
+            it, or Ray's jobs are not installed.
         NotReady: The dashboard does not answer in time, or the job does not end in time.
         Unauthenticated: The dashboard does not accept the token.
     """
-    load_yaml(Deployment, file)
-    text = shlex.quote(file.read_text(encoding="utf-8"))
+    made = load_deployment(file, has_models=False)
+    # NOTE: without the variable, the actors that the job starts do not run in its working directory.
     options = f"--replace --remote-models --timeout-s {timeout_s:g}"
-    command = f"printf %s {text} | flyserve apply /dev/stdin {options}"
+    command = f"env -u RAY_JOB_CONFIG_JSON_ENV_VAR flyserve apply {_FILE} {options}"
     deadline = time.monotonic() + timeout_s
-    client, job = _submitted(url, command, deadline)
+    with tempfile.TemporaryDirectory(prefix="flyserve-apply-") as folder:
+        sent = Path(folder) / _FILE
+        sent.touch(mode=0o600)  # NOTE: Ray keeps the mode where it unpacks the folder
+        sent.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
+        client, job = _submitted(url, command, folder, deadline)
     status = _end_of(client, url, job, deadline)
     with _translated_errors(url):
         log = client.get_job_logs(job)
@@ -53,8 +59,12 @@ def _end_of(client: Any, url: str, job: str, deadline: float) -> Any:
         time.sleep(_POLL_S)
 
 
-def _submitted(url: str, command: str, deadline: float) -> tuple[Any, str]:
-    """Submit the job as soon as the dashboard and its agent answer; return a client and the job's id."""
+def _submitted(url: str, command: str, folder: str, deadline: float) -> tuple[Any, str]:
+    """Submit a job that runs in a copy of `folder`, as soon as the dashboard and its agent answer.
+
+    Returns:
+        A client and the job's id.
+    """
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError:
@@ -63,7 +73,7 @@ def _submitted(url: str, command: str, deadline: float) -> tuple[Any, str]:
         try:
             with _translated_errors(url):
                 client = JobSubmissionClient(url)
-                return client, client.submit_job(entrypoint=command)
+                return client, client.submit_job(entrypoint=command, runtime_env={"working_dir": folder})
         except NotReady:
             if time.monotonic() > deadline:
                 raise

@@ -1,6 +1,8 @@
 """Leave a Ray node that is about to end: its replicas drain, and nothing is placed there any more."""
 
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -26,18 +28,47 @@ def leave_node(controller: Any, node: str, timeout_s: float) -> None:
     The only replica of a tier keeps serving for half of the time if its successor is not ready before.
 
     Raises:
-        NotReady: Ray does not accept it, or replicas are left after `timeout_s`.
+        NotReady: Ray does not accept it, replicas are left after `timeout_s`, or the controller has not
+            answered for all that time: it may be restarting, so calls that fail are repeated.
     """
     _close_node(node, timeout_s + _MARGIN_S)
-    begin = time.monotonic()
+    follow_leaving(partial(_replicas_left, controller, node), node, timeout_s)
+
+
+def follow_leaving(
+    replicas_left: Callable[[bool, float], Sequence[str]],
+    node: str,
+    timeout_s: float,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Call `replicas_left` until it returns none; a call that fails is repeated until `timeout_s` is over.
+
+    Its arguments: whether the matter is urgent, from half of the time on, and the time limit of the call.
+
+    Raises:
+        NotReady: The time is over.
+    """
+    begin = now()
     while True:
-        waited_s = time.monotonic() - begin
-        left = get_result(controller.leave_node.remote(node, waited_s >= timeout_s / 2), _ANSWER_S)
-        if not left:
-            return
-        if waited_s >= timeout_s:
-            raise NotReady(f"after {timeout_s:g} s, the node {node[:8]} still runs {', '.join(sorted(left))}")
-        time.sleep(_POLL_S)
+        waited_s = now() - begin
+        try:
+            answer_s = min(_ANSWER_S, max(timeout_s - waited_s, _POLL_S))
+            left = replicas_left(waited_s >= timeout_s / 2, answer_s)
+        except NotReady as error:
+            fault = str(error)
+        else:
+            if not left:
+                return
+            fault = f"it still runs {', '.join(sorted(left))}"
+        if now() - begin >= timeout_s:
+            raise NotReady(f"after {timeout_s:g} s, the node {node[:8]} cannot end: {fault}")
+        pause(_POLL_S)
+
+
+def _replicas_left(controller: Any, node: str, is_urgent: bool, timeout_s: float) -> Sequence[str]:
+    left: Sequence[str] = get_result(controller.leave_node.remote(node, is_urgent), timeout_s)
+    return left
 
 
 def _close_node(node: str, timeout_s: float) -> None:

@@ -191,6 +191,19 @@ async def test_without_a_target_the_start_fails_and_says_who_did_not_answer(tmp_
         await create_host(config)
 
 
+async def test_without_a_target_in_the_registry_the_start_fails_and_names_the_registry(
+    tmp_path: Path,
+) -> None:
+    gone = FakeTarget(HashModel())
+    async with serving(gone.host) as address:
+        pass
+    config = RouterConfig(model=save_tokenizer(tmp_path), registry=address, start_timeout_s=0.5)
+    with pytest.raises(
+        NotReady, match=f"no endpoint is registered.*; the registry is {address}: flyserve status"
+    ):
+        await create_host(config)
+
+
 async def test_a_closed_fleet_leaves_no_task_and_no_channel_behind() -> None:
     target = FakeTarget(HashModel())
     async with serving(target.host) as address:

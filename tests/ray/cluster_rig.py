@@ -61,8 +61,8 @@ class Nodes:
         finally:
             gcs.resume()
 
-    def add(self) -> str:
-        return str(self._cluster.add_node(num_cpus=4).node_id)
+    def add(self, num_gpus: int = 0) -> str:
+        return str(self._cluster.add_node(num_cpus=4, num_gpus=num_gpus).node_id)
 
 
 @contextmanager

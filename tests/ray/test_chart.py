@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from ray.job_submission import JobSubmissionClient
 
+from orchestration.deployment.file import APPLICATION_ROOT
 from orchestration.local.local_ray import prepare_environment, temporary_folder
 from tests.helm.charts import CPU_DEMO, SECRETS, SECURED, Manifest, fill, one, pod_templates, rendered
 from tests.support.secret_mounts import MountedSecrets
@@ -117,6 +120,8 @@ def test_the_commands_of_job_and_router_run_against_ray(tmp_path: Path) -> None:
     values = {"target": {"replicas": 1}, "drafter": None, "apply": {"timeoutSeconds": 400}}
     manifests = rendered(tmp_path, values)
     file, mounted = deployment_file(manifests, tmp_path), "/etc/flyserve/deployment-blue.yaml"
+    (tmp_path / "weights").symlink_to(APPLICATION_ROOT / "demo/models/target")
+    file.write_text(file.read_text().replace("demo/models/target", "weights"))
     with ray_head(one(manifests, "RayCluster")) as dashboard:
         places = {mounted: str(file), f"http://{HEAD}:8265": dashboard}
         apply = command(manifests, "apply", **places)
@@ -130,10 +135,17 @@ def test_the_commands_of_job_and_router_run_against_ray(tmp_path: Path) -> None:
         with serving(command(manifests, "router", **places)) as address:
             assert "books" in generated(manifests, address)
 
-        file.write_text(file.read_text().replace("demo/models/target", "demo/models/absent"))
+        (job, *_) = JobSubmissionClient(dashboard).list_jobs()
+        assert "flyserve apply deployment.yaml" in job.entrypoint, "nobody may read the file there"
+        children = psutil.Process().children(recursive=True)
+        actors = [process for process in children if process.name() == "ray::TargetActor"]
+        assert actors
+        assert all("working_dir_files" not in process.cwd() for process in actors)
+
+        file.write_text(file.read_text().replace("weights", "absent"))
         rejected = subprocess.run(apply, capture_output=True, text=True)
         assert rejected.returncode == 2
-        assert "target.model: no folder demo/models/absent" in rejected.stderr
+        assert "target.model: no folder absent" in rejected.stderr
 
 
 @contextmanager

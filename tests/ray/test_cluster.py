@@ -224,7 +224,12 @@ def test_all_targets_are_replaced_by_other_weights_under_load(
 def test_replicas_without_room_are_reported_and_the_others_serve(running: Running, load: Load) -> None:
     from orchestration.ray.controller_client import get_result
 
-    get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    refusal = (
+        r"target=14: there is room for \d+: 14 x 1 = 14 CPUs, and the nodes have \d+, 1 of them for other"
+    )
+    with pytest.raises(ConfigError, match=refusal):
+        get_result(running.handle.scale.remote({Role.TARGET: 14}), 30)
+    get_result(running.handle.scale.remote({Role.TARGET: 14}, True), 30)
     running.until(lambda rows: any(row.state is ReplicaState.PENDING for row in rows))
     pending = next(row for row in running.rows().values() if row.state is ReplicaState.PENDING)
     assert "no node has room for 1 CPUs at present" in pending.detail
@@ -310,6 +315,25 @@ def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_p
     assert "no such model on this node" in failed.detail
     assert "every node" in failed.remedy
     missing.down()
+
+
+def test_a_lost_target_gets_its_gpu_back_before_a_drafter_that_waits_for_it(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    place = nodes.add(num_gpus=1)
+    tight = Running("tight", {Role.TARGET: "standins:StandIn", Role.DRAFTER: "standins:StandInDrafter"})
+    tier = {"model": str(tmp_path), "gpus": 1}
+    tight.apply(target=tier)
+    tight.until_complete()
+    tight.apply(target=tier, drafter=tier)
+    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
+    listener_at(tight.rows()["target-0"].address).kill()
+    tight.until(lambda rows: any(row.generation == 2 and row.state is ReplicaState.READY for row in rows))
+    rows = tight.rows()
+    assert (rows["target-0"].generation, rows["target-0"].state) == (2, ReplicaState.READY)
+    tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
+    tight.down()
+    nodes.kill(place)
 
 
 async def test_a_group_without_a_large_enough_node_is_reported(nodes: Nodes) -> None:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
@@ -70,12 +71,16 @@ def by_name(running: LocalDeployment) -> dict[str, tuple[str, int]]:
 
 def command(*arguments: str) -> str:
     """Run a command in another process of this user, which finds the deployment; return its output."""
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     flyserve = str(Path(sys.executable).with_name("flyserve"))
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     environment.pop("RAY_AUTH_TOKEN")
-    done = subprocess.run([flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return subprocess.run([flyserve, *arguments], env=environment, capture_output=True, text=True, timeout=60)
 
 
 def pid_listening_at(address: str) -> int:
@@ -87,7 +92,9 @@ def pid_listening_at(address: str) -> int:
     raise AssertionError(f"nothing listens at {address}")
 
 
-def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(deployment: Deployment) -> None:
+def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(KeyboardInterrupt), local_deployment(deployment, quiet, OPTIONS) as running:
         before = by_name(running)
         assert set(before) == {"target-0", "target-1", "drafter-0", "sub_drafter-0"}
@@ -103,8 +110,12 @@ def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(deployment
         after = by_name(running)
         assert after.pop("target-0")[0] != before.pop("target-0")[0]
         assert after == before
+        assert "raylet" not in capsys.readouterr().out, "Ray's own messages must not mix with the output"
         assert command("scale", "sub_drafter=2").strip() == "sub_drafter.replicas: 1 -> 2 (scales the tier)"
         eventually(lambda: "sub_drafter-1" in by_name(running))
+        (refusal,) = run("scale", "target=500").stderr.splitlines()
+        assert refusal.startswith("error: target=500: there is room for ")
+        assert "500 x 1 = 500 CPUs, and the nodes have 3" in refusal
 
         os.kill(os.getpid(), signal.SIGTERM)
         running.wait()
@@ -126,6 +137,28 @@ def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(
         os.kill(running.router.pid, signal.SIGKILL)
         with pytest.raises(NotReady, match="ended with status -9"):
             running.wait()
+
+
+def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
+    """SECURITY.md says so of `flyserve up`; Ray alone would listen at all interfaces."""
+    with local_deployment(small.model_copy(update={"name": "ops"}), quiet, OPTIONS) as running:
+        assert command("status").startswith("ops: registry 127.0.0.1:"), "commands take the only one"
+        driver = psutil.Process()
+        listening = [
+            (process.name(), socket.laddr.ip)
+            for process in (driver, *driver.children(recursive=True))
+            for socket in process.net_connections("inet")
+            if socket.status == psutil.CONN_LISTEN
+        ]
+        assert running.registry.startswith("127.0.0.1:")
+        assert command("down", "--grace-s", "0").strip() == "ops has ended"
+        running.wait()
+    assert {"gcs_server", "raylet", "ray::DashboardAgent"} <= {name for name, _ in listening}
+    assert [(name, ip) for name, ip in listening if not is_loopback(ip)] == []
+
+
+def is_loopback(ip: str) -> bool:
+    return ip_address(ip.removeprefix("::ffff:")).is_loopback
 
 
 def test_a_replica_that_cannot_start_is_reported_with_the_cause(

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 
 import psutil
 
-_MARK = "FLYSERVE_TEST_MARK"
-
 
 class MarkedCommand:
     """A command whose processes and their descendants are recognized by their environment.
 
     Attributes:
         environment: To run it with.
+        mark: Name of the variable by which they are recognized.
     """
+
+    mark = "FLYSERVE_TEST_MARK"
 
     def __init__(self) -> None:
         self._value = uuid.uuid4().hex
-        self.environment: Mapping[str, str] = {**os.environ, _MARK: self._value}
+        self.environment: Mapping[str, str] = {**os.environ, self.mark: self._value}
 
     def leftovers(self) -> list[psutil.Process]:
         """Return its processes that still run."""
@@ -26,6 +27,6 @@ class MarkedCommand:
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
-            return process.environ().get(_MARK) == self._value
+            return process.environ().get(self.mark) == self._value
         except psutil.Error:
             return False

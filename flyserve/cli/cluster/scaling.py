@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fly.errors import ConfigError
-from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of
+from flyserve.cli.cluster.connecting import Name, RayAddress, ask, controller_of, read_status
 from flyserve.cli.terminal import output, reported_errors
 
 if TYPE_CHECKING:
@@ -31,18 +31,22 @@ flyserve down --grace-s 300"""
 
 def scale(
     tiers: Annotated[list[str], typer.Argument(help="Tier and number, such as target=4; may repeat.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept more than the nodes have room for: the rest waits.")
+    ] = False,
     name: Name = None,
     ray_address: RayAddress = None,
 ) -> None:
     """Set the number of replicas of a tier; replicas that are removed finish their streams first.
 
-    The number holds until the deployment's file is applied again. A tier with autoscaling accepts numbers
-    within its limits and continues from there.
+    The number holds until the deployment's file gets another one. A number that the nodes have no room for is
+    refused, unless with --force. A tier with autoscaling accepts numbers within its limits and continues
+    from there.
     """
     with reported_errors():
         replicas = parse_tiers(tiers)
         with controller_of(name, ray_address) as controller:
-            found = ask(controller.scale, replicas)
+            found = ask(controller.scale, replicas, force)
             for line in [str(change) for change in found] or ["unchanged"]:
                 output().print(line, markup=False)
 
@@ -85,12 +89,16 @@ def down(
     ] = 30.0,
     ray_address: RayAddress = None,
 ) -> None:
-    """Drain and end a deployment and its controller; Ray and the routers continue to run."""
+    """Drain and end a deployment and its controller.
+
+    Ray and the routers continue to run, but those of flyserve up end as well.
+    """
     with reported_errors(), controller_of(name, ray_address) as controller:
         from orchestration.ray.controller_client import stop_controller
 
+        ended = name or read_status(controller).name
         stop_controller(controller, grace_s, grace_s + _END_S)
-        output().print(f"{name} has ended", markup=False)
+        output().print(f"{ended} has ended", markup=False)
 
 
 def parse_tiers(tiers: Sequence[str]) -> "dict[Role, int]":

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from fly.errors import ConfigError
 from fly.messages import Load, Role
 from flyserve.cli import app
+from flyserve.cli.cluster import scaling
 from flyserve.cli.cluster.scaling import parse_tiers
 from flyserve.cli.cluster.status import is_complete, status_view
 from orchestration.control.autoscaler import AutoscalingStatus
@@ -96,9 +98,33 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     publish_local_deployment(tmp_path / "flyserve-3", "main", "127.0.0.1:10")
     for name in ("main", None):
         with pytest.raises(
-            ConfigError, match=r"2 local deployments run, main \(process .*choose one by its name"
+            ConfigError, match=r"2 local deployments run, main \(process .*, Ray 127\.0\.0\.1:.*--ray-address"
         ):
             find_local_deployment(name)
+    chosen = find_local_deployment(None, "127.0.0.1:10")
+    assert chosen is not None and chosen.ray_address == "127.0.0.1:10"
+    assert find_local_deployment("main", "head:6379") is None
+
+
+class Unforced:
+    """A controller that has room for two."""
+
+    class scale:
+        @staticmethod
+        def remote(replicas: dict[Role, int], is_forced: bool) -> tuple[str, ...]:
+            if not is_forced and max(replicas.values()) > 2:
+                raise ConfigError("target=3: there is room for 2")
+            return ("target.replicas: 1 -> 3",)
+
+
+def test_force_insists_on_a_scale_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "controller_of", lambda *_: nullcontext(Unforced))
+    monkeypatch.setattr(scaling, "ask", lambda method, *arguments: method.remote(*arguments))
+    refused = CliRunner().invoke(app, ["scale", "target=3"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.strip() == "error: target=3: there is room for 2"
+    forced = CliRunner().invoke(app, ["scale", "target=3", "--force"])
+    assert (forced.exit_code, forced.stdout.strip()) == (0, "target.replicas: 1 -> 3")
 
 
 @pytest.mark.parametrize(

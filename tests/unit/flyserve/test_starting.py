@@ -1,12 +1,14 @@
 """The bar that a person sees while a deployment starts."""
 
 import io
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from flyserve.cli.up import start_progress
+from flyserve.cli.up import serve_until_interrupted, start_progress
 
 
 def replica(role: str, state: str) -> Any:
@@ -31,3 +33,19 @@ def test_a_terminal_shows_how_many_are_ready_and_how_long_it_may_take() -> None:
 
 def test_a_pipe_shows_nothing() -> None:
     assert shown(is_terminal=False) == ""
+
+
+def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    status = SimpleNamespace(replicas=[], speculation="")
+    deployed: Any = SimpleNamespace(
+        name="main",
+        registry="127.0.0.1:2",
+        address="127.0.0.1:1",
+        http_url=None,
+        status=lambda: status,
+        wait=lambda: None,
+    )
+    serve_until_interrupted(nullcontext(deployed))
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == "ready 127.0.0.1:1"
+    assert printed.err.splitlines()[-1] == "main was ended by flyserve down: stopped"

@@ -28,6 +28,21 @@ async def test_a_scale_beyond_the_limits_is_rejected(
         await scene.manager.scale(replicas)
 
 
+async def test_a_scale_that_does_not_fit_is_refused_with_the_arithmetic_unless_forced(scene: Scene) -> None:
+    drafter = {"model": "/m/small", "threads": 3}
+    await scene.manager.apply(deployment(drafter=drafter), FILE)
+    message = (
+        r"target=20: there is room for 13: 20 x 1 = 20 CPUs, and the nodes have 16, 3 of them for other"
+        r" tiers; scale to less, add nodes, or pass --force"
+    )
+    with pytest.raises(ConfigError, match=message):
+        await scene.manager.scale({Role.TARGET: 20})
+    (change,) = await scene.manager.scale({Role.TARGET: 13})
+    assert str(change).startswith("target.replicas: 2 -> 13")
+    assert await scene.manager.scale({Role.TARGET: 20}, is_forced=True)
+    assert await scene.manager.scale({Role.TARGET: 19}), "fewer are always accepted"
+
+
 def autoscaled(**settings: Any) -> Deployment:
     how = {"min": 1, "max": 3, "upscale_delay_s": 0.5, "downscale_delay_s": 1, **settings}
     return deployment(target={"model": "/m/big", "max_sequences": 4, "autoscaling": how})

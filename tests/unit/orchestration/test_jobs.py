@@ -10,6 +10,7 @@ from orchestration.ray.jobs import apply_as_job
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "deployment.yaml"
+    (tmp_path / "somewhere").mkdir()
     path.write_text("target: {model: somewhere}")
     return path
 

@@ -1,7 +1,11 @@
+import pytest
+
+from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.control.instances import Instance, Node
-from orchestration.control.placement import choose_node, shortage
-from orchestration.deployment.plan import ReplicaSpec
+from orchestration.control.placement import choose_node, require_room, shortage
+from orchestration.deployment.plan import ReplicaSpec, plan
+from tests.unit.orchestration.manager_rig import deployment
 
 A, B, C = (Node(id, f"node {id}", {"CPU": cpus}) for id, cpus in (("a", 4.0), ("b", 8.0), ("c", 2.0)))
 
@@ -97,3 +101,27 @@ def test_one_actor_with_several_gpus_waits_for_a_node_that_has_them_all() -> Non
     assert shortage(vllm, (PLAIN, MARKED, GPUS)) == (
         "no node is large enough for 4 CPUs and 4 GPUs: the largest has 2 GPUs"
     )
+
+
+def test_what_does_not_fit_is_refused_with_the_arithmetic_of_every_resource() -> None:
+    nodes = [Node(id, f"node {id}", {"CPU": 16.0, "GPU": 8.0}) for id in "ab"]
+    before = deployment(target={"model": "/m", "shards": 3, "gpus": 1})
+    after = before.model_copy(update={"target": before.target.model_copy(update={"replicas": 5})})
+    running = [Instance(plan(before, "h:1")[0], 1, node="a")]
+    message = (
+        r"target=5: there is room for 4: 5 x 3 = 15 CPUs, and the nodes have 32, 0 of them for other tiers;"
+        r" 5 x 3 = 15 GPUs, and the nodes have 16, 0 of them for other tiers; scale to less"
+    )
+    with pytest.raises(ConfigError, match=message):
+        require_room(before, after, plan(after, "h:1"), nodes, running)
+    require_room(after, before, plan(before, "h:1"), nodes, running)
+    require_room(before, after, plan(after, "h:1"), (), running)
+
+
+def test_a_thousand_replicas_are_checked_in_one_pass() -> None:
+    nodes = [Node(str(index), f"node {index}", {"CPU": 8.0}) for index in range(128)]
+    before = deployment(target={"model": "/m", "replicas": 1})
+    after = before.model_copy(update={"target": before.target.model_copy(update={"replicas": 1024})})
+    require_room(before, after, plan(after, "h:1"), nodes, [])
+    with pytest.raises(ConfigError, match=r"there is room for 1016"):
+        require_room(before, after, plan(after, "h:1"), nodes[1:], [])
