@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 
 from fly.break_even import break_even
 from fly.clock import Clock, SystemClock
-from fly.errors import ConfigError
+from fly.errors import ConfigError, NotReady
 from fly.messages import Role
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
@@ -60,7 +60,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     probing = ProbeConfig(config.probe_interval_s, config.probe_timeout_s)
     replicas = ReplicaDirectory(_source(config, clock, identity), config.balancing, clock, probing, identity)
     try:
-        await replicas.start(config.start_timeout_s)
+        await _find_target(replicas, config)
         _check_tokenizer(tokenizer, replicas, folder)
         _log_break_even(replicas, config)
     except BaseException:
@@ -108,6 +108,17 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         sidecars=sidecars,
         telemetry=telemetry,
     )
+
+
+async def _find_target(replicas: ReplicaDirectory, config: RouterConfig) -> None:
+    try:
+        await replicas.start(config.start_timeout_s)
+    except NotReady as error:
+        if config.registry is None:
+            raise
+        raise NotReady(
+            f"{error}; the registry is {config.registry}: flyserve status shows that of the deployment"
+        ) from None
 
 
 def _log_break_even(replicas: ReplicaDirectory, config: RouterConfig) -> None:

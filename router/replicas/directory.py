@@ -61,8 +61,7 @@ class ReplicaDirectory:
         self._watcher = asyncio.create_task(self._watch())
         if not await self.targets.wait(any_replica, timeout_s):
             faults = "; ".join(f"{e.address}: {fault}" for e, fault in self._faults.items())
-            found = f"({faults or 'no endpoint is registered'}){self._source.hint}"
-            raise NotReady(f"no target within {timeout_s:g} s {found}")
+            raise NotReady(f"no target within {timeout_s:g} s ({faults or 'no endpoint is registered'})")
         for tried in list(self._tried.values()):
             await tried.wait()
         if self._source.is_static:

@@ -31,11 +31,9 @@ class EndpointSource(Protocol):
 
     Attributes:
         is_static: There is exactly one snapshot, taken from the configuration as it is.
-        hint: What to check if it lists too little; may be empty.
     """
 
     is_static: bool
-    hint: str
 
     def watch(self) -> AsyncGenerator[Snapshot, None]:
         """Yield the current snapshot, then every later one; closing the generator frees its resources."""
@@ -47,8 +45,6 @@ class ListedEndpointSource:
     An entry `dns:host:port` is such a name, for example of a headless service of Kubernetes; any other entry
     is an address. While a name cannot be resolved, its last addresses stay in use.
     """
-
-    hint = ""
 
     def __init__(
         self, addresses: Mapping[Role, Sequence[str]], clock: Clock, resolve: Resolve | None = None
@@ -106,7 +102,6 @@ class RegistryEndpointSource:
 
     def __init__(self, address: str, clock: Clock, identity: Identity | None = None) -> None:
         """Watch the registry at host:port `address`, with a TLS `identity` or in plaintext."""
-        self.hint = f"; the registry is {address}: flyserve status shows that of the deployment"
         self._address = address
         self._clock = clock
         self._identity = identity
