@@ -320,7 +320,7 @@ def test_shards_share_a_node_and_a_missing_model_is_reported(nodes: Nodes, tmp_p
 def test_a_lost_target_gets_its_gpu_back_before_a_drafter_that_waits_for_it(
     nodes: Nodes, tmp_path: Path
 ) -> None:
-    place = nodes.add(num_gpus=1)
+    nodes.add(num_gpus=1)
     tight = Running("tight", {Role.TARGET: "standins:StandIn", Role.DRAFTER: "standins:StandInDrafter"})
     tier = {"model": str(tmp_path), "gpus": 1}
     tight.apply(target=tier)
@@ -333,7 +333,6 @@ def test_a_lost_target_gets_its_gpu_back_before_a_drafter_that_waits_for_it(
     assert (rows["target-0"].generation, rows["target-0"].state) == (2, ReplicaState.READY)
     tight.until(lambda rows: any("no node has room for 1 CPUs and 1 GPUs" in row.detail for row in rows))
     tight.down()
-    nodes.kill(place)
 
 
 async def test_a_group_without_a_large_enough_node_is_reported(nodes: Nodes) -> None:
