@@ -87,4 +87,4 @@ async def test_no_response_changes_while_every_process_is_killed_in_turn(deploym
         responses = await responding
     for response, undisturbed in zip(responses, expected, strict=True):
         assert ids(response.choices[0]) == ids(undisturbed.choices[0])
-    assert sum(response.choices[0].statistics.replays for response in responses) > NUM_STREAMS
+    assert sum(response.choices[0].statistics.replays for response in responses) > NUM_STREAMS // 2
