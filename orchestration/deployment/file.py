@@ -18,7 +18,13 @@ from services.common.model_source import ModelPath, is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
-from services.engine.config import EngineName, EngineSection, ModelSection, Sharding
+from services.engine.config import (
+    EngineName,
+    EngineSection,
+    ModelSection,
+    Sharding,
+    quantization_fault,
+)
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
 from services.sub_drafter.config import LookupSection, SubDrafterSection
 from services.sub_drafter.engines import ENGINES
@@ -88,7 +94,8 @@ class EngineTier(EngineSection, ModelTier):
 
     @model_validator(mode="after")
     def _suits_its_engine(self) -> Self:
-        if faults := [*config_faults(self), *self._gpu_faults()]:
+        unquantized = quantization_fault(self, "cuda" if self.gpus else "cpu")
+        if faults := [*config_faults(self), *self._gpu_faults(), *filter(None, [unquantized])]:
             raise ValueError("; ".join(faults))
         return self
 

@@ -18,6 +18,9 @@ TOGETHER = {
     "telemetry.metrics_port": 9500,
     "router.http_port": 6002,
     "security.health_port": 6003,
+    # Eight bits are for CPUs alone, and these tiers have GPUs.
+    "target.quantization": "none",
+    "drafter.quantization": "none",
 }
 """Values that suit the others: what is made of the type alone would not."""
 

@@ -25,6 +25,17 @@ class PlainLinear:
         return F.linear(rows, self.weight)
 
 
+def in_padded_rows(multiply: Linear, rows: Tensor) -> Tensor:
+    """Multiply up to 16 rows as they are, and more in multiples of 16.
+
+    NOTE: oneDNN compiles and caches code for every number of rows, up to 150 MB.
+    """
+    num_rows = rows.shape[0]
+    if num_rows > MANY_ROWS and num_rows % MANY_ROWS:
+        return multiply(F.pad(rows, (0, 0, 0, -num_rows % MANY_ROWS)))[:num_rows]
+    return multiply(rows)
+
+
 class PackedLinear:
     """A weight in oneDNN's own layout; the unpacked one is not kept."""
 
@@ -36,10 +47,9 @@ class PackedLinear:
         self._run = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, rows: Tensor) -> Tensor:
-        num_rows = rows.shape[0]
-        if num_rows > MANY_ROWS and num_rows % MANY_ROWS:
-            # NOTE: oneDNN compiles and caches code for every number of rows, up to 150 MB.
-            return self(F.pad(rows, (0, 0, 0, -num_rows % MANY_ROWS)))[:num_rows]
+        return in_padded_rows(self._multiply, rows)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
         result: Tensor = self._run(rows, self._packed, None, "none", [], "")
         return result
 

@@ -121,7 +121,7 @@ class PackedModule(nn.Module):
         return flat if self._bias is None else flat + self._bias
 
 
-def pack_model(model: nn.Module, make: LinearMaker) -> None:
+def pack_model(model: nn.Module, make: MakeLinear) -> None:
     """Replace a model's linears where packing is faster; keep weights shared with an embedding."""
     shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for parent in list(model.modules()):

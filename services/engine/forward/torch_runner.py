@@ -15,10 +15,11 @@ from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
-from services.engine.config import ModelConfig
+from services.engine.config import ModelConfig, Quantization
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
+from services.engine.forward.int8 import Int8Maker
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
@@ -133,12 +134,14 @@ def load_runner(
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
     kv_cache = make_kv_cache(config.kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
-    forward, description = choose_forward(loaded, kv_cache, device)
+    if config.quantization is Quantization.INT8:
+        read_bytes //= loaded.model.dtype.itemsize
+    forward, description = choose_forward(loaded, kv_cache, device, config.quantization)
     logger.info("%s: %s", config.model, description)
     info = ModelInfo(
         role=config.role,
         model_id=model_name(config.model),
-        weight_fingerprint=loaded.weight_fingerprint,
+        weight_fingerprint=_fingerprint(loaded, config.quantization),
         architecture=loaded.architecture,
         token_map_hash=loaded.token_map_hash,
         vocab_size=loaded.vocab_size,
@@ -147,6 +150,7 @@ def load_runner(
         shards=shards,
         kv_capacity=kv_cache.kv_capacity,
         version=VERSION,
+        quantization="" if config.quantization is Quantization.NONE else config.quantization.value,
         max_sequences=config.max_sequences,
     )
     return TorchRunner(info, forward, torch.device(device), description, read_bytes, folder)
@@ -159,26 +163,46 @@ def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None,
     return ContiguousKvCache(kv_tokens, max_sequences, dtype)
 
 
-def choose_forward(loaded: LoadedModel, kv_cache: KvCache, device: str) -> tuple[Forward, str]:
-    """Return the fused forward if there is one that agrees with transformers, else the ragged one."""
+def _fingerprint(loaded: LoadedModel, quantization: Quantization) -> str:
+    """Return the weights' fingerprint; quantized weights are other weights."""
+    named = quantization is not Quantization.NONE
+    return f"{loaded.weight_fingerprint}-{quantization}" if named else loaded.weight_fingerprint
+
+
+def choose_forward(
+    loaded: LoadedModel, kv_cache: KvCache, device: str, quantization: Quantization = Quantization.NONE
+) -> tuple[Forward, str]:
+    """Return the fused forward if there is one that agrees with transformers, else the ragged one.
+
+    Weights are quantized after the comparison, which they would not pass.
+    """
     model = loaded.model
     reference = Reference(model, loaded.vocab_size)
     # NOTE: the linears of a sharded model must stay those of transformers, which hold its parts.
     is_whole = loaded.shards == 1
     packs = is_whole and can_pack(model.dtype, device)
+    is_int8 = quantization is Quantization.INT8
     num_layers = model.config.get_text_config().num_hidden_layers
     computing = str(kv_cache.dtype or model.dtype).removeprefix("torch.")
+    make_linear: LinearMaker | Int8Maker | None = None
     if is_whole and can_fuse(model):
-        make_linear = LinearMaker(kv_cache.dtype, num_layers) if packs else None
-        fused = FusedForward(model, kv_cache, make_linear or PlainLinear, kv_cache.dtype if packs else None)
+        make_linear = LinearMaker(kv_cache.dtype, num_layers) if packs and not is_int8 else None
+        rows_dtype = kv_cache.dtype if packs else None
+        fused = FusedForward(model, kv_cache, make_linear or PlainLinear, None if is_int8 else rows_dtype)
         if agrees(fused, reference):
+            if is_int8:
+                make_linear = Int8Maker()
+                fused = FusedForward(model, kv_cache, make_linear, rows_dtype)
             return fused, _describe("fused", make_linear, f"computing in {computing}")
         logger.warning("%s: the fused forward differs from transformers: not used", loaded.architecture)
     ragged, make_linear = RaggedForward(model, kv_cache), None
-    if packs and model.dtype is torch.bfloat16:
+    if packs and model.dtype is torch.bfloat16 and not is_int8:
         make_linear = LinearMaker(num_layers=num_layers)
         pack_model(model, make_linear)
     check_forward(ragged, reference, loaded.architecture)
+    if is_int8:
+        make_linear = Int8Maker()
+        pack_model(model, make_linear)
     return ragged, _describe("ragged", make_linear, f"attention in {computing}")
 
 
@@ -204,6 +228,6 @@ def _attention_s(dtype: torch.dtype) -> float:
     return best
 
 
-def _describe(kind: str, make_linear: LinearMaker | None, types: str) -> str:
+def _describe(kind: str, make_linear: LinearMaker | Int8Maker | None, types: str) -> str:
     packing = make_linear.describe() if make_linear is not None else "nothing packed"
     return f"{kind} forward, {packing}, {types}"

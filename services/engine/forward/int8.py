@@ -1,0 +1,90 @@
+"""Linears in eight bits: weights by output channel, rows by their own largest value (W8A8)."""
+
+import logging
+
+import torch
+from torch import Tensor
+
+from fly.errors import ModelError
+from services.engine.forward.linears import MANY_ROWS, Linear, PlainLinear, in_padded_rows
+
+logger = logging.getLogger(__name__)
+
+_MOST = 127
+_SMALLEST = 1e-12
+_TOLERANCE = 0.05
+"""Largest error of a probe, by the largest result; rounding alone gives 1 to 2%."""
+
+
+class Int8Linear:
+    """A weight in int8, whose product with rows in uint8 is summed in integers, without rounding.
+
+    A row's result is the same bits whatever other rows it is computed with, unlike that of a product in
+    floating point: a verification and a decode then agree in every linear. Weights are scaled by output
+    channel and rows each by its largest value, both symmetrically (Dettmers et al., LLM.int8(), 2022,
+    section 2.1, vector-wise quantization).
+    """
+
+    __slots__ = ("_offset", "_packed", "_run", "_scale", "_smallest")
+
+    def __init__(self, weight: Tensor) -> None:
+        """Quantize a weight, (out, in), which is not kept."""
+        scale = weight.float().abs().amax(1).clamp_(min=_SMALLEST).div_(_MOST)
+        quantized = weight.float().div(scale[:, None]).round_().to(torch.int8)
+        # Private operators: compare the results with those of F.linear before use.
+        self._packed = torch.ops.onednn.qlinear_prepack(quantized, [MANY_ROWS, weight.shape[1]])
+        self._run = torch.ops.onednn.qlinear_pointwise.default
+        self._scale, self._offset = scale, torch.zeros(len(scale), dtype=torch.int32)
+        self._smallest = torch.tensor(_SMALLEST)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return in_padded_rows(self._multiply, rows)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        wide = rows.float()
+        scale = torch.add(self._smallest, wide.abs().amax(1, keepdim=True), alpha=1 / _MOST)
+        # uint8 has no sign: 128 stands for 0, and the half makes the conversion round.
+        quantized = wide.div(scale).add_(128.5).to(torch.uint8)
+        result: Tensor = self._run(
+            quantized,
+            *(1.0, 128, self._packed, self._scale, self._offset, None),
+            *(1.0, 0, torch.float32, "none", [], ""),
+        )
+        return result.mul_(scale).to(rows.dtype)
+
+
+class Int8Maker:
+    """Makes linears in int8, and checks each against the plain one."""
+
+    def __init__(self) -> None:
+        self._num_made = self._num_plain = 0
+
+    def __call__(self, weight: Tensor) -> Linear:
+        """Make a linear without bias; the plain one where int8 is too far from it.
+
+        Raises:
+            ModelError: This CPU, or this build of torch, has no such product.
+        """
+        weight = weight.detach().contiguous()
+        try:
+            linear = Int8Linear(weight)
+            is_near = _is_near(linear, weight)
+        except (RuntimeError, AttributeError) as error:
+            raise ModelError(f"quantization: is int8, which this CPU cannot compute: {error}") from error
+        self._num_made += 1
+        if is_near:
+            return linear
+        self._num_plain += 1
+        logger.warning("int8: a weight of %d x %d stays as it is: the error is too large", *weight.shape)
+        return PlainLinear(weight)
+
+    def describe(self) -> str:
+        """Describe how many weights are in int8."""
+        return f"{self._num_made - self._num_plain} of {self._num_made} weights in int8"
+
+
+def _is_near(linear: Linear, weight: Tensor) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(weight.dtype)
+    expected = PlainLinear(weight)(rows).float()
+    return bool((linear(rows).float() - expected).abs().max() <= _TOLERANCE * expected.abs().max())
