@@ -18,9 +18,6 @@ TOGETHER = {
     "telemetry.metrics_port": 9500,
     "router.http_port": 6002,
     "security.health_port": 6003,
-    # Eight bits are for CPUs alone, and these tiers have GPUs.
-    "target.quantization": "none",
-    "drafter.quantization": "none",
 }
 """Values that suit the others: what is made of the type alone would not."""
 
@@ -47,7 +44,10 @@ def is_settled(key: str) -> bool:
     return any(key == settled or key.startswith(f"{settled}.") for settled in schema.SETTLED)
 
 
-TRIED = {key: value for key, value in other_values(Deployment) if not is_settled(key)} | TOGETHER
+OF_CPUS = {"target.quantization", "drafter.quantization"}
+"""Keys that tiers with GPUs cannot have."""
+TRIED = {key: value for key, value in other_values(Deployment) if not is_settled(key) and key not in OF_CPUS}
+TRIED |= TOGETHER
 """Each key with another value than it has by itself."""
 OF_VLLM = {f"{tier}.{name}" for tier in ("target", "drafter") for name in ("engine", "engine_args")}
 SUB_DRAFTER = {key for key in TRIED if key.startswith("sub_drafter.")}
@@ -79,3 +79,10 @@ def test_every_value_arrives_in_the_deployment_file(absent: set[str], tmp_path: 
     plain = {"target": {"model": "m"}, "drafter": {"model": "m"}, "sub_drafter": {}}
     defaults = dict(leaves(parse(Deployment, plain, "defaults").model_dump(mode="json")))
     assert [key for key, value in expected.items() if defaults.get(key) == value] == []
+
+
+def test_weights_in_eight_bits_arrive_in_the_deployment_file(tmp_path: Path) -> None:
+    values = nested(dict.fromkeys(OF_CPUS, "int8"))
+    text = one(rendered(tmp_path, values), "ConfigMap", "-config")["data"]["deployment-blue.yaml"]
+    arrived = dict(leaves(yaml.safe_load(text)))
+    assert {arrived[key] for key in OF_CPUS} == {"int8"}
