@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fly.errors import ModelError
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
@@ -25,6 +24,7 @@ from services.engine.forward.self_check import Forward, Reference, agrees, check
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
+from services.engine.loading.device import prepare_device
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
@@ -123,8 +123,7 @@ def load_runner(
     """
     assert config.model is not None
     device, dtype = config.device, config.dtype
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("device is cuda, but this process sees no GPU: use device cpu, or assign a GPU")
+    prepare_device(device)
     torch.set_num_threads(config.threads)
     folder = model_folder(config.model)
     loaded = load_model(folder, dtype, device, shards)
