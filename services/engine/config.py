@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fly.messages import Role
+from fly.messages import VERIFIED_TOKENS, Role
 from services.common.config import Config, OneOf
 from services.engine.simulation.language import SimulatedConfig
 
@@ -16,6 +16,10 @@ StartFollowers = Callable[[int], None]
 
 HEARTBEATS_PER_TIMEOUT = 4
 _LONGEST_HEARTBEAT_S = 1.0
+
+PREFILL_TOKENS = 512
+"""Token rows of a forward on a CPU, and those for prefills on a GPU."""
+_MOST_BATCH_TOKENS = 8192
 
 
 class Dtype(StrEnum):
@@ -65,11 +69,16 @@ class ModelSection(Config):
     kv_tokens: int = Field(65_536, ge=1)
     """KV cache positions of one replica, for all its sequences."""
 
-    max_batch_tokens: int = Field(512, ge=1)
+    max_batch_tokens: int = Field(PREFILL_TOKENS, ge=1)
     """Token rows of one forward; longer prefills are processed in chunks."""
 
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of a forward, in each process of a replica."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Token rows of one forward."""
+        return self.max_batch_tokens
 
 
 class Sharding(Config):
@@ -107,6 +116,13 @@ class ModelConfig(ModelSection):
 
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Token rows of one forward; the default becomes larger on a GPU, where rows cost little."""
+        if self.max_batch_tokens != PREFILL_TOKENS or self.device == "cpu":
+            return self.max_batch_tokens
+        return min(_MOST_BATCH_TOKENS, self.max_sequences * VERIFIED_TOKENS + PREFILL_TOKENS)
 
     @property
     def sharding(self) -> Sharding | None:
