@@ -26,6 +26,7 @@ from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.device import prepare_device
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
+from services.engine.memory.gpu_memory import create_kv_memory
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -133,6 +134,8 @@ def load_runner(
     kv_cache = make_kv_cache(config.kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, kv_cache, device)
+    if isinstance(kv_cache, PagedKvCache):
+        create_kv_memory(kv_cache, torch.cuda)
     logger.info("%s: %s", config.model, description)
     info = ModelInfo(
         role=config.role,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError
+from fly.errors import ConfigError, ModelError
 from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput
@@ -21,6 +21,7 @@ from services.engine.forward.fused import FusedForward
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_kv_cache
 from services.engine.loading.model import load_model
+from services.engine.memory.gpu_memory import create_kv_memory
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -215,3 +216,47 @@ def test_the_device_selects_the_kv_cache() -> None:
     assert isinstance(make_kv_cache(64, 1, torch.float32, "cpu"), ContiguousKvCache)
     assert isinstance(make_kv_cache(64, 1, torch.bfloat16, "cuda"), PagedKvCache)
     assert isinstance(make_kv_cache(64, 1, torch.bfloat16, "cuda:1"), PagedKvCache)
+
+
+class FakeGpu:
+    def __init__(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.has_emptied_cache = False
+
+    def empty_cache(self) -> None:
+        self.has_emptied_cache = True
+
+    def mem_get_info(self) -> tuple[int, int]:
+        assert self.has_emptied_cache
+        return self.free_bytes, 2 * self.free_bytes
+
+
+def checked_cache(folder: Path, kv_tokens: int) -> PagedKvCache:
+    """Return the cache of a tiny Llama that has passed its check."""
+    kv_cache = PagedKvCache(kv_tokens, 4)
+    choose_forward(load_model(folder, "float32"), kv_cache, "cpu")
+    return kv_cache
+
+
+def test_kv_memory_is_created_at_load(model_folder: Callable[[str], Path]) -> None:
+    kv_cache = checked_cache(model_folder("llama"), 512)
+    size = kv_cache.bytes_per_token
+    assert kv_cache.num_bytes == 0 and size > 0
+    create_kv_memory(kv_cache, FakeGpu(512 * size))
+    assert kv_cache.num_bytes == 512 * size
+    slot = kv_cache.allocate(16)
+    assert slot is not None and kv_cache.num_bytes == 512 * size
+
+
+def test_kv_memory_that_does_not_fit_is_refused_with_the_size_that_does(
+    model_folder: Callable[[str], Path],
+) -> None:
+    kv_cache = checked_cache(model_folder("llama"), 512)
+    size = kv_cache.bytes_per_token
+    with pytest.raises(ModelError, match=r"kv_tokens is 512, which .* use at most (\d+)$") as caught:
+        create_kv_memory(kv_cache, FakeGpu(511 * size))
+    proposed = int(str(caught.value).split()[-1])
+    assert proposed % BLOCK == 0 and 0.8 * 511 < proposed <= 0.85 * 511
+    smaller = checked_cache(model_folder("llama"), proposed)
+    create_kv_memory(smaller, FakeGpu(511 * size))
+    assert smaller.num_bytes == proposed * size
