@@ -24,7 +24,7 @@ from services.engine.forward.self_check import Forward, Reference, agrees, check
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
-from services.engine.loading.device import prepare_device
+from services.engine.loading.device import is_device_lost, prepare_device
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
 from services.engine.memory.gpu_memory import create_kv_memory
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
@@ -107,7 +107,9 @@ def _lost_with_device() -> Iterator[None]:
     """Raise `RunnerLost` for an error of the device: all later operations on it would fail as well."""
     try:
         yield
-    except torch.AcceleratorError as error:
+    except RuntimeError as error:
+        if not is_device_lost(error):
+            raise
         raise RunnerLost(f"the device failed: {error}") from error
 
 

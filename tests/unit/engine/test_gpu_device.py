@@ -1,12 +1,22 @@
 """The device of a process, with GPUs that are fakes: settings, the GPU of a rank, lost devices."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from fly.errors import ModelError
+from fly.errors import InternalError, ModelError, NotReady
+from fly.messages import ModelInfo, Role
+from services.engine.forward.forward_batch import ForwardBatch
+from services.engine.forward.self_check import Forward
+from services.engine.forward.torch_runner import TorchRunner, choose_forward
 from services.engine.loading.device import prepare_device
+from services.engine.loading.model import load_model
+from services.engine.memory.kv_cache import ContiguousKvCache
+from services.engine.thread_engine import ThreadEngine
+from tests.support.touchy_engine import opened
 
 
 class FakeGpus:
@@ -37,3 +47,58 @@ def test_a_missing_gpu_is_refused() -> None:
     with pytest.raises(ModelError, match="this process sees no GPU"):
         prepare_device("cuda", FakeGpus(0))
     prepare_device("cpu", FakeGpus(0))
+
+
+def failed(code: int) -> torch.AcceleratorError:
+    error = torch.AcceleratorError("CUDA error: an error of a kernel")
+    error.error_code = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (failed(700), True),
+        (failed(2), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+    ],
+)
+async def test_only_an_error_that_lasts_ends_the_engine(
+    model_folder: Callable[[str], Path], error: RuntimeError, is_lost: bool
+) -> None:
+    engine = ThreadEngine(failing_runner(model_folder("llama"), error))
+    await engine.start()
+    failure = asyncio.create_task(engine.failure())
+    first, second = await opened(engine, [1]), await opened(engine, [2])
+    with pytest.raises(NotReady if is_lost else InternalError):
+        await engine.run(first.score())
+    if is_lost:
+        await asyncio.wait_for(failure, 20)
+    else:
+        assert len((await engine.run(second.score())).choices) == 1
+        assert not failure.done()
+    failure.cancel()
+    await engine.stop()
+
+
+def failing_runner(folder: Path, error: RuntimeError) -> TorchRunner:
+    """Return a runner whose first forward raises this error."""
+    loaded = load_model(folder, "float32")
+    forward, _ = choose_forward(loaded, ContiguousKvCache(1024, 2), "cpu")
+    info = ModelInfo(Role.TARGET, "m", "", "", "", loaded.vocab_size, 64, "float32", 1, 1024, "")
+    return TorchRunner(info, FailingOnce(forward, error), torch.device("cpu"), "", 0)
+
+
+class FailingOnce:
+    def __init__(self, forward: Forward, error: RuntimeError) -> None:
+        self.kv_cache = forward.kv_cache
+        self._forward = forward
+        self._errors = [error]
+
+    def __call__(self, batch: ForwardBatch) -> torch.Tensor:
+        if self._errors:
+            raise self._errors.pop()
+        return self._forward(batch)
