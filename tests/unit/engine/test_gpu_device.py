@@ -3,18 +3,23 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from fly.errors import InternalError, ModelError, NotReady
 from fly.messages import ModelInfo, Role
+from services.engine.config import Sharding
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner, choose_forward
-from services.engine.loading.device import prepare_device
+from services.engine.loading.device import prepare_device, take_gpu
 from services.engine.loading.model import load_model
 from services.engine.memory.kv_cache import ContiguousKvCache
+from services.engine.sharding.group import join_all
 from services.engine.thread_engine import ThreadEngine
 from tests.support.touchy_engine import opened
 
@@ -22,9 +27,20 @@ from tests.support.touchy_engine import opened
 class FakeGpus:
     def __init__(self, number: int) -> None:
         self.number = number
+        self.current: int | None = None
 
     def is_available(self) -> bool:
         return self.number > 0
+
+    def device_count(self) -> int:
+        return self.number
+
+    def set_device(self, device: int) -> None:
+        assert device < self.number
+        self.current = device
+
+    def get_device_properties(self, device: int) -> Any:
+        return SimpleNamespace(uuid=f"GPU-{device}")
 
 
 @pytest.fixture
@@ -47,6 +63,36 @@ def test_a_missing_gpu_is_refused() -> None:
     with pytest.raises(ModelError, match="this process sees no GPU"):
         prepare_device("cuda", FakeGpus(0))
     prepare_device("cpu", FakeGpus(0))
+
+
+@pytest.mark.parametrize(("rank", "number", "index"), [(0, 4, 0), (3, 4, 3), (3, 1, 0), (1, 8, 1)])
+def test_a_rank_takes_its_own_gpu_or_the_only_one_that_it_sees(rank: int, number: int, index: int) -> None:
+    gpus, environment = FakeGpus(number), dict[str, str]()
+    assert take_gpu(rank, 4, gpus, environment) == f"GPU-{index}"
+    assert gpus.current == index and environment == {"LOCAL_RANK": str(index)}
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_too_few_gpus_for_the_ranks_are_refused(number: int) -> None:
+    with pytest.raises(ModelError, match=f"shards is 4: rank 0 sees {number} GPUs, must see 4"):
+        take_gpu(0, 4, FakeGpus(number), {})
+
+
+@pytest.mark.parametrize(("other", "is_refused"), [("GPU-1", False), ("GPU-0", True)])
+def test_two_ranks_with_one_gpu_are_refused(other: str, is_refused: bool) -> None:
+    store, sharding = HashStore(), Sharding(shards=2, group_start_timeout_s=5.0)
+    store.set("rank-1", f"gpu {other}")
+    if is_refused:
+        with pytest.raises(ModelError, match="ranks 0 and 1 have the same GPU, GPU-0"):
+            join_all(store, 0, sharding, "GPU-0")
+    else:
+        join_all(store, 0, sharding, "GPU-0")
+
+
+def test_ranks_on_cpus_have_no_gpu_in_common() -> None:
+    store = HashStore()
+    store.set("rank-1", "gpu ")
+    join_all(store, 0, Sharding(shards=2, group_start_timeout_s=5.0))
 
 
 def failed(code: int) -> torch.AcceleratorError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -201,6 +202,15 @@ def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
     with pytest.raises(ModelError, match=fault):
         leader_of(model_folder(kind), Sharding(shards=shards))
     assert multiprocessing.active_children() == []
+
+
+def test_a_group_listens_on_loopback_only(model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("GLOO", "NCCL"):
+        monkeypatch.setenv(f"{library}_SOCKET_IFNAME", "eth0")
+    config = config_of(model_folder("llama"), Sharding(shards=2, group_start_timeout_s=0.1))
+    with pytest.raises(ModelError):
+        lead(config, lambda port: None)
+    assert os.environ["NCCL_SOCKET_IFNAME"] == os.environ["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 def test_followers_that_do_not_join_are_reported(model_folder: FolderMaker) -> None:
