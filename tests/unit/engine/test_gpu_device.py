@@ -1,6 +1,7 @@
 """The device of a process, with GPUs that are fakes: settings, the GPU of a rank, lost devices."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,14 @@ from torch.distributed import HashStore
 
 from fly.errors import InternalError, ModelError, NotReady
 from fly.messages import ModelInfo, Role
-from services.engine.config import Sharding
+from services.engine.config import ModelConfig, Sharding
+from services.engine.factory import build_engine
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner, choose_forward
 from services.engine.loading.device import prepare_device, take_gpu
 from services.engine.loading.model import load_model
+from services.engine.loading.visible_gpus import hide_gpus
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sharding.group import join_all
 from services.engine.thread_engine import ThreadEngine
@@ -93,6 +96,22 @@ def test_ranks_on_cpus_have_no_gpu_in_common() -> None:
     store = HashStore()
     store.set("rank-1", "gpu ")
     join_all(store, 0, Sharding(shards=2, group_start_timeout_s=5.0))
+
+
+def test_a_process_on_the_cpu_sees_no_gpu() -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    hide_gpus("cuda", environment)
+    assert environment == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    hide_gpus("cpu", environment)
+    assert environment == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_an_engine_on_the_cpu_hides_the_gpus(
+    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    build_engine(ModelConfig(role=Role.TARGET, model=model_folder("llama"), dtype="float32", kv_tokens=64))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def failed(code: int) -> torch.AcceleratorError:
