@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from fly.clock import Clock
 from fly.messages import Role
+from orchestration.control.gpus import fit_on_gpus
 from orchestration.control.instances import Instance, Node, Phase
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import Members, ReplicaSpec, replica_names
@@ -53,7 +54,12 @@ def choose_node(
         return node.resources.get(resource, 0.0) - sum(taken)
 
     def has_room(node: Node) -> bool:
-        return all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items())
+        held = [[i.spec.num_gpus] * i.spec.shards for i in placed if i.node == node.id]
+        return all(
+            free(node, name) >= asked * spec.shards for name, asked in spec.resources.items()
+        ) and fit_on_gpus(
+            node.resources.get("GPU", 0.0), itertools.chain(*held, [spec.num_gpus] * spec.shards)
+        )
 
     def rank(node: Node) -> tuple[bool, int, float, str]:
         of_tier = sum(i.node == node.id and i.role is spec.role for i in placed)

@@ -90,11 +90,16 @@ class EngineTier(EngineSection, ModelTier):
         return self
 
     def _gpu_faults(self) -> Iterator[str]:
-        """Yield the reason why vLLM cannot share its GPUs as the file says."""
-        if self.engine != EngineName.VLLM or self.gpus in (0, 1):
+        """Yield the reason why the processes cannot share GPUs as the file says."""
+        if self.gpus in (0, 1):
             return
         if self.num_processes > 1:
-            yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
+            yield (
+                f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of a"
+                " replica, or 0: no two of them can share a GPU"
+            )
+        elif self.engine != EngineName.VLLM:
+            return
         elif not self.engine_args.keys() & set(MEMORY_ARGUMENTS):
             yield (
                 f"gpus: is {self.gpus:g}: vLLM takes almost all memory of a GPU unless"

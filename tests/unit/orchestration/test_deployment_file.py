@@ -142,7 +142,11 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
         ),
         (
             "target: {model: big, engine: vllm, shards: 2, gpus: 0.5}",
-            "target.gpus: is 0.5: must be 1 for each of the 2 processes of vLLM",
+            "target.gpus: is 0.5: must be 1 for each of the 2 processes of a replica, or 0",
+        ),
+        (
+            "target: {model: big, shards: 2, gpus: 0.5}",
+            "target.gpus: is 0.5: must be 1 for each of the 2 processes of a replica, or 0",
         ),
         (
             "target: {model: big, engine: vllm, gpus: 0.5}",

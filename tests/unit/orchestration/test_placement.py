@@ -1,3 +1,5 @@
+import pytest
+
 from fly.messages import Role
 from orchestration.control.instances import Instance, Node
 from orchestration.control.placement import choose_node, shortage
@@ -97,3 +99,34 @@ def test_one_actor_with_several_gpus_waits_for_a_node_that_has_them_all() -> Non
     assert shortage(vllm, (PLAIN, MARKED, GPUS)) == (
         "no node is large enough for 4 CPUs and 4 GPUs: the largest has 2 GPUs"
     )
+
+
+@pytest.mark.parametrize(
+    ("running", "asked", "node"),
+    [
+        ([0.6], 0.6, "gpus"),
+        ([0.6, 0.6], 0.6, None),
+        ([0.6, 0.6], 0.4, "gpus"),
+        ([0.6, 0.3], 0.7, "gpus"),
+        ([0.5, 0.5], 1.0, "gpus"),
+        ([0.6, 0.6], 1.0, None),
+        ([0.1] * 10, 1.0, "gpus"),
+        ([2.0], 0.1, None),
+    ],
+)
+def test_a_fraction_of_a_gpu_needs_a_gpu_with_room_for_it(
+    running: list[float], asked: float, node: str | None
+) -> None:
+    placed = [
+        Instance(requiring(f"target-{number}", num_gpus=gpus, num_cpus=0.1), 1, node="gpus")
+        for number, gpus in enumerate(running)
+    ]
+    assert chosen(requiring("target-9", num_gpus=asked), *placed) == node
+
+
+def test_shards_of_one_replica_take_whole_gpus() -> None:
+    half = Instance(requiring(num_gpus=0.5, num_cpus=0.1), 1, node="gpus")
+    assert chosen(requiring("target-1", num_gpus=1.0, shards=2)) == "gpus"
+    assert chosen(requiring("target-1", num_gpus=1.0, shards=2), half) is None
+    assert chosen(requiring("target-1", num_gpus=2.0)) == "gpus"
+    assert chosen(requiring("target-1", num_gpus=2.0), half) is None
