@@ -122,6 +122,21 @@ def test_a_mask_is_made_only_where_no_bias_describes_the_attention(
     assert dense is not None and dense.shape == (10, 40) and not isinstance(dense, CausalBias)
 
 
+def test_fusing_keeps_no_second_copy_of_the_weights(model_folder: FolderMaker) -> None:
+    model = load_model(model_folder("llama"), "float32").model
+    before = full_logits(model, [5, 6, 7])
+    made: list[torch.Tensor] = []
+
+    def make(weight: torch.Tensor) -> PlainLinear:
+        made.append(weight)
+        return PlainLinear(weight)
+
+    FusedForward(model, ContiguousKvCache(64, 1), make)
+    kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    assert {weight.untyped_storage().data_ptr() for weight in made} <= kept
+    assert torch.equal(full_logits(model, [5, 6, 7]), before)
+
+
 @pytest.mark.parametrize("rows_dtype", [None, torch.float32])
 @pytest.mark.parametrize("kv_dtype", [None, torch.float32])
 def test_fused_bfloat16_is_as_close_as_rounding_allows(
