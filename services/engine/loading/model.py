@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.loading.architecture import context_length, model_class, read_config
-from services.engine.loading.folder import fingerprint, weight_files
+from services.engine.loading.folder import BackgroundFingerprint, weight_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -57,13 +57,14 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
     num_ids, embedding_rows = num_token_ids(token_map), text_config.vocab_size
     if num_ids > embedding_rows:
         raise ModelError(f"{folder}: the tokenizer has {num_ids} ids, the embedding {embedding_rows} rows")
-    model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
+    with BackgroundFingerprint([folder / "config.json", *weights]) as weight_fingerprint:
+        model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
         vocab_size=num_ids or embedding_rows,
         context_length=context_length(text_config),
-        weight_fingerprint=fingerprint([folder / "config.json", *weights]),
+        weight_fingerprint=weight_fingerprint.result(),
         token_map_hash=hash_token_map(token_map),
         shards=shards,
     )
