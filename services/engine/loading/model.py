@@ -1,5 +1,6 @@
 """Load a model folder into an unmodified transformers model, or report what is wrong with the folder."""
 
+import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
     if num_ids > embedding_rows:
         raise ModelError(f"{folder}: the tokenizer has {num_ids} ids, the embedding {embedding_rows} rows")
     with BackgroundFingerprint([folder / "config.json", *weights]) as weight_fingerprint:
-        model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
+        model = _load_weights(folder, config, DTYPES[dtype], shards, device).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
@@ -70,7 +71,7 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
     )
 
 
-def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
+def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int, device: str) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
@@ -85,6 +86,7 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
                 # Eager where SDPA cannot compute the model (sinks, soft-capping).
                 attn_implementation="sdpa" if model_class(config)._supports_sdpa else "eager",
                 distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
+                device_map=device_map(device, shards),
                 generation_config=unused,  # the router reads the folder's own
                 ignore_mismatched_sizes=True,  # reported by _check_report, with the sizes
                 output_loading_info=True,
@@ -94,6 +96,15 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
     model, report = loaded
     _check_report(folder, report)
     return model.eval().requires_grad_(False)
+
+
+def device_map(device: str, shards: int) -> dict[str, str] | None:
+    """Return the device on which each weight is created; None leaves them in memory, to be moved later.
+
+    transformers places the parts of a shared model itself, and needs accelerate to place a whole one.
+    """
+    is_direct = device != "cpu" and shards == 1 and importlib.util.find_spec("accelerate") is not None
+    return {"": device} if is_direct else None
 
 
 def _check_report(folder: Path, report: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner, choose_forward
 from services.engine.loading.device import prepare_device, take_gpu
-from services.engine.loading.model import load_model
+from services.engine.loading.model import device_map, load_model
 from services.engine.loading.visible_gpus import hide_gpus
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.sharding.group import join_all
@@ -112,6 +112,12 @@ def test_an_engine_on_the_cpu_hides_the_gpus(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     build_engine(ModelConfig(role=Role.TARGET, model=model_folder("llama"), dtype="float32", kv_tokens=64))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_weights_are_created_on_the_gpu_unless_transformers_splits_them() -> None:
+    assert device_map("cuda", 1) == {"": "cuda"}
+    assert device_map("cuda", 2) is None
+    assert device_map("cpu", 1) is None
 
 
 def failed(code: int) -> torch.AcceleratorError:
