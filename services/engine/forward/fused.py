@@ -147,8 +147,11 @@ def _joined(*parts: nn.Linear) -> Tensor:
     So no more than the weights of these linears exist twice at a time, and the model stays usable.
     """
     joined = torch.cat([part.weight for part in parts])
-    for part, rows in zip(parts, joined.split([len(part.weight) for part in parts]), strict=True):
-        part.weight.data = rows
+    start = 0
+    for part in parts:
+        end = start + len(part.weight)
+        part.weight.data = joined[start:end]
+        start = end
     return joined
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from fly.errors import InternalError, ModelError, NotReady
 from fly.messages import ModelInfo, Role
@@ -46,9 +46,13 @@ class FakeGpus:
         return SimpleNamespace(uuid=f"GPU-{device}")
 
 
+def uses_cudnn() -> bool:
+    return bool(torch.backends.cuda.cudnn_sdp_enabled())  # type: ignore[no-untyped-call]
+
+
 @pytest.fixture
 def cudnn() -> Iterator[None]:
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+    before = uses_cudnn()
     torch.backends.cuda.enable_cudnn_sdp(True)
     yield
     torch.backends.cuda.enable_cudnn_sdp(before)
@@ -57,9 +61,9 @@ def cudnn() -> Iterator[None]:
 @pytest.mark.usefixtures("cudnn")
 def test_a_gpu_never_uses_the_attention_of_cudnn() -> None:
     prepare_device("cpu", FakeGpus(1))
-    assert torch.backends.cuda.cudnn_sdp_enabled()
+    assert uses_cudnn()
     prepare_device("cuda", FakeGpus(1))
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert not uses_cudnn()
 
 
 def test_a_missing_gpu_is_refused() -> None:
@@ -122,7 +126,7 @@ def test_weights_are_created_on_the_gpu_unless_transformers_splits_them() -> Non
 
 def failed(code: int) -> torch.AcceleratorError:
     error = torch.AcceleratorError("CUDA error: an error of a kernel")
-    error.error_code = code
+    error.error_code = code  # type: ignore[attr-defined]
     return error
 
 
