@@ -77,6 +77,8 @@ class RuleOverrides:
         guard_excluded: Never rescue a draft token that the sampling filters exclude.
         strict_prefix_tokens: Tokens at the start of a response that are decoded exactly.
         entropy: Estimator of the target's entropy: `top_k` or `normalized`.
+        max_logprob_gap: Never rescue a draft token whose log-probability by the target is further below that
+            of its own choice than this, in nats.
     """
 
     window: int | None = None
@@ -87,6 +89,7 @@ class RuleOverrides:
     guard_excluded: bool | None = None
     strict_prefix_tokens: int | None = None
     entropy: EntropyEstimator | None = None
+    max_logprob_gap: float | None = None
 
     @property
     def changes(self) -> dict[str, Any]:

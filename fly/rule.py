@@ -86,8 +86,8 @@ def _rejection(
     # Entropy gate: reject where the target was sure. The comparison is negated so that NaN is rejected.
     if not mismatch.entropy >= rule.threshold:
         return RejectionReason.GATE
-    # Guards: the first tokens of the response, stop tokens, tokens that the sampling filters exclude, and
-    # parts of the response that are decoded exactly.
+    # Guards: the first tokens of the response, stop tokens, tokens that the sampling filters exclude, tokens
+    # that the target finds too unlikely, and parts of the response that are decoded exactly.
     if num_decided + index < rule.strict_prefix_tokens or _is_guarded(rule, mismatch, limits.ending_ids):
         return RejectionReason.GUARD
     # Deferred window: the next `window` draft tokens must all be matches.
@@ -110,7 +110,8 @@ def _window_sizes(rule: FlyRule, num_drafts: int) -> tuple[int, int]:
 
 
 def _is_guarded(rule: FlyRule, mismatch: Position, ending_ids: frozenset[int]) -> bool:
-    if mismatch.is_strict:
+    most = rule.max_logprob_gap
+    if mismatch.is_strict or (most is not None and not mismatch.logprob_gap <= most):
         return True
     stops = rule.guard_stops and (mismatch.token in ending_ids or mismatch.choice in ending_ids)
     return stops or (rule.guard_excluded and mismatch.excluded)

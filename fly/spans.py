@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fly.markers import REASONING, TOOL_CALLS, Markers
+
 
 class Span(StrEnum):
     """Kind of text that mode `fly` can decode exactly."""
@@ -13,25 +15,17 @@ class Span(StrEnum):
     CODE = "code"
     """Fenced code blocks: between lines of three backticks."""
     REASONING = "reasoning"
-    """Reasoning of a model before its answer: between `<think>` and `</think>`."""
+    """Reasoning of a model before its answer: such as between `<think>` and `</think>`."""
     STRUCTURED = "structured"
     """The whole response to a request with a grammar, such as a JSON Schema."""
     TOOLS = "tools"
     """Tool calls, from the first marker of the model's family to its last."""
 
 
-Markers = tuple[str, str]
-"""Text that opens a part, and text that closes it; "" if only the end of the response does."""
-
 MARKERS: Mapping[Span, tuple[Markers, ...]] = {
     Span.CODE: (("```", "```"),),
-    Span.REASONING: (("<think>", "</think>"), ("[THINK]", "[/THINK]")),
-    Span.TOOLS: (
-        ("<tool_call>", "</tool_call>"),
-        ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # noqa: RUF001
-        ("<|python_tag|>", ""),
-        ("[TOOL_CALLS]", ""),
-    ),
+    Span.REASONING: REASONING,
+    Span.TOOLS: TOOL_CALLS,
 }
 
 
@@ -81,6 +75,11 @@ class StrictSpans:
     def read(self, ids: Sequence[int]) -> None:
         """Read the end of the prompt: a template may open a part there."""
         self.state = self._after(self.state, ids)
+
+    def resume(self, ids: Sequence[int]) -> None:
+        """Read the beginning of a response that continues after it."""
+        self.read(ids)
+        self.length += len(ids)
 
     def strict(
         self, ids: Sequence[int], decided_length: int, drafts: Sequence[int], choices: Sequence[int]

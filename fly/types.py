@@ -147,6 +147,9 @@ class FlyRule:
         guard_stops: True: a stop token is never rescued, never overruled, and no window reaches across one.
         guard_excluded: True: a draft token that the sampling filters exclude is never rescued.
         strict_prefix_tokens: Number of tokens at the start of a response that are exact.
+        max_logprob_gap: Largest log p(choice) - log p(draft), in nats by the target, at which a mismatch is
+            rescued; None is no limit. An uncertain target may still find a draft far less likely than its
+            own choice.
     """
 
     threshold: float
@@ -159,6 +162,7 @@ class FlyRule:
     guard_stops: bool = False
     guard_excluded: bool = False
     strict_prefix_tokens: int = 0
+    max_logprob_gap: float | None = None
 
 
 class Position(NamedTuple):
@@ -172,6 +176,7 @@ class Position(NamedTuple):
         is_bonus: True if this is not a draft token but the target's extra choice, after a draft whose window
             is carried.
         is_strict: True if only the target's own choice is accepted at this position, whatever the rule.
+        logprob_gap: log p(choice) - log p(token) by the target, in nats; 0 if the rule has no limit on it.
     """
 
     token: int
@@ -180,6 +185,7 @@ class Position(NamedTuple):
     excluded: bool = False
     is_bonus: bool = False
     is_strict: bool = False
+    logprob_gap: float = 0.0
 
     @property
     def is_match(self) -> bool:

@@ -25,6 +25,7 @@ from flyserve.cli.terminal import EXIT_FAILED, START_FIRST, messages, output, re
 SCENARIOS = (
     "acceleration",
     "balancing",
+    "capacity",
     "load",
     "lookup",
     "open_loop",

@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fly.clock import Clock
+from fly.draft_length.lookup_costs import REFERENCE_TOKENS, LookupCosts
 from fly.ewma import RecentMean
 from fly.sequence import common_length
 
-_MEMORY_STEPS = 16.0
-_MEMORY_TOKENS = 64.0
-_MEMORY_REFERENCES = 4.0
-_MEMORY_DRAFTS = 64.0
 _OWN_MEMORY_DRAFTS = 16.0
 _POOL_WEIGHT = 8.0
 """Drafts of the response's own that the pool counts for."""
@@ -29,125 +26,19 @@ _COST_MARGIN = 1.1
 _LONGEST_PAUSE = 64
 _LOST_SHARE = 0.02
 """Share of the time that requests may lose while they cost more than they save."""
-_REFERENCE_TOKENS = 32
-"""Tokens decoded without drafts now and then while drafts pay, to know what decoding without them takes."""
-_REFERENCE_SHARE = 0.01
-"""Share of the time that these may lose."""
-_LEAST_LOSS = 0.05
-
-
-class _SizeCosts:
-    """Drafts of about the same number of tokens, of all responses.
-
-    Attributes:
-        accepted: Tokens of such a draft that are accepted.
-        steps: Seconds of its verification, by those of a step that decodes one token.
-        num_verified: Such drafts that were verified.
-        num_ignored: Such drafts since the last one that was verified.
-    """
-
-    __slots__ = ("accepted", "num_ignored", "num_verified", "steps")
-
-    def __init__(self) -> None:
-        self.accepted = RecentMean(0.0, _MEMORY_DRAFTS)
-        self.steps = RecentMean(1.0, _MEMORY_DRAFTS)
-        self.num_verified = 0
-        self.num_ignored = 0
-
-
-class LookupCosts:
-    """Costs and benefits that the responses at one target share.
-
-    Attributes:
-        gain_s: Seconds that a request of a draft has saved; negative if it has cost more.
-        message_s: Seconds of a round without a draft beside its forwards.
-        between_s: Seconds between an answer of the target and the next round.
-        forward_s: Seconds of each of its forwards; 0 if none was measured.
-    """
-
-    def __init__(self) -> None:
-        self.gain_s = RecentMean(0.0, _MEMORY_DRAFTS)
-        self._request_s = RecentMean(0.0, _MEMORY_DRAFTS)
-        self._sizes: defaultdict[int, _SizeCosts] = defaultdict(_SizeCosts)
-        self._forward_s = RecentMean(0.0, _MEMORY_TOKENS)
-        self._short_s = RecentMean(0.0, _MEMORY_TOKENS)
-        self._long_by_short = RecentMean(1.0, _MEMORY_REFERENCES)
-        self._message_s = RecentMean(0.0, _MEMORY_STEPS)
-        self._between_s = RecentMean(0.0, _MEMORY_STEPS)
-        self._credit_s = 0.0
-        self._has_reference = False
-
-    @property
-    def forward_s(self) -> float:
-        return self._forward_s.value
-
-    @property
-    def message_s(self) -> float:
-        return self._message_s.value
-
-    @property
-    def between_s(self) -> float:
-        return self._between_s.value
-
-    def of_size(self, num_drafts: int) -> _SizeCosts:
-        """Return what drafts of about this number of tokens cost and gain."""
-        return self._sizes[num_drafts.bit_length()]
-
-    def takes_reference(self) -> bool:
-        """Return True if it is time to decode some tokens without drafts, to compare."""
-        if not self._has_reference:
-            return True
-        gain_s, spent_s = max(0.0, self.gain_s.value), self._request_s.value
-        lost = max(_LEAST_LOSS, gain_s / (gain_s + spent_s) if spent_s else 0.0)
-        return self._credit_s > lost * _REFERENCE_TOKENS * self.forward_s
-
-    def record_step(self, num_tokens: int, forward_s: float, spent_s: float, is_long: bool) -> None:
-        """Record a step without a draft that decoded `num_tokens`; `is_long` if it had as many as usual.
-
-        NOTE: forwards of short steps are slower than those of long ones, by a factor that is measured.
-        With it the many short steps keep up with a machine that becomes faster or slower between long ones.
-        """
-        token_s = forward_s / num_tokens
-        if is_long:
-            if self._short_s.weight:
-                self._long_by_short.add(min(1.0, token_s / self._short_s.value))
-            if not self._has_reference:
-                self._forward_s, self._has_reference = RecentMean(0.0, _MEMORY_TOKENS), True
-            self._credit_s = 0.0
-        else:
-            self._short_s.add(token_s, num_tokens)
-            token_s *= self._long_by_short.value
-        self._forward_s.add(token_s, num_tokens)
-        self._message_s.add(max(0.0, spent_s + self.between_s - num_tokens * self.forward_s))
-
-    def record_pause(self, seconds: float) -> None:
-        """Record the time between the target's answer and the next round: what a round costs the router."""
-        self._between_s.add(seconds)
-
-    def record_verification(self, num_drafts: int, spent_s: float) -> None:
-        """Record the seconds of a verification of this many drafts."""
-        size = self.of_size(num_drafts)
-        size.num_verified += 1
-        size.num_ignored = 0
-        self._credit_s += _REFERENCE_SHARE * spent_s
-        if self.forward_s:
-            size.steps.add((spent_s + self.between_s) / (self.forward_s + self.message_s))
-
-    def record_request(self, gain_s: float, spent_s: float) -> None:
-        """Record the seconds that the request of a draft has saved, and those spent on it."""
-        self.gain_s.add(gain_s)
-        self._request_s.add(spent_s)
 
 
 @dataclass(slots=True)
 class _Window:
-    """The part of a response from one request to the next, without its long steps.
+    """The part of a response that a request accounts for, without long steps.
 
     Attributes:
+        after: Accepted tokens of the draft of the request before; 0 if it was not used.
         spent_s: Seconds that it took.
         num_tokens: Tokens of the response in it.
     """
 
+    after: int
     spent_s: float
     num_tokens: int = 0
 
@@ -158,11 +49,12 @@ class LookupBenefit:
     After a draft that is used, the next one is requested at once. After one that is empty, or does not pay,
     it is requested one token later, then two, four, up to 64, if the target decodes several tokens in a step:
     text that never repeats costs few requests. While requests cost more than they save, they are so rare that
-    they lose a fiftieth of the time.
+    they lose a fiftieth of the time. What they save depends on the draft before: after one of which many
+    tokens were accepted, the text goes on as it did before.
 
-    What a request saves is measured whole: from one request to the next, the tokens count what they take
-    without requests, less the seconds that passed. So short steps between requests, which are slower than
-    long ones, count too.
+    What a request saves is measured whole: up to the end of its verification, or of the steps before the next
+    request, the tokens count what they take without requests, less the seconds that passed. So short steps
+    between requests, which are slower than long ones, count too.
 
     A draft that is not used is still compared with what the target decodes instead, so a response whose
     drafts have become good is noticed without the cost of trying them.
@@ -183,6 +75,7 @@ class LookupBenefit:
         self._pause = 0
         self._tokens_left = 0
         self._window: _Window | None = None
+        self._num_accepted = 0
         self._ignored: tuple[int, ...] = ()
         self._own_gain_s = RecentMean(0.0, _OWN_MEMORY_DRAFTS)
         self._own: defaultdict[int, RecentMean] = defaultdict(lambda: RecentMean(0.0, _OWN_MEMORY_DRAFTS))
@@ -201,15 +94,15 @@ class LookupBenefit:
     def accept(self, draft: tuple[int, ...], wait_s: float) -> bool:
         """Return True if a draft should be verified; the round has waited `wait_s` for it."""
         self.end()
-        self._window, self._ignored = _Window(wait_s), ()
+        self._window, self._ignored = _Window(self._num_accepted, wait_s), ()
         self._is_pending = bool(draft) and self._pays(len(draft))
         if self._is_pending:
             self._pause = 0
         else:
-            self._ignored = draft
+            self._ignored, self._num_accepted = draft, 0
             if self._tokens_per_step(self._costs.forward_s) > 1:
                 self._pause = min(_LONGEST_PAUSE, max(1, 2 * self._pause))
-        self._plan_request()
+            self._plan_request()
         return self._is_pending
 
     def record_verification(self, num_drafts: int, spent_s: float) -> None:
@@ -224,14 +117,17 @@ class LookupBenefit:
         if self._is_pending and self._window:
             self._is_pending = False
             self._window.num_tokens += 1 + num_accepted
+            self._num_accepted = num_accepted
             self._record_matches(num_drafts, num_accepted)
+            self.end()
+            self._plan_request()
 
     def record_extension(self, choices: Sequence[int], forward_s: float, spent_s: float) -> None:
         """Record a step without a draft; it also shows what a draft that was not used was worth."""
         self._answered_at, self._answer_s = self._clock.now(), spent_s
         costs, num_tokens = self._costs, len(choices)
         usual = self._tokens_per_step(costs.forward_s or forward_s / num_tokens)
-        is_long = num_tokens >= min(_REFERENCE_TOKENS, usual)
+        is_long = num_tokens >= min(REFERENCE_TOKENS, usual)
         costs.record_step(num_tokens, forward_s, spent_s, is_long)
         self._tokens_left = max(0, self._tokens_left - num_tokens)
         if self._window and not is_long:
@@ -244,7 +140,7 @@ class LookupBenefit:
             self._record_ignored(draft, choices)
 
     def end(self) -> None:
-        """Record what the last request has saved, at the end of the response or before the next request."""
+        """Record what the last request has saved: after its verification, before the next one, at the end."""
         if self._window:
             self._record_gain(self._window.num_tokens * self._token_s() - self._window.spent_s)
 
@@ -276,7 +172,7 @@ class LookupBenefit:
         num_matched = len(draft) if num_common == len(choices) else num_common
         self._record_matches(len(draft), num_matched)
         if (saved_s := self._saved_s(len(draft), num_matched)) > 0:
-            self._pause = 0
+            self._pause, self._num_accepted = 0, num_matched
             self._record_gain(saved_s)
             self._plan_request()
 
@@ -284,7 +180,7 @@ class LookupBenefit:
         """Record the seconds that the last request has saved; negative if it has cost more."""
         window, self._window = self._window, None
         if window and self._costs.forward_s:
-            self._costs.record_request(gain_s, window.spent_s)
+            self._costs.record_request(window.after, gain_s, window.spent_s)
             self._own_gain_s.add(gain_s)
 
     def _plan_request(self) -> None:
@@ -293,10 +189,10 @@ class LookupBenefit:
         if not costs.forward_s:
             self._tokens_left = 1  # a first token without a draft, to compare
             return
-        lost_s = max(0.0, -blend(costs.gain_s, self._own_gain_s))
+        lost_s = max(0.0, -blend(costs.gain_after(self._num_accepted), self._own_gain_s))
         self._tokens_left = max(self._pause, int(lost_s / (_LOST_SHARE * self._token_s())))
         if self._tokens_per_step(costs.forward_s) > 1 and costs.takes_reference():
-            self._tokens_left = max(self._tokens_left, _REFERENCE_TOKENS)
+            self._tokens_left = max(self._tokens_left, REFERENCE_TOKENS)
 
     def _record_matches(self, num_drafts: int, num_accepted: int) -> None:
         self._costs.of_size(num_drafts).accepted.add(num_accepted)

@@ -57,6 +57,9 @@ SpeculationOptions = Annotated[
         ),
         "window": _speculation(min=1, help="Matches that must follow a mismatch."),
         "threshold": _speculation(min=0, help="Entropy below which a mismatch is rejected."),
+        "max_logprob_gap": _speculation(
+            min=0, help="Nats by which a rescued token may be less likely than the target's choice."
+        ),
         "tail": _speculation(help="Treatment of a window that the draft cuts short."),
         "exact_in": _speculation(help="Kind of text that fly decodes exactly; may repeat."),
     },

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fly.clock import Clock
 from fly.errors import ConfigError, NotReady, describe
@@ -22,7 +23,7 @@ from orchestration.control.state_store import DocumentStorage, PersistedState, S
 from orchestration.deployment.diff import Change, Report, changes, require_possible, require_same_tokens
 from orchestration.deployment.file import Deployment, RolloutConfig
 from orchestration.deployment.plan import ReplicaSpec, plan
-from orchestration.deployment.scaling import keeping_replicas, with_replicas
+from orchestration.deployment.scaling import keeping_replicas, replicas_of, with_replicas
 from services.common.security.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class DeploymentManager:
         self._cluster = ClusterState()
         self._autoscaler = Autoscaler()
         self._nodes = NodeList(fleet.nodes, clock)
+        self._leaving_nodes: set[str] = set()
         self._notes: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -105,9 +107,9 @@ class DeploymentManager:
             ConfigError: It cannot be applied in place, or another one has this name.
             NotReady: The deployment of this name is being ended.
         """
-        before = self._state.deployment
+        before, in_file = self._state.deployment, replicas_of(deployment)
         if before is None:
-            self._set_desired(deployment, source)
+            self._set_desired(deployment, source=source, replicas_in_file=in_file)
             return Report(is_new=True)
         self._require_not_ending()
         if source != self._state.source and not replaces:
@@ -118,10 +120,10 @@ class DeploymentManager:
         await asyncio.to_thread(require_same_tokens, before, deployment)
         # NOTE: read again: autoscaling may have changed it meanwhile.
         before = self._require_not_ending()
-        deployment = keeping_replicas(deployment, before)
+        deployment = keeping_replicas(deployment, before, self._state.replicas_in_file)
         found = changes(before, deployment)
         require_possible(found)
-        self._set_desired(deployment, source)
+        self._set_desired(deployment, source=source, replicas_in_file=in_file)
         return Report(False, found)
 
     async def scale(self, replicas: Mapping[Role, int]) -> tuple[Change, ...]:
@@ -132,7 +134,7 @@ class DeploymentManager:
         """
         before = self._require_not_ending()
         after = with_replicas(before, replicas)
-        self._set_desired(after, self._state.source)
+        self._set_desired(after)
         return changes(before, after)
 
     async def drain(self, replica: str, at_once: bool) -> None:
@@ -150,6 +152,33 @@ class DeploymentManager:
             if at_once and self._cluster.instances[key].phase is Phase.READY:
                 self._cluster.mark_draining(key, self._clock.now())
         self._wake.set()
+
+    async def leave_node(self, node: str, is_urgent: bool) -> tuple[str, ...]:
+        """Move all replicas off a node that is about to end; return the instances that are still there.
+
+        They drain at once, and none is placed there again. The only replica of its tier that serves is the
+        exception: it serves on until its successor does, unless the matter `is_urgent`. Call it again to
+        follow the progress.
+        """
+        self._leaving_nodes.add(node)
+        instances = self._cluster.instances
+        there = {key: instance for key, instance in instances.items() if instance.node == node}
+        for key, instance in there.items():
+            if not instance.is_marked_for_replacement:
+                self._cluster.mark_for_replacement(key)
+            if instance.phase is Phase.READY and (is_urgent or self._has_peer(instance)):
+                self._cluster.mark_draining(key, self._clock.now())
+        self._wake.set()
+        return tuple(str(key) for key in there)
+
+    def _has_peer(self, instance: Instance) -> bool:
+        """Return True if another instance of the tier serves on a node that stays."""
+        return any(
+            other.role is instance.role
+            and other.phase is Phase.READY
+            and other.node not in self._leaving_nodes
+            for other in self._cluster.instances.values()
+        )
 
     async def down(self, grace_s: float) -> None:
         """Drain and stop every replica, then delete the persisted state."""
@@ -218,12 +247,13 @@ class DeploymentManager:
             instances, waiting = self._cluster.instances.values(), self.registry.waiting()
             numbers = self._autoscaler.update(deployment, instances, waiting, now)
             if numbers:
-                self._set_desired(with_replicas(deployment, numbers), self._state.source)
+                self._set_desired(with_replicas(deployment, numbers))
 
     def _place(self, instance: Instance) -> None:
         others = [other for other in self._cluster.instances.values() if other.key != instance.key]
         avoid = self._cluster.history(instance.spec.replica).avoid
-        if (node := choose_node(instance.spec, self._nodes.nodes, others, avoid)) is not None:
+        nodes = [node for node in self._nodes.nodes if node.id not in self._leaving_nodes]
+        if (node := choose_node(instance.spec, nodes, others, avoid)) is not None:
             self._cluster.record(instance.key, node=node.id)
 
     async def _is_persisted(self) -> bool:
@@ -234,9 +264,10 @@ class DeploymentManager:
         self._notes["gcs"] = _GCS_UNAVAILABLE
         return False
 
-    def _set_desired(self, deployment: Deployment, source: str) -> None:
+    def _set_desired(self, deployment: Deployment, **others: Any) -> None:
+        """Set the desired deployment, and other fields of the state with it."""
         members = choose_members(deployment, self._state.members, self._cluster.instances.values())
-        self._state = replace(self._state, deployment=deployment, source=source, members=members)
+        self._state = replace(self._state, deployment=deployment, members=members, **others)
         self._wake.set()
 
     def _desired(self) -> tuple[ReplicaSpec, ...]:

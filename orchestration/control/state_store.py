@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fly.errors import ConfigError
-from fly.messages import Load
+from fly.messages import Load, Role
 from orchestration.control.cluster_state import ClusterState
 from orchestration.control.instances import Instance, ReplicaHistory
 from orchestration.deployment.file import Deployment, RolloutConfig
@@ -25,6 +25,7 @@ class PersistedState:
         deployment: The desired deployment; None before the first one is applied.
         is_ending: The whole deployment is being ended.
         source: The file that the deployment was read from, to show to people.
+        replicas_in_file: Replicas of each tier in that file; `deployment` has those of now.
         members: Names of the replicas that make up each tier.
         registry: host:port of the registry; a restarted controller listens at the same port.
         snapshot: Generation of the registry's latest snapshot.
@@ -38,6 +39,7 @@ class PersistedState:
     deployment: Deployment | None = None
     is_ending: bool = False
     source: str = ""
+    replicas_in_file: Mapping[Role, int] = field(default_factory=dict)
     members: Members = field(default_factory=dict)
     registry: str = ""
     snapshot: int = 0

@@ -32,16 +32,26 @@ def with_replicas(deployment: Deployment, replicas: Mapping[Role, int]) -> Deplo
     return parse(Deployment, data, "scale")
 
 
-def keeping_replicas(deployment: Deployment, before: Deployment) -> Deployment:
-    """Return the deployment with its autoscaled tiers at their present size, within the new limits.
+def replicas_of(deployment: Deployment) -> dict[Role, int]:
+    """Return the number of replicas of each tier."""
+    return {role: tier.replicas for role, tier in deployment.tiers.items()}
 
-    So applying a file again does not undo the scaling by load.
+
+def keeping_replicas(
+    deployment: Deployment, before: Deployment, in_file: Mapping[Role, int] | None = None
+) -> Deployment:
+    """Return the deployment with the present size of each tier whose number in the file has not changed.
+
+    An autoscaled tier always keeps its size, within its new limits, and a tier that is no longer autoscaled
+    gets the number of the file. So applying a file again undoes neither
+    the scaling by load nor that by `flyserve scale`. `in_file` has the numbers of the file that was applied
+    before.
     """
-    kept = {
-        role: settings.within(before.tiers[role].replicas)
-        for role, (_, settings) in autoscaled(deployment).items()
-        if role in before.tiers
-    }
+    limits, known = autoscaled(deployment), before.tiers.keys() & deployment.tiers.keys()
+    kept = {role: limits[role][1].within(before.tiers[role].replicas) for role in known & limits.keys()}
+    for role in known - limits.keys() - autoscaled(before).keys():
+        if (in_file or {}).get(role) == deployment.tiers[role].replicas:
+            kept[role] = before.tiers[role].replicas
     return with_replicas(deployment, kept) if kept else deployment
 
 

@@ -78,6 +78,10 @@ class Controller:
         """Replace a replica; see `DeploymentManager.drain`."""
         self._call(self._manager.drain(replica, at_once))
 
+    def leave_node(self, node: str, is_urgent: bool) -> tuple[str, ...]:
+        """Move all replicas off a node; see `DeploymentManager.leave_node`."""
+        return self._call(self._manager.leave_node(node, is_urgent))
+
     def status(self) -> DeploymentStatus:
         """Return the status of the deployment; see `DeploymentManager.status`."""
         return self._call(self._manager.status())

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from fly.clock import Clock
 from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
-from fly.draft_length.lookup_benefit import LookupCosts
+from fly.draft_length.lookup_costs import LookupCosts
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length

@@ -6,7 +6,6 @@ from functools import partial
 
 from fly.draft_length.lookup_benefit import LookupBenefit
 from fly.response import Chunk, Statistics
-from fly.spans import Span, StrictSpans
 from fly.types import FinishReason, Mode
 from router.generation.context import RouterContext
 from router.generation.drafter_session import DrafterSession
@@ -14,7 +13,7 @@ from router.generation.extension import ExtensionLength
 from router.generation.forced_drafts import ForcedDrafts
 from router.generation.logprobs import PendingLogprobs
 from router.generation.observation import trace_response
-from router.generation.opening import begin, extension_interval_s, open_message
+from router.generation.opening import begin, begin_spans, extension_interval_s, open_message
 from router.generation.patience import Patience
 from router.generation.predictions import Predictions
 from router.generation.response import Response, make_chunk, run_round
@@ -22,11 +21,7 @@ from router.generation.round import SpeculativeResponse
 from router.generation.standalone import open_standalone
 from router.generation.target_session import TargetSession, WaitForPlace
 from router.requests.request import Deadline, PreparedRequest
-from router.text.tokenizer import Tokenizer
 from services.common.telemetry.tracing import current_span
-
-_OPENING_CONTEXT = 16
-"""Last tokens of the prompt in which a chat template may open a part of the response, such as `<think>`."""
 
 Emit = Callable[[Chunk], Awaitable[None]]
 
@@ -86,7 +81,7 @@ async def open_speculative(
             config.verify_timeout_s,
             config.replica_wait_s,
             wait_for_place,
-            request.logprobs,
+            request.target_logprobs,
             request.key,
             request.weight_fingerprint,
             request.needs_entropies,
@@ -122,19 +117,12 @@ async def open_speculative(
             lookup=LookupBenefit(costs, extension.fitting, context.clock),
             predictions=Predictions(request),
             forced=ForcedDrafts(request, config.limits.forced_characters),
-            strict_spans=_strict_spans(request, context.tokenizer),
+            strict_spans=await begin_spans(request, context.tokenizer),
         )
         yield response
         response.lookup.end()
         if drafter is not None:
             drafter.conclude(speculation.sequence, speculation.decided_length)
-
-
-def _strict_spans(request: PreparedRequest, tokenizer: Tokenizer) -> StrictSpans:
-    spans = request.plan.exact_in if request.plan.mode is Mode.FLY else frozenset[Span]()
-    found = StrictSpans(spans, tokenizer.pieces, len(request.prompt_ids))
-    found.read(request.prompt_ids[-_OPENING_CONTEXT:])
-    return found
 
 
 def _empty_chunk(context: RouterContext, request: PreparedRequest, index: int, started: float) -> Chunk:

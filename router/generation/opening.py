@@ -4,6 +4,7 @@ import asyncio
 
 from fly.errors import InvalidRequest
 from fly.messages import Open
+from fly.spans import Span, StrictSpans
 from fly.speculation import Speculation
 from fly.types import Mode, ResponseLimits
 from router.config import RouterConfig
@@ -12,9 +13,11 @@ from router.text.output import ResponseText
 from router.text.tokenizer import Tokenizer
 
 _MAX_INLINE_RECEIVED = 256
-"""Number of tokens of a resumed response above which they are detokenized off the event loop."""
+"""Number of tokens of a resumed response above which they are read off the event loop."""
 _WHOLE_INTERVALS = 10
 """Stream intervals in a step without drafts of a response that the client gets as a whole."""
+_OPENING_CONTEXT = 16
+"""Last tokens of the prompt in which a chat template may open a part of the response, such as `<think>`."""
 _TEXT_CONTEXT = 5
 """Last tokens of the prompt that are used as context to decode the first token."""
 
@@ -30,7 +33,7 @@ def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         cache_salt=request.cache_salt,
         entropy=request.plan.rule.entropy,
         without_sub_drafter=not request.plan.sub_drafter,
-        num_logprobs=request.logprobs,
+        num_logprobs=request.target_logprobs,
         max_new_tokens=request.max_new_tokens,
         without_entropies=not request.needs_entropies,
         grammar=request.grammar.form if request.grammar else "",
@@ -55,3 +58,15 @@ async def begin(request: PreparedRequest, tokenizer: Tokenizer) -> tuple[Specula
         raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
     limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
     return Speculation(request.prompt, request.plan.rule, limits, text.find_stop, received), text
+
+
+async def begin_spans(request: PreparedRequest, tokenizer: Tokenizer) -> StrictSpans:
+    """Return the parts of a response that are decoded exactly, after the tokens that were received."""
+    spans = request.plan.exact_in if request.plan.mode is Mode.FLY else frozenset[Span]()
+    found = StrictSpans(spans, tokenizer.pieces, len(request.prompt_ids))
+    found.read(request.prompt_ids[-_OPENING_CONTEXT:])
+    if len(request.received_ids) > _MAX_INLINE_RECEIVED:
+        await asyncio.to_thread(found.resume, request.received_ids)
+    else:
+        found.resume(request.received_ids)
+    return found

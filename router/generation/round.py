@@ -10,7 +10,7 @@ from fly.draft_length.lookup_benefit import LookupBenefit
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, Verification
 from fly.spans import StrictSpans
-from fly.types import Decision, Evidence, Logprobs, Position, Token, Verdict
+from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, Token, Verdict
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
 from router.generation.forced_drafts import ForcedDrafts
@@ -144,7 +144,8 @@ def _per_token(extension: Verification) -> Verification:
 
 def _count_verification(response: SpeculativeResponse, verification: Verification, spent_s: float) -> None:
     statistics, forward_s = response.speculation.statistics, forward_seconds(verification.times)
-    response.logprobs.record(len(response.speculation.sequence), verification)
+    if response.request.logprobs is not None:
+        response.logprobs.record(len(response.speculation.sequence), verification)
     response.metrics.verify_seconds.observe(spent_s)
     # NOTE: a prompt that was scored has been computed for this request, although the cache holds it now.
     if not statistics.rounds and response.request.prompt_logprobs is None:
@@ -199,6 +200,11 @@ def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
     return min(num_drafts, max(0, growth - own))
 
 
+def logprob_gap(position: PositionLogprobs) -> float:
+    """Return the difference of the log-probabilities of the target's choice and of the draft, in nats."""
+    return 0.0 if position.draft is None else position.choice - position.draft
+
+
 def make_evidence(
     drafts: tuple[int, ...], verification: Verification, strict: Sequence[bool] = ()
 ) -> Evidence:
@@ -208,9 +214,10 @@ def make_evidence(
     """
     excluded = verification.excluded_drafts
     flags = strict or repeat(False)
-    judged = zip(drafts, verification.choices, verification.entropies, flags, strict=False)
+    gaps = map(logprob_gap, verification.logprobs) if verification.logprobs else repeat(0.0)
+    judged = zip(drafts, verification.choices, verification.entropies, flags, gaps, strict=False)
     positions = [
-        Position(token, choice, entropy, index in excluded, is_strict=is_strict)
-        for index, (token, choice, entropy, is_strict) in enumerate(judged)
+        Position(token, choice, entropy, index in excluded, is_strict=is_strict, logprob_gap=gap)
+        for index, (token, choice, entropy, is_strict, gap) in enumerate(judged)
     ]
     return Evidence(tuple(positions), verification.choices[-1], verification.entropies[-1])

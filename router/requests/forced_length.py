@@ -41,7 +41,7 @@ def _schema_length(schema: Any) -> float:
         if not isinstance(value, dict | list):
             return len(json.dumps(value))
         if isinstance(value, list):
-            return 2 + sum(map(length, value))
+            return 2 + sum(1 + length(item) for item in value)
         if any(key in value for key in _UNBOUNDED):
             return inf
         parts = sum(length(key) + 4 + length(part) for key, part in _used(value))

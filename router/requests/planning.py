@@ -68,9 +68,10 @@ def check_speculation(
     for field, (found, least, most) in ranges.items():
         if found is not None and not least <= found <= most:
             yield FieldViolation(f"speculation.{field}", f"is {found}, must be {least} to {most}")
-    threshold = given.threshold
-    if threshold is not None and not (math.isfinite(threshold) and threshold >= 0):
-        yield FieldViolation("speculation.threshold", f"is {threshold}, must be finite and at least 0")
+    for field in ("threshold", "max_logprob_gap"):
+        value = getattr(given, field)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            yield FieldViolation(f"speculation.{field}", f"is {value}, must be finite and at least 0")
     if given.preset and given.preset not in PRESETS:
         allowed = f"must be one of {', '.join(sorted(PRESETS))}"
         yield FieldViolation("speculation.preset", f"is {given.preset!r}, {allowed}")

@@ -91,6 +91,12 @@ class PreparedRequest(RequestParams):
         """True if the rule, or a client that asks for log-probabilities, uses the target's entropies."""
         return self.plan.mode in (Mode.EXACT, Mode.FLY) or self.logprobs is not None
 
+    @property
+    def target_logprobs(self) -> int | None:
+        """Most likely tokens that the target reports at each position; 0 if only the rule uses the gaps."""
+        uses_gaps = self.plan.rule.max_logprob_gap is not None
+        return 0 if self.logprobs is None and uses_gaps else self.logprobs
+
     def choices(self) -> tuple["PreparedRequest", ...]:
         """Return one request per choice, each with its own seed and id; the first is the request itself."""
         return (self, *(self._choice(index) for index in range(1, self.n)))

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from router.config import RouterSection
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer
-from router.tools.families import has_reasoning, tool_parser
-from router.tools.message import END_THINK, THINK, MessageFormat
+from router.tools.families import reasoning_markers, tool_parser
+from router.tools.message import MessageFormat
 from router.tools.parser import ToolParser
 
 _TAIL = 16
@@ -27,9 +27,9 @@ class MessageFormats:
         self.parser: type[ToolParser] | None = tool_parser(config.tool_parser, source)
         self.is_off = config.tool_parser == "none"
         self.takes_tools = template.takes_tools
-        self._thinks = has_reasoning(config.reasoning_parser, source)
+        self._reasoning = reasoning_markers(config.reasoning_parser, source)
         self._tokenizer = tokenizer
-        markers = (THINK, END_THINK, *(self.parser.markers if self.parser else ()))
+        markers = (*(self._reasoning or ()), *(self.parser.markers if self.parser else ()))
         self._markers = {marker: tokenizer.token_of(marker) for marker in markers}
 
     def format(
@@ -44,13 +44,13 @@ class MessageFormats:
             keeps_reasoning: False drops the reasoning.
         """
         parser = self.parser if names else None
-        if parser is None and not self._thinks:
+        if parser is None and self._reasoning is None:
             return None
         return MessageFormat(
             parser,
             tuple(names),
-            thinks=self._thinks,
-            is_thinking=self._thinks and self._ends_in_reasoning(prompt),
+            reasoning=self._reasoning,
+            is_thinking=self._ends_in_reasoning(prompt),
             parallel=parallel,
             keeps_reasoning=keeps_reasoning,
             markers=self._markers,
@@ -58,5 +58,7 @@ class MessageFormats:
 
     def _ends_in_reasoning(self, prompt: Sequence[int]) -> bool:
         """Return True if a prompt opens a block of reasoning, as some chat templates do."""
+        if self._reasoning is None:
+            return False
         tail = self._tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
-        return tail.rstrip().endswith(THINK)
+        return tail.rstrip().endswith(self._reasoning[0])

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
+from fly.markers import DEEPSEEK_CALLS
 from router.tools.json_call import ArgumentsReader
 from router.tools.parser import ToolParser, Write, json_value
 from router.tools.parts import Sink
 
-_CALLS, _END_CALLS = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
+_CALLS, _END_CALLS = DEEPSEEK_CALLS
 _CALL, _END_CALL, _SEP = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"  # noqa: RUF001
 _LONGEST_HEAD = 512
 _FENCED = re.compile(r"\s*([^\n]+)\n```(?:json)?\s*")

@@ -3,10 +3,18 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
+from fly.markers import (
+    DEEPSEEK_CALLS,
+    HERMES_CALL,
+    LLAMA3_CALL,
+    MISTRAL_CALLS,
+    MISTRAL_THINK,
+    THINK,
+    Markers,
+)
 from router.tools.deepseek import DeepSeek
 from router.tools.hermes import Hermes
 from router.tools.llama3 import Llama3
-from router.tools.message import END_THINK
 from router.tools.mistral import Mistral
 from router.tools.parser import ToolParser
 
@@ -28,6 +36,7 @@ class ReasoningFamily(StrEnum):
     AUTO = "auto"
     NONE = "none"
     THINK = "think"
+    MISTRAL = "mistral"
 
 
 PARSERS: Mapping[ToolFamily, type[ToolParser]] = {
@@ -36,11 +45,15 @@ PARSERS: Mapping[ToolFamily, type[ToolParser]] = {
     ToolFamily.MISTRAL: Mistral,
     ToolFamily.DEEPSEEK: DeepSeek,
 }
+_REASONING: Mapping[ReasoningFamily, Markers] = {
+    ReasoningFamily.THINK: THINK,
+    ReasoningFamily.MISTRAL: MISTRAL_THINK,
+}
 _SIGNS = (
-    ("<tool_call>", ToolFamily.HERMES),
-    ("[TOOL_CALLS]", ToolFamily.MISTRAL),
-    ("<｜tool▁calls▁begin｜>", ToolFamily.DEEPSEEK),  # noqa: RUF001
-    ("<|python_tag|>", ToolFamily.LLAMA3),
+    (HERMES_CALL[0], ToolFamily.HERMES),
+    (MISTRAL_CALLS[0], ToolFamily.MISTRAL),
+    (DEEPSEEK_CALLS[0], ToolFamily.DEEPSEEK),
+    (LLAMA3_CALL[0], ToolFamily.LLAMA3),
     ('"parameters": dictionary of argument name', ToolFamily.LLAMA3),
 )
 """Text of a chat template by which its format of tool calls is recognized."""
@@ -57,6 +70,8 @@ def tool_parser(family: ToolFamily, template: str) -> type[ToolParser] | None:
     return next((PARSERS[found] for sign, found in _SIGNS if sign in template), None)
 
 
-def has_reasoning(family: ReasoningFamily, template: str) -> bool:
-    """Return True if reasoning is to be split from the content."""
-    return END_THINK in template if family is ReasoningFamily.AUTO else family is ReasoningFamily.THINK
+def reasoning_markers(family: ReasoningFamily, template: str) -> Markers | None:
+    """Return the markers of a family, or with `auto` those whose end a template has."""
+    if family is not ReasoningFamily.AUTO:
+        return _REASONING.get(family)
+    return next((markers for markers in _REASONING.values() if markers[1] in template), None)

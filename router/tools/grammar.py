@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from fly.grammar import Grammar, GrammarKind
-from router.tools.message import END_THINK, THINK, MessageFormat
+from router.tools.message import MessageFormat
 
 _OBJECT = {"type": "object"}
 _WHITE = r"WHITE: /[ \t\r\n]*/"
@@ -46,7 +46,7 @@ def grammar_of(tools: OfferedTools, form: MessageFormat | None, is_needed: bool 
     if form is None or form.parser is None or not (tools.must_call or tools.strict or is_needed):
         return any_text
     opening = form.parser.opening()
-    markers = (*([opening] if opening else []), *((THINK, END_THINK) if form.thinks else ()))
+    markers = (*([opening] if opening else []), *(form.reasoning or ()))
     if not tools.must_call and not all(_is_token(form, marker) for marker in markers):
         return any_text
     schemas = {
@@ -69,29 +69,30 @@ def after_reasoning(grammar: Grammar, form: MessageFormat | None, budget: int | 
 
     The reasoning has at most `budget` tokens between its markers; None is any number.
     """
-    if form is None or not form.thinks:
+    if form is None or form.reasoning is None:
         return grammar
-    thought = "thought WHITE" if form.is_thinking else f"WHITE ({_written(form, THINK)} thought WHITE)?"
-    return replace(grammar, before=f"before: {thought}\n{_thought(form, budget)}\n{_WHITE}\n")
+    opening, closing = form.reasoning
+    thought = "thought WHITE" if form.is_thinking else f"WHITE ({_written(form, opening)} thought WHITE)?"
+    return replace(grammar, before=f"before: {thought}\n{_thought(form, closing, budget)}\n{_WHITE}\n")
 
 
 def limits_reasoning(form: MessageFormat | None) -> bool:
     """Return True if the reasoning of a message can have a budget: its end must be a token."""
-    return form is not None and form.thinks and _is_token(form, END_THINK)
+    return form is not None and form.reasoning is not None and _is_token(form, form.reasoning[1])
 
 
-def _thought(form: MessageFormat, budget: int | None) -> str:
+def _thought(form: MessageFormat, end: str, budget: int | None) -> str:
     """Return the rule of reasoning with its end.
 
     NOTE: the lexer is greedy, so an end that is no token must be part of a lazy rule.
     """
     if budget == 0:
-        return f"thought: {_written(form, END_THINK)}"
-    if _is_token(form, END_THINK):
+        return f"thought: {_written(form, end)}"
+    if _is_token(form, end):
         limit = "" if budget is None else f"[max_tokens={budget}]"
-        lines = (f"thought: text {_written(form, END_THINK)}", f"text{limit}: THOUGHT")
-        return "\n".join((*lines, f"THOUGHT: {_without(END_THINK)}"))
-    return f"thought[lazy]: /(?s:.*){_escaped(END_THINK)}/"
+        lines = (f"thought: text {_written(form, end)}", f"text{limit}: THOUGHT")
+        return "\n".join((*lines, f"THOUGHT: {_without(end)}"))
+    return f"thought[lazy]: /(?s:.*){_escaped(end)}/"
 
 
 def _is_token(form: MessageFormat, marker: str) -> bool:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fly.markers import HERMES_CALL
 from router.tools.json_call import CallReader
 from router.tools.parser import ToolParser, Write, json_object
 from router.tools.parts import Sink
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_OPEN, _CLOSE = HERMES_CALL
 
 
 class Hermes(ToolParser):

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fly.markers import LLAMA3_CALL
 from router.tools.json_call import CallReader
 from router.tools.parser import ToolParser, Write, json_object
 from router.tools.parts import Sink
 
-_TAG = "<|python_tag|>"
+_TAG, _ = LLAMA3_CALL
 
 
 class Llama3(ToolParser):

@@ -4,11 +4,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fly.markers import Markers
 from router.tools.parser import ToolParser
 from router.tools.parts import Parts, Sink, new_call_id
 from router.tools.symbols import Symbol, Symbols
-
-THINK, END_THINK = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,7 @@ class MessageFormat:
     Attributes:
         parser: Format of tool calls; None if all text is content.
         names: Tools that may be called.
-        thinks: True if reasoning is split from the content.
+        reasoning: Markers of reasoning, which is split from the content; None if it is not.
         is_thinking: True if the prompt ends within a block of reasoning.
         parallel: True if a message may have several calls.
         keeps_reasoning: False drops the reasoning.
@@ -28,7 +27,7 @@ class MessageFormat:
 
     parser: type[ToolParser] | None = None
     names: tuple[str, ...] = ()
-    thinks: bool = False
+    reasoning: Markers | None = None
     is_thinking: bool = False
     parallel: bool = True
     keeps_reasoning: bool = True
@@ -50,8 +49,9 @@ class MessageParser:
         known = form.markers or {}
         self._symbols = Symbols({marker: known.get(marker) for marker in markers_of(form)})
         self._keeps_reasoning = form.keeps_reasoning
-        self._may_think = form.thinks and not form.is_thinking
-        self._is_thinking = form.thinks and form.is_thinking
+        self._opening, self._closing = form.reasoning or ("", "")
+        self._may_think = form.reasoning is not None and not form.is_thinking
+        self._is_thinking = form.reasoning is not None and form.is_thinking
         self._white = ""
         self._waiting: deque[tuple[int, str]] = deque()
         self._free = ""
@@ -90,7 +90,7 @@ class MessageParser:
                 self._answer(symbol)
 
     def _think(self, symbol: Symbol) -> None:
-        if symbol == Symbol(END_THINK, is_marker=True):
+        if symbol == Symbol(self._closing, is_marker=True):
             self._is_thinking = False
             self._sink.turn()
         elif self._keeps_reasoning:
@@ -102,7 +102,7 @@ class MessageParser:
             self._white += symbol.text
             return
         white, self._white, self._may_think = self._white, "", False
-        if symbol == Symbol(THINK, is_marker=True):
+        if symbol == Symbol(self._opening, is_marker=True):
             self._is_thinking = True
             return
         if white:
@@ -127,4 +127,4 @@ class MessageParser:
 
 def markers_of(form: MessageFormat) -> Sequence[str]:
     """Return the markers that the parser of a format looks for."""
-    return (*((THINK, END_THINK) if form.thinks else ()), *(form.parser.markers if form.parser else ()))
+    return (*(form.reasoning or ()), *(form.parser.markers if form.parser else ()))

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
+from fly.markers import MISTRAL_CALLS
 from router.tools.json_call import ArgumentsReader, CallReader
 from router.tools.parser import ToolParser, Write, json_object, json_value
 from router.tools.parts import Sink
 
-_CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_CALLS, _ = MISTRAL_CALLS
+_ARGS, _ID = "[ARGS]", "[CALL_ID]"
 _LONGEST_HEAD = 256
 _ID_LENGTH = 9
 """Mistral's chat templates reject ids of other lengths."""

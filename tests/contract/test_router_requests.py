@@ -73,6 +73,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("speculation.threshold", {"speculation": SPECULATION(threshold=NAN)}),
     ("speculation.threshold", {"speculation": SPECULATION(threshold=-0.1)}),
     ("speculation.threshold", {"speculation": SPECULATION(threshold=INF)}),
+    ("speculation.max_logprob_gap", {"speculation": SPECULATION(max_logprob_gap=-1)}),
+    ("speculation.max_logprob_gap", {"speculation": SPECULATION(max_logprob_gap=NAN)}),
     ("speculation.tail", {"speculation": SPECULATION(tail=7)}),  # type: ignore[arg-type]
     ("speculation.entropy", {"speculation": SPECULATION(entropy=7)}),  # type: ignore[arg-type]
     ("speculation.carry_after", {"speculation": SPECULATION(preset="flyserve", carry_after=7)}),

@@ -1,10 +1,17 @@
-"""A simulated deployment over real sockets: throughput grows with replicas; a slow CPU is reported."""
+"""Simulated deployments over real sockets: throughput by replicas, drafters in two places, a slow CPU."""
 
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from benchmarks.harness.command import Context, Parts
+from benchmarks.harness.machine import this_machine
 from benchmarks.harness.report import Row
+from benchmarks.scenarios import capacity
+from benchmarks.scenarios.capacity.plan import CO_LOCATED, Levels
 from benchmarks.scenarios.simulate.figures import is_flagged, summarize
 from benchmarks.scenarios.simulate.measure import measure_stage
 from benchmarks.scenarios.simulate.plan import FLY, PLAIN, Deployment, Plan, Stage
@@ -47,3 +54,22 @@ def test_a_clock_that_is_too_fast_for_the_cpu_makes_figures_that_are_flagged() -
     (found,) = measure(0.1, (PLAIN,), Deployment(2, 2, 1, 62), plan=long)
     assert is_flagged(found) and found.distortion > 0.3
     assert found.tokens_per_s < 1000, "of the 1,340 that it gives where the clock is slow enough"
+
+
+def place_drafters(dilation: float, folder: Path) -> dict[str, Row]:
+    levels = (Levels((3,), dilation, 0.3, 0.8),)
+    plan = capacity.Plan(groups=2, delays_ms=(10.0,), levels=levels, repeat=1, floors=(1.0,))
+    context = Context(this_machine(), Parts(folder, "", False), Console(file=io.StringIO()))
+    return {row.placement: row for row in capacity.run(plan, context).data["figures"]}
+
+
+def test_drafters_in_a_tier_and_beside_each_target_serve_the_same_clients(tmp_path: Path) -> None:
+    for dilation in DILATIONS:
+        rows = place_drafters(dilation, tmp_path)
+        assert list(rows) == [CO_LOCATED, "tier, 10 ms"]
+        if all(row.distortion < MOST_DISTORTION for row in rows.values()):
+            break
+    else:
+        raise AssertionError(f"the CPU was too slow: {rows}")
+    assert all(row.tokens_per_s > 30 and row.tau > 4 for row in rows.values()), "drafts arrive everywhere"
+    assert rows[CO_LOCATED].by_lockstep < 1.2 and rows["tier, 10 ms"].ratio.value < 1, "20 ms per round"

@@ -150,8 +150,11 @@ def test_services_lead_to_ports_that_containers_name(tmp_path: Path) -> None:
 def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
     manifests = rendered(tmp_path)
     router = container(manifests, "router")
-    assert router["readinessProbe"]["grpc"] == {"port": 50051, "service": SERVICE_NAME}
-    assert router["livenessProbe"]["grpc"] == {"port": 50051, "service": ""}
+    assert router["startupProbe"]["grpc"] == {"port": 50051, "service": SERVICE_NAME}
+    # A router without targets answers 503, and one slow answer takes no router out.
+    for probe in (router["readinessProbe"], router["livenessProbe"]):
+        assert probe["grpc"] == {"port": 50051, "service": ""}
+        assert probe["failureThreshold"] >= 3 <= probe["timeoutSeconds"]
     # With TLS, health is served in plaintext at its own port.
     secured = container(rendered(tmp_path, None, SECURED), "router")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -160,6 +163,21 @@ def test_probes_ask_for_what_the_router_and_ray_serve(tmp_path: Path) -> None:
     assert worker["port"] == ray_constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
     head = container(manifests, "head")["readinessProbe"]["httpGet"]
     assert head["port"] == ray_constants.DEFAULT_DASHBOARD_PORT
+
+
+def test_the_replicas_of_a_worker_drain_before_it_ends(tmp_path: Path) -> None:
+    manifests = rendered(tmp_path, {"rollout": {"drain_s": 100}})
+    workers = [
+        pod["spec"]
+        for pod in pod_templates(manifests)
+        if pod["spec"]["containers"][0]["name"] == "ray-worker"
+    ]
+    assert workers
+    for worker in workers:
+        program, *arguments = worker["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        given = arguments[arguments.index("--timeout-s") + 1]
+        assert (program, arguments[0], given) == ("flyserve", "drain", "130")
+        assert worker["terminationGracePeriodSeconds"] > int(given)
 
 
 def test_monitors_scrape_the_ports_at_which_metrics_are_told(tmp_path: Path) -> None:
@@ -184,6 +202,15 @@ def test_monitors_scrape_the_ports_at_which_metrics_are_told(tmp_path: Path) -> 
     # Its queries are held against the code's metrics where those are tested.
     dashboards = one(manifests, "ConfigMap", "-dashboards")["data"]
     assert json.loads(dashboards["flyserve.json"])["panels"]
+
+
+def test_alert_rules_are_those_of_the_release(tmp_path: Path) -> None:
+    apis = (RAY_API, "monitoring.coreos.com/v1")
+    manifests = rendered(tmp_path, {"monitoring": {"alerts": {"enabled": True}}}, api_versions=apis)
+    (group,) = one(manifests, "PrometheusRule")["spec"]["groups"]
+    assert len(group["rules"]) >= 10
+    for rule in group["rules"]:
+        assert 'namespace="serving"' in rule["expr"] and "NAMESPACE" not in rule["expr"]
 
 
 def test_secrets_are_only_named(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("ray.gcsFaultTolerance.redisAddress",),
     ),
     # What does not go together.
+    "a budget that blocks every drain": (
+        {"pods": {"router": {"minAvailable": 2, "replicas": 2}}},
+        ("pods.router.minAvailable: is 2", "only 2 routers", "below 2"),
+    ),
+    "alerts without metrics": (
+        {"monitoring": {"alerts": {"enabled": True}}, "telemetry": {"metrics_port": None}},
+        ("monitoring.alerts.enabled", "PrometheusRule"),
+    ),
     "a drafter that looks tokens up, with the shipped model": (
         {"drafter": {"engine": "suffix"}, "sub_drafter": None},
         ("drafter.model: is demo/models/drafter", "engine suffix", "set drafter.model to null"),

@@ -188,6 +188,23 @@ def test_a_node_is_killed_under_load_and_replaced(
     running.until_complete()
 
 
+def test_a_node_is_left_under_load_before_it_ends(
+    nodes: Nodes, running: Running, load: Load, expected: dict[str, tuple[int, ...]]
+) -> None:
+    from orchestration.ray.leaving import leave_node
+
+    place = nodes.add()
+    running.handle.drain.remote("target-0", False)
+    running.until(lambda rows: any(place[:8] in row.node for row in rows))
+    running.until_complete()
+    with load.running() as answered:
+        leave_node(running.handle, place, timeout_s=60)
+        assert not any(place[:8] in row.node for row in running.rows().values())
+        nodes.kill(place)
+        running.until_complete()
+    assert answered and all(answer == expected[prompt] for prompt, answer in answered)
+
+
 def test_all_targets_are_replaced_by_other_weights_under_load(
     running: Running, load: Load, models: dict[str, str], expected: dict[str, tuple[int, ...]]
 ) -> None:
@@ -285,27 +302,22 @@ def test_a_registrys_port_that_is_taken_is_rejected_with_its_key(nodes: Nodes) -
 
 def test_a_deployment_outlives_the_command_that_applied_it(nodes: Nodes, tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
-    target = f"target: {{model: {TARGET_MODEL}, max_sequences: 4, kv_tokens: 4096}}"
-    file.write_text(f"name: cli\n{target}\nsub_drafter: {{engine: suffix}}\n")
+    file.write_text(f"name: cli\ntarget: {{model: {TARGET_MODEL}, max_sequences: 4, kv_tokens: 4096}}\n")
     created, registry = command(nodes, "apply", str(file)).splitlines()
     assert created == "cli: created"
     named = ("--name", "cli")
     before = json.loads(command(nodes, "status", "--json", *named))
 
     listener_at(registry.removeprefix("registry ")).kill()
-    running = Running("cli", {})  # NOTE: waits here: a command takes two seconds to start
-    running.until(lambda rows: running.status().controller_starts == 2)
-    running.until_complete()
-    after = json.loads(command(nodes, "status", "--json", *named))
-    assert after["controller_starts"] == 2
-    assert {row["replica"]: (row["address"], row["state"]) for row in after["replicas"]} == {
-        row["replica"]: (row["address"], "ready") for row in before["replicas"]
-    }
+    while (after := json.loads(command(nodes, "status", "--json", *named)))["controller_starts"] == 1:
+        time.sleep(0.1)
+    (row,) = after["replicas"]
+    assert (row["address"], row["state"]) == (before["replicas"][0]["address"], "ready")
 
-    scaled = command(nodes, "scale", "sub_drafter=2", *named)
-    assert scaled == "sub_drafter.replicas: 1 -> 2 (scales the tier)\n"
-    running.until(lambda rows: sum(row.state is ReplicaState.READY for row in rows) == 3)
-    assert "target 1/1, sub_drafter 2/2" in command(nodes, "status", *named).splitlines()
+    assert command(nodes, "scale", "target=2", *named) == "target.replicas: 1 -> 2 (scales the tier)\n"
+    ready = {"target 2/2"}
+    while not ready & set(command(nodes, "status", *named).splitlines()):
+        time.sleep(0.1)
     assert command(nodes, "down", "--grace-s", "0", *named) == "cli has ended\n"
 
 

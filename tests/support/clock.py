@@ -31,7 +31,7 @@ class VirtualClock:
         tasks = [asyncio.ensure_future(each) for each in coroutines]
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0)
-            if not loop._ready:  # type: ignore[attr-defined]
+            if not loop._ready and not all(task.done() for task in tasks):  # type: ignore[attr-defined]
                 assert self._sleepers, "everything waits, and nothing sleeps"
                 self.advance(max(0.0, self._sleepers[0][0] - self._now))
         return [task.result() for task in tasks]

@@ -122,6 +122,10 @@ def make_groups(only: Sequence[str] = ()) -> list[Group]:
             "carry_after", "Matches before a window is carried", (_plain(), *_varied("carry_after", range(5)))
         ),
         Group("sub_drafter", "Sub-drafter", (_plain(), *_varied("sub_drafter", (True, False)))),
+        Group("max_logprob_gap", "Largest gap of a rescued token, nats", (_plain(), *_gaps(Split.HELD_OUT))),
+        Group(
+            "hard_gap", "Largest gap on the harder problems, nats", (_plain(Split.HARD), *_gaps(Split.HARD))
+        ),
         Group("temperature", "Temperature", tuple(_temperatures())),
     ]
     return [group for group in groups if not only or group.name in only]
@@ -131,8 +135,15 @@ def _rules(names: Sequence[str], split: Split) -> tuple[Setting, ...]:
     return tuple(Setting(name, RULES[name], split=split) for name in names)
 
 
-def _plain() -> Setting:
-    return Setting("plain", PLAIN)
+def _plain(split: Split = Split.HELD_OUT) -> Setting:
+    return Setting("plain", PLAIN, split=split)
+
+
+def _gaps(split: Split) -> Iterator[Setting]:
+    """Yield limits on the gap; a rule without one is the last."""
+    for limit in (0.25, 0.5, 1.0, 2.0):
+        yield Setting("carry", replace(CARRY, max_logprob_gap=limit), limit, split=split)
+    yield Setting("carry", CARRY, "none", split=split)
 
 
 def _draft_lengths() -> Iterator[Setting]:

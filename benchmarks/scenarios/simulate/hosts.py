@@ -11,6 +11,7 @@ from typing import Any
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from benchmarks.harness.link import delayed_link
 from benchmarks.harness.system import serving
 from fly.clock import SystemClock
 from fly.messages import Role
@@ -19,9 +20,11 @@ from router.server import create_host
 from services.common.host import Host
 from services.common.telemetry.process import Telemetry
 from services.drafter.servicer import host_engine as host_drafter
+from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import ModelSection
 from services.engine.simulation.clock_engine import ClockEngine
+from services.engine.simulation.device import Device
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.target.servicer import host_engine as host_target
 
@@ -31,7 +34,11 @@ _STEPS = "flyserve_step_seconds_sum"
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Replicas of one tier, all alike: `number` of them, each with its own limits."""
+    """Replicas of one tier, all alike: `number` of them, each with its own limits.
+
+    Attributes:
+        ahead_sequences: Most open sequences with which a drafter drafts ahead.
+    """
 
     role: Role
     model: SimulatedConfig
@@ -39,6 +46,7 @@ class Tier:
     max_sequences: int
     kv_tokens: int
     max_batch_tokens: int
+    ahead_sequences: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class Hosts:
     """Replicas or routers; the thread that calls the methods is not that of the event loop."""
 
     def __init__(self, dilation: float) -> None:
-        self._clock = PacedClock(dilation)
+        self._clock, self._dilation = PacedClock(dilation), dilation
         self._registries: list[CollectorRegistry] = []
         self._probes, self._lag_s = 0, 0.0
         self._stack, self._loop = AsyncExitStack(), uvloop.new_event_loop()
@@ -108,6 +116,18 @@ class Hosts:
     def start_replicas(self, tiers: tuple[Tier, ...]) -> list[list[str]]:
         """Start the replicas of every tier; return their addresses, tier by tier."""
         return [[self._run(self._start_replica(tier)) for _ in range(tier.number)] for tier in tiers]
+
+    def start_pairs(self, target: Tier, drafter: Tier, pause_s: float) -> list[list[str]]:
+        """Start pairs of a target and a drafter with one `Device` each; return addresses, tier by tier."""
+        devices = [Device(self._clock, pause_s) for _ in range(target.number)]
+        return [
+            [self._run(self._start_replica(tier, device)) for device in devices] for tier in (target, drafter)
+        ]
+
+    def start_link(self, address: str, delay_s: float) -> str:
+        """Start a link to `address` that delays bytes by simulated seconds each way; return its address."""
+        link = delayed_link(address, delay_s * self._dilation)
+        return str(self._run(self._stack.enter_async_context(link)))
 
     def start_routers(self, config: RouterConfig, number: int) -> list[str]:
         """Start routers, and return their addresses."""
@@ -128,16 +148,17 @@ class Hosts:
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _start_replica(self, tier: Tier) -> str:
+    async def _start_replica(self, tier: Tier, device: Device | None = None) -> str:
         limits = ModelSection(max_batch_tokens=tier.max_batch_tokens, max_queued=tier.max_sequences)
         runner = SimulatedRunner(tier.model, tier.role, tier.max_sequences, tier.kv_tokens)
-        engine, telemetry = ClockEngine(runner, self._clock, limits), Telemetry()
+        engine, telemetry = ClockEngine(runner, self._clock, limits, device), Telemetry()
         await engine.start()
         telemetry.registry = CollectorRegistry()
         self._registries.append(telemetry.registry)
         if tier.role is Role.TARGET:
             return await self._serve(host_target(engine, telemetry=telemetry))
-        return await self._serve(host_drafter(engine, SubDrafters(None), telemetry=telemetry))
+        drafting = DraftingLimits(ahead_sequences=tier.ahead_sequences)
+        return await self._serve(host_drafter(engine, SubDrafters(None), drafting, telemetry))
 
     async def _start_router(self, config: RouterConfig) -> str:
         return await self._serve(await create_host(config, self._clock))

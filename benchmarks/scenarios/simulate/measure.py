@@ -66,8 +66,8 @@ def start(stack: ExitStack, plan: Plan, deployment: Deployment, dilation: float)
         own = service.ask("start_replicas", _tiers(plan, deployment, index, count))
         targets += own[0]
         drafters += own[1]
-    config = _router_config(deployment, targets, drafters, dilation)
-    for router, number in zip(routers, _shares(deployment.routers, count), strict=True):
+    config = router_config(deployment.streams, targets, drafters, dilation)
+    for router, number in zip(routers, shares(deployment.routers, count), strict=True):
         addresses += router.ask("start_routers", config, number)
     return Running(deployment, tuple(services), tuple(routers), tuple(addresses))
 
@@ -82,7 +82,7 @@ def _tiers(plan: Plan, deployment: Deployment, index: int, count: int) -> tuple[
 
     def tier(role: Role, model: SimulatedConfig, replicas: int, kv_tokens: int, places: float) -> Tier:
         held = streams if places == 1 else ceil(places * streams / replicas)
-        return Tier(role, model, _shares(replicas, count)[index], held, kv_tokens, models.max_batch_tokens)
+        return Tier(role, model, shares(replicas, count)[index], held, kv_tokens, models.max_batch_tokens)
 
     return (
         tier(Role.TARGET, models.target_model, targets, kv_tokens, capacity.target_places),
@@ -96,15 +96,21 @@ def _tiers(plan: Plan, deployment: Deployment, index: int, count: int) -> tuple[
     )
 
 
-def _router_config(
-    deployment: Deployment, targets: Sequence[str], drafters: Sequence[str], dilation: float
+def router_config(
+    streams: int,
+    targets: Sequence[str],
+    drafters: Sequence[str],
+    dilation: float,
+    balancing: str = "prefix_affinity",
 ) -> RouterConfig:
+    """Return the configuration of a router on a dilated clock, for this number of concurrent requests."""
     return RouterConfig(
         model=DEMO_MODELS / "target",
         grpc_port=0,
         targets=tuple(targets),
         drafters=tuple(drafters),
-        max_concurrent=deployment.streams,
+        balancing=balancing,
+        max_concurrent=streams,
         verify_timeout_s=_STEP_TIMEOUT_S * dilation,
         draft_timeout_s=_STEP_TIMEOUT_S * dilation,
         write_timeout_s=_STEP_TIMEOUT_S * dilation,
@@ -115,7 +121,7 @@ def _router_config(
     )
 
 
-def _shares(total: int, count: int) -> Sequence[int]:
+def shares(total: int, count: int) -> Sequence[int]:
     """Split a total into `count` parts that differ by at most one."""
     return [total // count + (index < total % count) for index in range(count)]
 
@@ -144,15 +150,15 @@ async def _measure(plan: Plan, stage: Stage, system: Running, setting: str) -> C
     deployment, dilation = system.deployment, stage.dilation
     settle_s, measure_s = plan.settle_s * dilation, plan.measure_s * dilation
     level = Level(deployment.streams, settle_s, measure_s, _SPREAD * settle_s)
-    prompts = _prompts(f"{deployment} {setting}", plan.prompt_tokens)
+    prompts = make_prompts(f"{deployment} {setting}", plan.prompt_tokens)
     async with AsyncExitStack() as held:
         clients = [
             await held.enter_async_context(AsyncClient(address, retries=0)) for address in system.addresses
         ]
         (streams, begin_s, end_s), services, routers = await asyncio.gather(
             run_window(_ask(clients, setting), prompts, level),
-            _activity(system.services, level),
-            _activity(system.routers, level),
+            activity(system.services, level),
+            activity(system.routers, level),
         )
     return partial(
         Measured,
@@ -177,7 +183,7 @@ async def _watch_machine(plan: Plan, stage: Stage) -> MachineUse:
     return MachineUse(psutil.cpu_percent() / 100, time.process_time() - clients_s)
 
 
-async def _activity(workers: Sequence[Worker], level: Level) -> Sample:
+async def activity(workers: Sequence[Worker], level: Level) -> Sample:
     """Return what processes do, all together, in the window of a level that begins now."""
 
     async def samples() -> list[Sample]:
@@ -200,7 +206,8 @@ def _ask(clients: Sequence[AsyncClient], setting: str) -> Ask:
     return ask
 
 
-def _prompts(seed: str, num_tokens: int) -> Iterator[Sequence[int]]:
+def make_prompts(seed: str, num_tokens: int) -> Iterator[Sequence[int]]:
+    """Yield random prompts without end, the same ones for the same seed."""
     source, words = random.Random(seed), range(LANGUAGE.first_word, LANGUAGE.vocab_size)
     while True:
         yield source.choices(words, k=num_tokens)

@@ -69,17 +69,18 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
         deployments=list(_deployments(plan, found.figures, sizes)),
         shown=_SHOWN,
         gpu=models.target.gpu,
-        parameters=_table("simulated models", _PARAMETERS, (models.target, models.drafter)),
+        parameters=table_of("simulated models", PARAMETERS, (models.target, models.drafter)),
         language=LANGUAGE,
         agreement=AGREEMENT,
         draft_length=DRAFT_LENGTH,
-        router=_table("A router's CPU time", _ROUTER, measured),
+        router=table_of("A router's CPU time", _ROUTER, measured),
         use=_USE,
         needed=Table("routers needed", _NEEDED, tuple(_needed(blocks, sizes))),
     )
 
 
-def _table(title: str, figures: Sequence[Figure[T]], items: Sequence[T]) -> Table:
+def table_of(title: str, figures: Sequence[Figure[T]], items: Sequence[T]) -> Table:
+    """Return a table with a row for each item."""
     return Table.of(title, figures, make_rows(figures, items))
 
 
@@ -117,7 +118,7 @@ def _chart(sizes: Sequence[Row]) -> str:
     return line_chart("Tokens per second of a replica", "target replicas", "tokens/s", lines, True)
 
 
-_PARAMETERS: tuple[Figure[Replica], ...] = (
+PARAMETERS: tuple[Figure[Replica], ...] = (
     Figure("model", lambda r: r.model.name, {"model": "{}"}),
     Figure("gpus", lambda r: r.num_gpus, {"GPUs": "{}"}),
     Figure("base_ms", lambda r: 1e3 * r.base_s, {"a forward, ms": "{:.2f}"}),

@@ -52,7 +52,8 @@ def router(
         from services.common.config import parse
         from services.common.launch import run_service
 
-        made = with_router_ports(load_deployment(deployment), port, http_port)
+        # NOTE: a router reads the target's tokenizer; other models need not be on this machine.
+        made = with_router_ports(load_deployment(deployment, has_models=False), port, http_port)
         registry = registry or _registry_of(made.name, ray_address)
         name = name or socket.gethostname()
         content = router_config(made, registry, start_timeout_s, made.rollout.drain_s, name)

@@ -21,7 +21,9 @@ DRAIN_EXAMPLES = """Examples:
 
 flyserve drain target-0
 
-flyserve drain target-0 --now"""
+flyserve drain target-0 --now
+
+flyserve drain --node this --timeout-s 300"""
 DOWN_EXAMPLES = """Examples:
 
 flyserve down --grace-s 300"""
@@ -46,15 +48,34 @@ def scale(
 
 
 def drain(
-    replica: Annotated[str, typer.Argument(help="Name of the replica, such as target-0.")],
+    replica: Annotated[
+        str | None, typer.Argument(help="Name of the replica, such as target-0.", show_default=False)
+    ] = None,
     now: Annotated[bool, typer.Option("--now", help="Do not wait until its successor serves.")] = False,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="Id of a Ray node that is about to end, or this: drain all its replicas, wait for them,"
+            " and place nothing there again."
+        ),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(min=1, help="Time limit of --node, in seconds.")] = 300.0,
     name: Name = None,
     ray_address: RayAddress = None,
 ) -> None:
-    """Replace a replica, on another node if possible; its streams finish first."""
-    with reported_errors(), controller_of(name, ray_address) as controller:
-        ask(controller.drain, replica, now)
-        output().print(f"{replica} is being replaced", markup=False)
+    """Replace a replica, on another node if possible, or all of a node; their streams finish first."""
+    with reported_errors():
+        if (replica is None) == (node is None):
+            raise ConfigError("give the name of a replica, or --node: one of them")
+        with controller_of(name, ray_address) as controller:
+            if replica is not None:
+                ask(controller.drain, replica, now)
+                output().print(f"{replica} is being replaced", markup=False)
+            if node is not None:
+                from orchestration.ray.leaving import leave_node, this_node
+
+                leave_node(controller, this_node() if node == "this" else node, timeout_s)
+                output().print("no replica is left on the node", markup=False)
 
 
 def down(

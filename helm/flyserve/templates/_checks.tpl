@@ -122,6 +122,11 @@
 {{- fail (printf "pods.router.autoscaling.minReplicas: is %d, beyond maxReplicas of %d: raise maxReplicas" (int .minReplicas) (int .maxReplicas)) -}}
 {{- end -}}
 {{- end -}}
+{{- $least := include "flyserve.fewestRouters" . | int -}}
+{{- $available := int .Values.pods.router.minAvailable -}}
+{{- if and (gt $least 1) (ge $available $least) -}}
+{{- fail (printf "pods.router.minAvailable: is %d, but there may be only %d routers, so that no node could be drained: lower it below %d" $available $least $least) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "flyserve.checkRay" -}}
@@ -174,12 +179,16 @@
 {{- end -}}
 
 {{- define "flyserve.checkMonitoring" -}}
-{{- if .Values.monitoring.serviceMonitor.enabled -}}
-{{- if not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") -}}
-{{- fail "monitoring.serviceMonitor.enabled: this cluster does not know ServiceMonitor: install the Prometheus operator, or set it to false" -}}
+{{- $knows := .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
+{{- $metricsPort := include "flyserve.metricsPort" . -}}
+{{- range $key, $kind := dict "serviceMonitor" "ServiceMonitor" "alerts" "PrometheusRule" -}}
+{{- if (get $.Values.monitoring $key).enabled -}}
+{{- if not $knows -}}
+{{- fail (printf "monitoring.%s.enabled: this cluster does not know %s: install the Prometheus operator, or set it to false" $key $kind) -}}
 {{- end -}}
-{{- if not (include "flyserve.metricsPort" .) -}}
-{{- fail "monitoring.serviceMonitor.enabled: there is nothing to scrape: set telemetry.metrics_port" -}}
+{{- if not $metricsPort -}}
+{{- fail (printf "monitoring.%s.enabled: there are no metrics: set telemetry.metrics_port" $key) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -28,13 +28,14 @@ Arguments: root, cluster, role. */}}
 {{- $more := dict "flyserve.io/color" .cluster.color "flyserve.io/ray" "true" -}}
 {{- /* The head's autoscaler has an account from KubeRay. */ -}}
 {{- $hasOwnAccount := and $isHead $root.Values.ray.autoscaling.enabled -}}
+{{- $drain := include "flyserve.drainSeconds" $root | int -}}
 metadata:
   labels: {{- include "flyserve.podLabels" (merge (dict "more" $more) .) | nindent 4 }}
   {{- with include "flyserve.podAnnotations" . }}{{ . | nindent 2 }}{{ end }}
 spec:
   # The second autoscaler counts a pod that restarts in place as lost.
   restartPolicy: {{ ternary "Never" "Always" $root.Values.ray.autoscaling.enabled }}
-  terminationGracePeriodSeconds: 60
+  terminationGracePeriodSeconds: {{ ternary 60 (add 90 $drain) $isHead }}
   {{- include "flyserve.podSpec" (merge (dict "hasOwnAccount" $hasOwnAccount) .) | trim | nindent 2 }}
   containers:
     - name: ray-{{ ternary "head" "worker" $isHead }}
@@ -72,6 +73,11 @@ spec:
         periodSeconds: 10
         timeoutSeconds: 10
         failureThreshold: 3
+      {{- if not $isHead }}
+      # The replicas of this pod drain and serve elsewhere before it ends.
+      lifecycle:
+        preStop: {exec: {command: [flyserve, drain, --node, this, --timeout-s, {{ add 30 $drain | toString | quote }}]}}
+      {{- end }}
       resources: {{- include "flyserve.rayResources" . | nindent 8 }}
       volumeMounts:
         {{- include "flyserve.mounts" . | nindent 8 }}

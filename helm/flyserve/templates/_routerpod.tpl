@@ -4,7 +4,7 @@
 {{- $values := $root.Values -}}
 {{- $pod := $values.pods.router -}}
 {{- $certified := dict "root" $root "roles" (list "router") -}}
-{{- $drain := dig "rollout" "drain_s" (include "flyserve.defaults" . | fromJson).drain_s $values.AsMap | int -}}
+{{- $drain := include "flyserve.drainSeconds" $root | int -}}
 {{- $checksum := dict "flyserve.io/config-checksum" (include "flyserve.routerChecksum" $root) -}}
 metadata:
   labels: {{- include "flyserve.podLabels" . | nindent 4 }}
@@ -43,19 +43,22 @@ spec:
         {{- end }}
       # A router listens only when a target is there.
       startupProbe:
-        grpc: &ready {port: {{ include "flyserve.probedPort" $root }}, service: flyserve.v1.Generation}
+        grpc: {port: {{ include "flyserve.probedPort" $root }}, service: flyserve.v1.Generation}
         periodSeconds: 2
         failureThreshold: {{ div (add 60 $pod.startTimeoutSeconds) 2 }}
       readinessProbe:
-        grpc: *ready
+        # Not the service: a router whose last target is lost goes on to answer, with 503.
+        grpc: &alive {port: {{ include "flyserve.probedPort" $root }}, service: ""}
         periodSeconds: 3
-        failureThreshold: 1
+        timeoutSeconds: 3
+        # One slow answer of a busy event loop does not send its clients to the next router.
+        failureThreshold: 3
       livenessProbe:
-        grpc: {port: {{ include "flyserve.probedPort" $root }}, service: ""}
+        # A router that drains is not restarted: Kubernetes stops this probe when it ends a pod.
+        grpc: *alive
         periodSeconds: 10
-        timeoutSeconds: 5
-        # A draining router does not serve, and must not be restarted.
-        failureThreshold: {{ div (add 60 $drain) 10 }}
+        timeoutSeconds: 10
+        failureThreshold: 6
       lifecycle:
         # Time for endpoints to drop this pod before it rejects new connections.
         preStop: {exec: {command: [sleep, "5"]}}

@@ -83,3 +83,14 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
     "gpus" (round $gpus 3 | ceil | int)
   | toJson -}}
 {{- end -}}
+
+{{/* Seconds that running streams have to finish where a replica or a router ends. */}}
+{{- define "flyserve.drainSeconds" -}}
+{{- dig "rollout" "drain_s" (include "flyserve.defaults" . | fromJson).drain_s .Values.AsMap | int -}}
+{{- end -}}
+
+{{/* Number of routers that always run. */}}
+{{- define "flyserve.fewestRouters" -}}
+{{- $routers := .Values.pods.router -}}
+{{- ternary $routers.autoscaling.minReplicas $routers.replicas $routers.autoscaling.enabled -}}
+{{- end -}}

@@ -4,13 +4,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from fly.noise import BLOCK
 from fly.request import SamplingParams
 from fly.types import Coupling
 from services.engine.base import ForwardInput
-from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer
+from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer, row_mask
 from services.engine.head.head import Head
 from tests.support.processes import TARGET_MODEL
 
@@ -139,3 +141,27 @@ def test_nothing_is_kept_of_closed_sequences() -> None:
     masks.forget(0)
     masks.forget(1)
     assert len(masks) == 0
+
+
+@pytest.mark.parametrize("vocab_size", [50, 64, 640, 1000])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.99, 1.0])
+def test_a_row_lists_what_its_mask_allows_or_excludes(vocab_size: int, share: float) -> None:
+    allowed = np.random.default_rng(7).random(vocab_size) < share
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.bool_)
+    bits[:vocab_size] = allowed
+    row = row_mask(np.packbits(bits, bitorder="little").view(np.uint32), vocab_size)
+    assert row.ids.tolist() == np.flatnonzero(allowed if row.lists_allowed else ~allowed).tolist()
+    assert row.blocks.tolist() == sorted({token // BLOCK for token in row.ids.tolist()})
+    assert row.lists_allowed == (8 * allowed.sum() <= vocab_size)
+
+
+@pytest.mark.parametrize("text", ['start: "yes" | "no"', "start: /(?s:.*)/", 'start: /[a-z]*/ "!"'])
+def test_masked_logits_and_their_maxima_agree(text: str) -> None:
+    item = work([], grammar=json.dumps({"grammars": [{"lark_grammar": text}]}))
+    blocks = logits_of(1).view(1, -1, BLOCK)
+    before, maxima, masks = blocks.clone().flatten(), blocks.amax(-1), GrammarMasks(tokenizer())
+    masks.join([item])
+    masks.apply(blocks, maxima, item, 0)
+    assert torch.equal(maxima, blocks.amax(-1))
+    left = ~blocks.flatten().isneginf()
+    assert left.any() and torch.equal(blocks.flatten()[left], before[left])

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from fly.noise import BLOCK
 from fly.request import SamplingParams
 from fly.types import EntropyEstimator
 from services.engine.base import ForwardInput
@@ -118,10 +120,12 @@ def test_presence_and_frequency_count_the_response_with_its_drafts(prompt_length
     item = make_work(
         SamplingParams(presence_penalty=0.5, frequency_penalty=0.25), 4, prompt_length=prompt_length
     )
-    processed = logits.clone()
+    blocks = F.pad(logits, (0, -VOCAB_SIZE % BLOCK), value=-torch.inf).view(len(logits), -1, BLOCK)
+    maxima, processed = blocks.amax(-1), blocks.flatten(1)[:, :VOCAB_SIZE]
     processors = LogitsProcessors(VOCAB_SIZE)
     processors.count([item], logits.device)
-    processors.process(processed, item, 0, torch.empty_like(logits))
+    processors.process(blocks, maxima, item, 0, torch.empty_like(logits))
+    assert torch.equal(maxima, blocks.amax(-1))
     for row in range(4):
         response = HISTORY[prompt_length : len(HISTORY) - 3 + row]
         expected = logits[row].clone()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from fly.draft_length.lookup_benefit import LookupBenefit, LookupCosts
+from fly.draft_length.lookup_benefit import LookupBenefit
+from fly.draft_length.lookup_costs import LookupCosts
 from tests.support.clock import VirtualClock
 
 STEP_S = 0.5
@@ -142,6 +143,12 @@ def test_responses_that_become_worth_it_are_noticed() -> None:
     world, costs = World(), LookupCosts()
     total_s(world, WRONG, 50, costs)
     assert total_s(world, ALWAYS, 30, costs) < 0.5 * 30 * alone(world)
+
+
+def test_one_good_draft_is_enough_after_many_bad_responses() -> None:
+    world, costs = World(short_step=1.4), LookupCosts()
+    total_s(world, WRONG, 100, costs)
+    assert respond(world, costs, ALWAYS).requests > 5
 
 
 def test_drafts_that_become_worthless_are_noticed() -> None:

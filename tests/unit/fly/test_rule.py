@@ -14,6 +14,7 @@ from fly.types import Evidence, FlyRule, Position, RejectionReason, ResponseLimi
 
 LIMITS = ResponseLimits(max_new_tokens=1000, ending_ids=frozenset({2}))
 EXTRA = 99
+GUARD = RejectionReason.GUARD
 
 
 def evidence(num_drafts: int, mismatches: set[int], entropy: float = 1.0) -> Evidence:
@@ -122,6 +123,18 @@ def test_the_first_tokens_of_a_response_are_exact() -> None:
     _, later = decide(rule, RuleState(num_decided=1), evidence(15, {1}), LIMITS)
     assert early.rejection is RejectionReason.GUARD
     assert later.rejection is None
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(1.5, None), (1.6, GUARD), (math.nan, GUARD), (-2.0, None)])
+def test_a_mismatch_that_the_target_finds_too_unlikely_is_rejected(
+    gap: float, expected: RejectionReason | None
+) -> None:
+    rest = evidence(15, set()).positions[1:]
+    found = Evidence((Position(1, 3, 1.0, logprob_gap=gap), *rest), EXTRA, 0.0)
+    limited = replace(PRESETS["official"], max_logprob_gap=1.5)
+    for rule, reason in ((limited, expected), (PRESETS["official"], None)):
+        _, decision = decide(rule, RuleState(), found, LIMITS)
+        assert decision.rejection is reason
 
 
 def test_without_a_draft_the_choice_is_plain() -> None:

@@ -68,6 +68,15 @@ def test_a_template_may_open_a_part_at_the_end_of_the_prompt() -> None:
     assert strict({Span.REASONING}, "", "a</think>b", prompt="Hi<think>") == "!" * 9 + "."
 
 
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), st.data())
+def test_a_resumed_response_has_the_same_strict_positions(text: str, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(text)))
+    found = StrictSpans({Span.CODE, Span.TOOLS}, lambda ids: [chr(token) for token in ids], length=0)
+    found.resume([ord(each) for each in text[:cut]])
+    flags = found.strict([ord(each) for each in text], len(text), [ord("x")], [ord("x")])
+    assert "".join("!" if flag else "." for flag in flags) == strict({Span.CODE, Span.TOOLS}, text, "x")
+
+
 def test_without_spans_nothing_is_strict_and_no_text_is_made() -> None:
     found = StrictSpans((), lambda ids: pytest.fail("read"), 0)
     assert found.strict([1, 2], 2, [3, 4], [3, 4, 5]) == (False, False)

@@ -106,6 +106,8 @@ def test_a_local_deployment_is_found_by_its_name_while_its_process_runs(
     [
         (["apply", "absent.yaml"], "absent.yaml: No such file"),
         (["scale", "target"], "'target' is none of target=N"),
+        (["drain"], "give the name of a replica, or --node"),
+        (["drain", "target-0", "--node", "this"], "give the name of a replica, or --node"),
         (["router", "absent.yaml"], "absent.yaml: No such file"),
     ],
 )

@@ -70,6 +70,7 @@ async def test_other_weights_replace_every_target_but_scaling_replaces_none(scen
     assert scene.fleet.replicas["target-0.1"].drained_within_s is not None
     await scene.manager.scale({Role.TARGET: 3})
     await scene.until_ready("target-0.2", "target-1.2", "target-2.1")
+    assert not (await scene.manager.apply(changed, FILE)).changes, "the file says nothing new"
     await scene.manager.scale({Role.TARGET: 1})
     await scene.until_ready("target-0.2")
 
@@ -80,6 +81,38 @@ async def test_a_drained_replica_is_replaced_elsewhere(scene: Scene) -> None:
     await scene.manager.drain("target-0", at_once=False)
     after = await scene.until_ready("target-0.2")
     assert before["target-0.1"].node != after["target-0.2"].node
+
+
+async def test_a_node_that_ends_is_left_by_all_its_replicas(scene: Scene) -> None:
+    await scene.manager.apply(deployment(target={"model": "/m/big", "replicas": 4}), FILE)
+    before = await scene.until_ready(*(f"target-{n}.1" for n in range(4)))
+    assert [row.node for row in before.values()].count("node a") == 2
+    leaving = {name for name, row in before.items() if row.node == "node a"}
+    assert set(await scene.manager.leave_node("a", is_urgent=False)) == leaving
+    after = await scene.until(
+        lambda rows: len(rows) == 4 and all(row.state is ReplicaState.READY for row in rows.values())
+    )
+    assert {row.node for row in after.values()} == {"node b"}
+    assert await scene.manager.leave_node("a", is_urgent=False) == ()
+    drained = {name for name in before if scene.fleet.replicas[name].drained_within_s is not None}
+    assert drained == leaving
+    # None comes back, however much room there is.
+    await scene.manager.scale({Role.TARGET: 6})
+    rows = await scene.until(lambda rows: len(rows) == 6 and all(row.node for row in rows.values()))
+    assert {row.node for row in rows.values()} == {"node b"}
+
+
+async def test_the_only_replica_serves_on_until_its_successor_does_or_it_is_urgent(scene: Scene) -> None:
+    await scene.manager.apply(deployment(target={"model": "/m/big"}), FILE)
+    before = await scene.until_ready("target-0.1")
+    place = before["target-0.1"].node.removeprefix("node ")
+    scene.fleet.faults["target-0"] = InstanceUnavailable("no node has room")
+    assert await scene.manager.leave_node(place, is_urgent=False) == ("target-0.1",)
+    await scene.until(lambda rows: len(rows) == 2)
+    assert scene.fleet.replicas["target-0.1"].drained_within_s is None
+    await scene.manager.leave_node(place, is_urgent=True)
+    await scene.until(lambda rows: "target-0.1" not in rows)
+    assert scene.fleet.replicas["target-0.1"].drained_within_s is not None
 
 
 async def test_a_model_that_cannot_be_served_is_reported_with_the_remedy(scene: Scene) -> None:

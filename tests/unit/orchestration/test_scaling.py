@@ -75,6 +75,19 @@ def test_a_file_that_is_applied_again_keeps_what_the_load_asked_for_within_its_l
     assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 8}), scaled) == scaled
     assert keeping_replicas(deployment(1, autoscaling={"min": 1, "max": 4}), scaled).target.replicas == 4
     assert keeping_replicas(deployment(2), scaled).target.replicas == 2
+
+
+def test_a_file_that_is_applied_again_keeps_a_number_until_it_has_another_one_itself() -> None:
+    scaled = deployment(6)
+    for in_file, number, expected in ((2, 2, 6), (2, 3, 3), (6, 6, 6)):
+        kept = keeping_replicas(deployment(number), scaled, {Role.TARGET: in_file})
+        assert kept.target.replicas == expected
+    by_load = deployment(6, autoscaling={"min": 1, "max": 8})
+    assert keeping_replicas(deployment(2), by_load, {Role.TARGET: 2}).target.replicas == 2
+
+
+def test_tiers_at_their_largest() -> None:
+    scaled = deployment(6, autoscaling={"min": 1, "max": 8})
     assert at_its_largest(scaled).target.replicas == 8
     assert (
         with_replicas(scaled, {Role.DRAFTER: 3}).drafter

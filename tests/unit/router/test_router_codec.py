@@ -76,6 +76,7 @@ FULL = SpeculationParams(
     guard_excluded=False,
     strict_prefix_tokens=2,
     entropy=EntropyEstimator.NORMALIZED,
+    max_logprob_gap=1.5,
 )
 REQUEST = GenerateRequest(
     prompt=(1, 2),

@@ -110,11 +110,12 @@ def test_every_field_of_the_rule_can_be_changed() -> None:
         guard_excluded=True,
         strict_prefix_tokens=4,
         entropy=EntropyEstimator.NORMALIZED,
+        max_logprob_gap=0.5,
     )
     rule = fly_rule(asked, CONFIG.speculation.plan)
     assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, TailPolicy.CARRY, 0)
     assert (rule.guard_stops, rule.guard_excluded, rule.strict_prefix_tokens) == (True, True, 4)
-    assert rule.entropy is EntropyEstimator.NORMALIZED
+    assert rule.entropy is EntropyEstimator.NORMALIZED and rule.max_logprob_gap == 0.5
 
 
 def test_a_carried_window_neither_shrinks_nor_needs_a_longer_draft() -> None:

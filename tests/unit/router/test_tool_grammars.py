@@ -8,10 +8,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fly.grammar import Grammar, GrammarKind
+from fly.markers import THINK
 from router.requests.grammars import library_form
 from router.tools.families import PARSERS, ToolFamily
 from router.tools.grammar import OfferedTools, after_reasoning, grammar_of, limits_reasoning
-from router.tools.message import END_THINK, THINK, MessageFormat
+from router.tools.message import MessageFormat
 from services.common.grammars.library import compile_grammar, load_tokenizer
 
 _DS = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>"  # noqa: RUF001
@@ -32,7 +33,7 @@ SCHEMA = {
 
 def made(family: ToolFamily, special: bool | None, must_call: bool, thinks: bool) -> tuple[Any, Tokenizer]:
     """Return a grammar and a tokenizer whose markers are special tokens, added ones or, with None, text."""
-    markers = [*PARSERS[family].markers, THINK, END_THINK]
+    markers = [*PARSERS[family].markers, *THINK]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -44,7 +45,7 @@ def made(family: ToolFamily, special: bool | None, must_call: bool, thinks: bool
     if special is not None:
         tokenizer.add_tokens([AddedToken(marker, special=special, normalized=False) for marker in markers])
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
-    form = MessageFormat(PARSERS[family], ("f", "g"), thinks=thinks, markers=known)
+    form = MessageFormat(PARSERS[family], ("f", "g"), reasoning=THINK if thinks else None, markers=known)
     tools = OfferedTools({"f": SCHEMA, "g": {"type": "object"}}, frozenset("f"), must_call, parallel=False)
     grammar = grammar_of(tools, form)
     return grammar and after_reasoning(grammar, form), tokenizer
@@ -103,23 +104,25 @@ def test_a_grammar_begins_where_reasoning_ends(
     grammar: Grammar, good: str, bad: str, special: bool | None
 ) -> None:
     _, tokenizer = made(ToolFamily.HERMES, special, must_call=True, thinks=True)
-    known = {marker: tokenizer.token_to_id(marker) for marker in (THINK, END_THINK)}
-    form = MessageFormat(None, (), thinks=True, markers=known)
+    known = {marker: tokenizer.token_to_id(marker) for marker in THINK}
+    form = MessageFormat(None, (), reasoning=THINK, markers=known)
     optional = after_reasoning(grammar, form)
     opened = after_reasoning(grammar, replace(form, is_thinking=True))
     thought = f"hm: {bad} or {good}?</think>\n\n"
     for whole, text in ((optional, f"<think>{thought}"), (optional, ""), (opened, thought)):
         assert matches(whole, tokenizer, text + good) and not matches(whole, tokenizer, text + bad)
     assert not matches(optional, tokenizer, f"<think>{good}") and not matches(opened, tokenizer, good)
-    assert after_reasoning(grammar, None) is after_reasoning(grammar, replace(form, thinks=False)) is grammar
+    assert (
+        after_reasoning(grammar, None) is after_reasoning(grammar, replace(form, reasoning=None)) is grammar
+    )
 
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("budget", [0, 1, 4])
 def test_reasoning_may_have_a_budget(special: bool, budget: int) -> None:
     _, tokenizer = made(ToolFamily.HERMES, special, must_call=True, thinks=True)
-    known = {marker: tokenizer.token_to_id(marker) for marker in (THINK, END_THINK)}
-    form = MessageFormat(None, (), thinks=True, is_thinking=True, markers=known)
+    known = {marker: tokenizer.token_to_id(marker) for marker in THINK}
+    form = MessageFormat(None, (), reasoning=THINK, is_thinking=True, markers=known)
     grammar = grammar_of(OfferedTools(), form, is_needed=True)
     assert grammar is not None and limits_reasoning(form)
     limited = after_reasoning(grammar, form, budget)
@@ -131,16 +134,16 @@ def test_reasoning_may_have_a_budget(special: bool, budget: int) -> None:
 
 
 def test_reasoning_whose_end_is_no_token_has_no_budget() -> None:
-    form = MessageFormat(None, (), thinks=True, markers={END_THINK: None})
+    form = MessageFormat(None, (), reasoning=THINK, markers={THINK[1]: None})
     assert not limits_reasoning(form) and not limits_reasoning(None)
 
 
 @pytest.mark.parametrize("family", PARSERS)
 def test_a_budget_leaves_calls_to_the_model(family: ToolFamily) -> None:
     _, tokenizer = made(family, True, must_call=True, thinks=True)
-    markers = [*PARSERS[family].markers, THINK, END_THINK]
+    markers = [*PARSERS[family].markers, *THINK]
     known = {marker: tokenizer.token_to_id(marker) for marker in markers}
-    form = MessageFormat(PARSERS[family], ("f", "g"), thinks=True, markers=known)
+    form = MessageFormat(PARSERS[family], ("f", "g"), reasoning=THINK, markers=known)
     grammar = grammar_of(OfferedTools({"f": SCHEMA, "g": {"type": "object"}}), form, is_needed=True)
     assert grammar is not None
     limited = after_reasoning(grammar, form, 8)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tools.families import PARSERS, ReasoningFamily, ToolFamily, has_reasoning, tool_parser
+from fly.markers import MISTRAL_THINK, THINK
+from router.tools.families import PARSERS, ReasoningFamily, ToolFamily, reasoning_markers, tool_parser
 from router.tools.message import MessageFormat, MessageParser
 from router.tools.parts import Parts, join_parts
 
@@ -76,7 +77,7 @@ def test_a_message_has_its_content_and_its_calls(
     family: ToolFamily, text: str, content: str, calls: list[tuple[str, str]], thought: str
 ) -> None:
     whole = thought + text
-    found = parsed(form_of(family, thinks=True), [(1, char) for char in whole], [])
+    found = parsed(form_of(family, reasoning=THINK), [(1, char) for char in whole], [])
     expected = content if content != "=" else text.lstrip() if thought else text
     assert (found.content, [(call.name, call.arguments) for call in found.calls]) == (expected, calls)
     assert [call.id for call in found.calls] == [f"c{index}" for index in range(len(calls))]
@@ -90,7 +91,7 @@ def test_cuts_into_rounds_change_nothing(
 ) -> None:
     family, text, *_ = case
     tokens = [(1, char) for char in (THOUGHT if thinks else "") + text]
-    whole, cut = (parsed(form_of(family, thinks=True), tokens, edges) for edges in ([], cuts))
+    whole, cut = (parsed(form_of(family, reasoning=THINK), tokens, edges) for edges in ([], cuts))
     assert cut == whole
 
 
@@ -107,7 +108,9 @@ def test_whatever_a_model_writes_is_the_same_in_any_cut(
     markers = {*PARSERS[family].markers, "<think>", "</think>"}
     known = {marker: 100 + index for index, marker in enumerate(sorted(markers))} if by_id else {}
     tokens = [(known.get(piece, 1), "" if piece in known else piece) for piece in pieces]
-    whole, cut = (parsed(form_of(family, thinks=True, markers=known), tokens, edges) for edges in ([], cuts))
+    whole, cut = (
+        parsed(form_of(family, reasoning=THINK, markers=known), tokens, edges) for edges in ([], cuts)
+    )
     assert cut == whole
     if not whole.has_calls and "</think>" not in pieces and "<think>" not in pieces:
         assert whole.content == "".join(pieces), "what is no call is content, nothing is lost"
@@ -131,11 +134,18 @@ def test_text_that_a_stop_string_withholds_is_parsed_when_it_is_released() -> No
     assert (last.content, last.has_calls) == (" th", False)
 
 
+def test_the_reasoning_of_mistrals_models_has_markers_of_its_own() -> None:
+    form = MessageFormat(PARSERS[ToolFamily.MISTRAL], ("f",), reasoning=MISTRAL_THINK, new_id=lambda: "c0")
+    found = parsed(form, [(1, char) for char in '[THINK]hm <think>[/THINK]yes[TOOL_CALLS]f{"x": 1}'], [9, 30])
+    assert (found.reasoning, found.content) == ("hm <think>", "yes")
+    assert [(call.name, call.arguments) for call in found.calls] == [("f", '{"x": 1}')]
+
+
 def test_a_prompt_that_opens_the_reasoning_leaves_it_open() -> None:
     tokens = [(1, char) for char in "hm</think>yes"]
-    found = parsed(MessageFormat(thinks=True, is_thinking=True), tokens, [3])
+    found = parsed(MessageFormat(reasoning=THINK, is_thinking=True), tokens, [3])
     assert (found.reasoning, found.content) == ("hm", "yes")
-    silent = MessageFormat(thinks=True, is_thinking=True, keeps_reasoning=False)
+    silent = MessageFormat(reasoning=THINK, is_thinking=True, keeps_reasoning=False)
     assert parsed(silent, tokens, [5]) == Parts(content="yes")
 
 
@@ -161,6 +171,8 @@ def test_a_template_shows_its_format(template: str, family: ToolFamily | None) -
     assert tool_parser(ToolFamily.AUTO, template) is expected
     assert tool_parser(ToolFamily.NONE, template) is None
     assert tool_parser(MISTRAL, template) is PARSERS[MISTRAL]
-    assert not has_reasoning(ReasoningFamily.AUTO, template)
-    assert has_reasoning(ReasoningFamily.AUTO, template + "</think>")
-    assert has_reasoning(ReasoningFamily.THINK, template)
+    assert reasoning_markers(ReasoningFamily.AUTO, template) is None
+    assert reasoning_markers(ReasoningFamily.AUTO, template + "</think>") == THINK
+    assert reasoning_markers(ReasoningFamily.AUTO, template + "[/THINK]") == MISTRAL_THINK
+    assert reasoning_markers(ReasoningFamily.THINK, template) == THINK
+    assert reasoning_markers(ReasoningFamily.NONE, template + "</think>") is None

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,12 +16,17 @@ DASHBOARD = json.loads(
     (ROOT / "helm" / "flyserve" / "dashboards" / "flyserve.json").read_text(encoding="utf-8")
 )
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+ALERTS = [
+    rule
+    for group in yaml.safe_load((ROOT / "helm/flyserve/alerts/flyserve.yaml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 UNITS = ("_seconds", "_tokens", "_bytes", "_sequences", "_positions")
 METRICS = {metric.name: metric for metric in documented()}
 PROCESS = {"process_cpu_seconds_total": set[str]()}
 """Metrics that every process has from the library, as far as the dashboard shows them."""
-ADDED = {"instance", "job", "le"}
+ADDED = {"instance", "job", "le", "namespace"}
 """Labels that Prometheus adds, or that belong to every histogram."""
 
 LABELS = {sample: set(metric.labels) for metric in METRICS.values() for sample in metric.samples} | PROCESS
@@ -39,12 +45,19 @@ def test_names_follow_the_convention(metric: Documented) -> None:
     assert metric.help.endswith(".") and "|" not in metric.help
 
 
-def test_the_dashboard_asks_for_existing_metrics_by_existing_labels() -> None:
-    for query in QUERIES:
+def test_dashboard_and_alerts_ask_for_existing_metrics_by_existing_labels() -> None:
+    for query in (*QUERIES, *(rule["expr"] for rule in ALERTS)):
         names = set(re.findall(r"\b(?:flyserve|process)_\w+", query))
         assert names and names <= LABELS.keys(), f"{names - LABELS.keys()} in {query}"
         known = ADDED.union(*(LABELS[name] for name in names))
         assert labels_of(query) <= known, f"{labels_of(query) - known} in {query}"
+
+
+def test_every_alert_says_what_to_do() -> None:
+    rows = re.findall(r"^\| `(FlyServe\w+)` \| .{40,} \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [rule["alert"] for rule in ALERTS]
+    for rule in ALERTS:
+        assert rule["annotations"]["summary"].endswith(".") and rule["labels"]["severity"] and rule["for"]
 
 
 def labels_of(query: str) -> set[str]:
