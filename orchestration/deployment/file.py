@@ -33,6 +33,9 @@ METRICS_OFFSETS = {Role.TARGET: 100, Role.DRAFTER: 200, Role.SUB_DRAFTER: 300}
 METRICS_PORTS_PER_TIER = 100
 LAST_METRICS_OFFSET = max(METRICS_OFFSETS.values()) + METRICS_PORTS_PER_TIER - 1
 
+_HALF = 0.5
+"""Fraction of a GPU above which no two requests share one."""
+
 Replicas = Annotated[int, Field(ge=1, le=1024)]
 
 
@@ -93,13 +96,15 @@ class EngineTier(EngineSection, ModelTier):
         """Yield the reason why the processes cannot share GPUs as the file says."""
         if self.gpus in (0, 1):
             return
-        if self.num_processes > 1:
-            yield (
-                f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of a"
-                " replica, or 0: no two of them can share a GPU"
-            )
-        elif self.engine != EngineName.VLLM:
-            return
+        if self.engine != EngineName.VLLM:
+            if self.num_processes > 1 and self.gpus <= _HALF:
+                yield (
+                    f"gpus: is {self.gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
+                    " two of them could get the same GPU, which NCCL refuses: use 1, or a fraction above"
+                    f" {_HALF} if the GPUs are shared with another tier"
+                )
+        elif self.num_processes > 1:
+            yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
         elif not self.engine_args.keys() & set(MEMORY_ARGUMENTS):
             yield (
                 f"gpus: is {self.gpus:g}: vLLM takes almost all memory of a GPU unless"

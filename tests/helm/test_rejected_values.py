@@ -82,6 +82,29 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("pods.target.gpus: is 1", "take 2"),
     ),
+    "shards that could share a GPU": (
+        {"target": {"shards": 4, "gpus": 0.5}, "pods": {"target": {"gpus": 2}}},
+        ("target.gpus: is 0.5, must be above 0.5 for each of the 4 processes", "set it to 1"),
+    ),
+    "processes of vLLM on parts of GPUs": (
+        {"target": {**VLLM, "shards": 2, "gpus": 0.8}, "pods": {"target": {"gpus": 2}}},
+        ("target.gpus: is 0.8, must be 1 for each of the 2 processes", "set it to 1"),
+    ),
+    "shards that need more GPUs than the sum": (
+        {"target": {"shards": 4, "gpus": 0.6}, "pods": {"target": {"gpus": 3}}},
+        ("pods.target.gpus: is 3", "take 4", "set pods.target.gpus to 4"),
+    ),
+    "guests for which each GPU has too little left": (
+        {
+            "target": {"gpus": 0.7},
+            "drafter": {"gpus": 0.4},
+            "pods": {
+                "target": {"gpus": 2, "replicasPerPod": 2},
+                "drafter": {"runsWith": "target", "replicasPerPod": 1},
+            },
+        },
+        ("pods.target.gpus: is 2", "take 3"),
+    ),
     "fewest beyond most": (
         {"target": {"autoscaling": {"min": 3, "max": 2}}},
         ("target.autoscaling.min: is 3", "autoscaling.max of 2"),

@@ -52,8 +52,18 @@
 {{- if eq .role "drafter" -}}
 {{- include "flyserve.checkDrafter" . -}}
 {{- end -}}
+{{- include "flyserve.checkShardsOnGpus" . -}}
 {{- if $tier.autoscaling -}}
 {{- include "flyserve.checkAutoscaling" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Two shards never share a GPU: they have fractions above 0.5, and processes of vLLM whole GPUs. Arguments: root, role. */}}
+{{- define "flyserve.checkShardsOnGpus" -}}
+{{- $n := include "flyserve.numbers" . | fromJson -}}
+{{- $isOnVllm := eq (include "flyserve.isOnVllm" .) "yes" -}}
+{{- if and (gt $n.processes 1.0) (gt $n.gpus 0.0) (lt $n.gpus 1.0) (or $isOnVllm (le $n.gpus 0.5)) -}}
+{{- fail (printf "%s.gpus: is %v, must be %s for each of the %v processes of a replica, which cannot share a GPU: set it to 1" .role $n.gpus (ternary "1" "above 0.5" $isOnVllm) $n.processes) -}}
 {{- end -}}
 {{- end -}}
 

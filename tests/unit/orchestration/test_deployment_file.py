@@ -141,12 +141,13 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target.kv_tokens: is 1024: vLLM sizes its own memory",
         ),
         (
-            "target: {model: big, engine: vllm, shards: 2, gpus: 0.5}",
-            "target.gpus: is 0.5: must be 1 for each of the 2 processes of a replica, or 0",
+            "target: {model: big, engine: vllm, shards: 2, gpus: 0.8}",
+            "target.gpus: is 0.8: must be 1 for each of the 2 processes of vLLM",
         ),
         (
             "target: {model: big, shards: 2, gpus: 0.5}",
-            "target.gpus: is 0.5: must be 1 for each of the 2 processes of a replica, or 0",
+            "target.gpus: is 0.5: must be above 0.5 for each of 2 shards: two of them could get the same GPU,"
+            " which NCCL refuses: use 1, or a fraction above 0.5",
         ),
         (
             "target: {model: big, engine: vllm, gpus: 0.5}",
@@ -184,6 +185,13 @@ def test_two_tiers_of_vllm_can_share_a_gpu_by_their_memory(folder: Path) -> None
     deployment = load_deployment(written(folder, text))
     assert deployment.drafter is not None
     assert (deployment.target.gpus, deployment.drafter.gpus) == (0.7, 0.3)
+
+
+def test_shards_can_leave_a_part_of_their_gpus_to_drafters(folder: Path) -> None:
+    text = "target: {model: big, shards: 8, gpus: 0.8}\ndrafter: {model: small, gpus: 0.2}"
+    deployment = load_deployment(written(folder, text))
+    assert deployment.drafter is not None
+    assert (deployment.target.gpus, deployment.drafter.gpus) == (0.8, 0.2)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
