@@ -9,11 +9,12 @@ _UNITS = 10_000
 def fit_on_gpus(num_gpus: float, requests: Iterable[float]) -> bool:
     """Check that the GPUs of a node can hold these requests, each a fraction of one GPU or whole GPUs.
 
-    The requests are given in the order of their starts. As Ray does, a fraction takes the fullest GPU that
-    has room for it, and whole GPUs must be unused.
+    A fraction takes the fullest GPU that has room for it, as in Ray, and whole GPUs must be unused. Larger
+    requests come first: which GPU a running process has is not known here, and a replica that would fit must
+    not wait for ever.
     """
     free = [_UNITS] * int(num_gpus)
-    for asked in (round(request * _UNITS) for request in requests):
+    for asked in sorted((round(request * _UNITS) for request in requests), reverse=True):
         if asked > _UNITS:
             unused = [index for index, left in enumerate(free) if left == _UNITS][: -(-asked // _UNITS)]
             if len(unused) * _UNITS < asked:

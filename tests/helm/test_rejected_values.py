@@ -94,6 +94,17 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"target": {"shards": 4, "gpus": 0.6}, "pods": {"target": {"gpus": 3}}},
         ("pods.target.gpus: is 3", "take 4", "set pods.target.gpus to 4"),
     ),
+    "guests that fit beside what is larger": (
+        {
+            "target": {"gpus": 0.8},
+            "drafter": {"gpus": 0.2},
+            "pods": {
+                "target": {"runsWith": "drafter", "replicasPerPod": 4},
+                "drafter": {"gpus": 5, "replicasPerPod": 4},
+            },
+        },
+        ("pods.drafter.gpus: is 5", "take 4"),
+    ),
     "guests for which each GPU has too little left": (
         {
             "target": {"gpus": 0.7},

@@ -60,13 +60,19 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- toJson $hosts -}}
 {{- end -}}
 
-{{/* Number of GPUs that hold these requests, started in this order: like Ray, a fraction takes the fullest GPU with
-room for it, so that three times 0.6 takes three. Argument: list of dicts with processes and gpus. */}}
+{{/* Number of GPUs that hold these requests, the largest first: like Ray, a fraction takes the fullest GPU with room
+for it, so that three times 0.6 takes three. Argument: list of dicts with processes and gpus. */}}
 {{- define "flyserve.wholeGpus" -}}
-{{- $free := dict -}}
+{{- $requests := list -}}
 {{- range . -}}
 {{- $asked := round (mulf .gpus 10000) 0 | int -}}
 {{- range until (ternary (int .processes) 0 (gt $asked 0)) -}}
+{{- $requests = append $requests (printf "%05d" $asked) -}}
+{{- end -}}
+{{- end -}}
+{{- $free := dict -}}
+{{- range sortAlpha $requests | reverse -}}
+{{- $asked := atoi . -}}
 {{- $chosen := len $free | toString -}}
 {{- range $gpu, $left := $free -}}
 {{- if and (ge $left $asked) (lt $left (get $free $chosen | default 10000 | int)) -}}
@@ -74,7 +80,6 @@ room for it, so that three times 0.6 takes three. Argument: list of dicts with p
 {{- end -}}
 {{- end -}}
 {{- $_ := set $free $chosen (sub (get $free $chosen | default 10000) $asked | int) -}}
-{{- end -}}
 {{- end -}}
 {{- len $free -}}
 {{- end -}}
