@@ -17,7 +17,7 @@ from services.common.model_source import is_hub_id
 from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
-from services.engine.config import EngineName, EngineSection, ModelSection, Sharding
+from services.engine.config import AUTO, EngineName, EngineSection, ModelSection, Sharding
 from services.engine.vllm_args import MEMORY_ARGUMENTS, config_faults, num_workers
 from services.sub_drafter.config import LookupSection, SubDrafterSection
 from services.sub_drafter.engines import ENGINES
@@ -83,12 +83,22 @@ class ModelTier(ModelSection, Tier):
         return value
 
 
+def _memory_faults(kv_tokens: int | str, gpus: float) -> Iterator[str]:
+    """Yield the reason why the builtin engine cannot measure its KV memory."""
+    if kv_tokens == AUTO and gpus != 1:
+        reason = "would take the memory of the others" if gpus else "measures the memory of a GPU"
+        yield f"kv_tokens: is {AUTO}, which {reason}, but gpus is {gpus:g}, must be 1: set a number"
+
+
 class EngineTier(EngineSection, ModelTier):
     """Tier with a choice of engines."""
 
     @model_validator(mode="after")
     def _suits_its_engine(self) -> Self:
-        if faults := [*config_faults(self), *self._gpu_faults()]:
+        faults = [*config_faults(self), *self._gpu_faults()]
+        if self.engine == EngineName.BUILTIN:
+            faults += _memory_faults(self.kv_tokens, self.gpus)
+        if faults:
             raise ValueError("; ".join(faults))
         return self
 
@@ -181,6 +191,8 @@ class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
     def _has_its_model(self) -> Self:
         if (self.engine == "model") != (self.model is not None):
             raise ValueError("model: is the folder of engine model, must be given with it and only with it")
+        if self.engine == "model" and (faults := [*_memory_faults(self.kv_tokens, self.gpus)]):
+            raise ValueError("; ".join(faults))
         return self
 
 

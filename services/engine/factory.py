@@ -29,7 +29,9 @@ def build_engine(
         ModelError: The model cannot be served.
     """
     if config.simulated is not None:
-        simulated = SimulatedRunner(config.simulated, config.role, config.max_sequences, config.kv_tokens)
+        simulated = SimulatedRunner(
+            config.simulated, config.role, config.max_sequences, config.fixed_kv_tokens
+        )
         return ClockEngine(simulated, clock or SystemClock(), config)
     hide_gpus(config.device)
     if config.sharding is not None:

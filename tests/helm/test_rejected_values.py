@@ -116,6 +116,15 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("pods.target.gpus: is 2", "take 3"),
     ),
+    "memory of a GPU on CPUs": (
+        {"target": {"kv_tokens": "auto"}},
+        ("target.kv_tokens: is auto", "target.gpus is 0, must be 1", "set kv_tokens to a number"),
+    ),
+    "memory of a GPU that is shared": (
+        {"target": {"kv_tokens": "auto", "gpus": 0.7}, "pods": {"target": {"gpus": 1}}},
+        ("target.kv_tokens: is auto", "target.gpus is 0.7, must be 1"),
+    ),
+    "memory of another name": ({"target": {"kv_tokens": "all"}}, ("target.kv_tokens", "auto")),
     "fewest beyond most": (
         {"target": {"autoscaling": {"min": 3, "max": 2}}},
         ("target.autoscaling.min: is 3", "autoscaling.max of 2"),

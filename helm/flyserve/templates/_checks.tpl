@@ -53,6 +53,10 @@
 {{- include "flyserve.checkDrafter" . -}}
 {{- end -}}
 {{- include "flyserve.checkShardsOnGpus" . -}}
+{{- $runsModel := not (or (eq (include "flyserve.isOnVllm" .) "yes") (eq (include "flyserve.looksUp" .) "yes")) -}}
+{{- if and $runsModel (eq (toString $tier.kv_tokens) "auto") (ne (float64 ($tier.gpus | default 0)) 1.0) -}}
+{{- fail (printf "%s.kv_tokens: is auto, the memory of whole GPUs, but %s.gpus is %v, must be 1: set kv_tokens to a number" .role .role ($tier.gpus | default 0)) -}}
+{{- end -}}
 {{- if $tier.autoscaling -}}
 {{- include "flyserve.checkAutoscaling" . -}}
 {{- end -}}

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fly.blocks import BLOCK_TOKENS
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
-from services.engine.config import ModelConfig
+from services.engine.config import AUTO, ModelConfig
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
@@ -26,7 +27,7 @@ from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.device import is_device_lost, prepare_device
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
-from services.engine.memory.gpu_memory import create_kv_memory
+from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -114,12 +115,16 @@ def _lost_with_device() -> Iterator[None]:
 
 
 def load_runner(
-    config: ModelConfig, shards: int = 1, when_loaded: Callable[[], None] = lambda: None
+    config: ModelConfig,
+    shards: int = 1,
+    when_loaded: Callable[[], None] = lambda: None,
+    smallest: Callable[[int], int] = lambda number: number,
 ) -> TorchRunner:
     """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
     Every one of the `shards` ranks that share the model must call this function. `when_loaded` is called
-    after the weights are loaded, before the first forward.
+    after the weights are loaded, before the first forward; `smallest` returns the smallest number of all
+    ranks, which have as many KV positions each.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.
@@ -133,11 +138,13 @@ def load_runner(
     when_loaded()
     # NOTE: the wider type is chosen by measurement, so ranks could differ.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
-    kv_cache = make_kv_cache(config.kv_tokens, config.max_sequences, wider, device)
+    is_measured = config.kv_tokens == AUTO
+    kv_tokens = BLOCK_TOKENS if is_measured else config.fixed_kv_tokens
+    kv_cache = make_kv_cache(kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
     forward, description = choose_forward(loaded, kv_cache, device)
-    if isinstance(kv_cache, PagedKvCache):
-        create_kv_memory(kv_cache, torch.cuda)
+    room_bytes = forward_bytes(loaded.model, config.batch_tokens)
+    create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)
     logger.info("%s: %s", config.model, description)
     info = ModelInfo(
         role=config.role,
@@ -149,7 +156,7 @@ def load_runner(
         context_length=loaded.context_length,
         dtype=dtype.value,
         shards=shards,
-        kv_capacity=kv_cache.kv_capacity,
+        kv_capacity=forward.kv_cache.kv_capacity,
         version=VERSION,
         max_sequences=config.max_sequences,
     )

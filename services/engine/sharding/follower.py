@@ -39,7 +39,7 @@ def follow(config: ModelConfig, rank: int, port: int) -> None:
     group = ShardGroup.join(config.sharding, rank, port, config.device)
     with group.left_on_error():
         with light_start(is_whole=False):
-            runner = load_runner(config, config.sharding.shards, group.wait_for_all)
+            runner = load_runner(config, config.sharding.shards, group.wait_for_all, group.smallest)
         num_forwards = 0
         while not (plan := decode(group.receive())).is_last:
             num_forwards += bool(plan.inputs)

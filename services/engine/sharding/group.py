@@ -75,6 +75,19 @@ class ShardGroup:
         except RuntimeError as error:
             raise ModelError(_timeout_message(self.sharding, "loaded", error)) from error
 
+    def smallest(self, number: int) -> int:
+        """Return the smallest number with which a rank calls this, once every rank has.
+
+        Raises:
+            RunnerLost: The group is broken.
+        """
+        found = torch.tensor([number])
+        try:
+            dist.all_reduce(found, dist.ReduceOp.MIN, self._plans)
+        except RuntimeError as error:
+            raise RunnerLost(f"rank {self.rank} has lost its group: {_first_line(error)}") from error
+        return int(found.item())
+
     def send(self, values: list[int]) -> None:
         """Send a plan to the followers; return before they have received it.
 

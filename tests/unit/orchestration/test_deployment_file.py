@@ -155,6 +155,23 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             " engine_args.gpu_memory_utilization limits it",
         ),
         (
+            "target: {model: big, kv_tokens: auto}",
+            "target.kv_tokens: is auto, which measures the memory of a GPU, but gpus is 0, must be 1: set a",
+        ),
+        (
+            "target: {model: big, kv_tokens: auto, gpus: 0.7}",
+            "target.kv_tokens: is auto, which would take the memory of the others, but gpus is 0.7, must be",
+        ),
+        (
+            "target: {model: big}\ndrafter: {model: small}\n"
+            "sub_drafter: {engine: model, model: big, kv_tokens: auto}",
+            "sub_drafter.kv_tokens: is auto, which measures the memory of a GPU, but gpus is 0, must be 1",
+        ),
+        (
+            "target: {model: big, kv_tokens: 0}",
+            "target.kv_tokens: is 0: must be an integer of at least 1, or auto",
+        ),
+        (
             "target: {model: big}\nsub_drafter: {engine_args: {seed: 1}}",
             "sub_drafter.engine_args: cannot be set here: a sub-drafter's model runs on the builtin engine",
         ),
@@ -185,6 +202,17 @@ def test_two_tiers_of_vllm_can_share_a_gpu_by_their_memory(folder: Path) -> None
     deployment = load_deployment(written(folder, text))
     assert deployment.drafter is not None
     assert (deployment.target.gpus, deployment.drafter.gpus) == (0.7, 0.3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "target: {model: big, kv_tokens: auto, gpus: 1, shards: 4}",
+        "target: {model: big, kv_tokens: auto, engine: vllm}",
+    ],
+)
+def test_memory_can_be_measured_on_whole_gpus_and_by_vllm(folder: Path, text: str) -> None:
+    assert load_deployment(written(folder, text)).target.kv_tokens == "auto"
 
 
 def test_shards_can_leave_a_part_of_their_gpus_to_drafters(folder: Path) -> None:
