@@ -48,7 +48,7 @@ def create_kv_memory(
         smallest: Given if the positions are measured: returns the smallest number of all ranks of the model.
 
     Raises:
-        ModelError: The tensors do not fit into the free memory, or not even a block does.
+        ModelError: The tensors do not fit beside a forward, or not even a block does.
     """
     if not isinstance(kv_cache := forward.kv_cache, PagedKvCache):
         return
@@ -59,17 +59,17 @@ def create_kv_memory(
         f"{free_bytes / 1e9:.2f} GB of the GPU are free beside the weights, of which a forward takes up to"
         f" {room_bytes / 1e9:.2f} GB"
     )
+    larger = "use a smaller max_batch_tokens, more shards or a larger GPU"
     if smallest is not None:
         if (agreed := smallest(fitting)) < BLOCK_TOKENS:
-            remedy = "use a smaller max_batch_tokens, more shards or a larger GPU"
             raise ModelError(
-                f"kv_tokens is auto, and {agreed} fit, must be at least {BLOCK_TOKENS}: {found}: {remedy}"
+                f"kv_tokens is auto, and {agreed} fit, must be at least {BLOCK_TOKENS}: {found}: {larger}"
             )
         forward.kv_cache = kv_cache = kv_cache.like(agreed, kv_cache.max_sequences)
-    elif (needed_bytes := kv_cache.kv_capacity * kv_cache.bytes_per_token) > free_bytes:
+    elif (needed_bytes := kv_cache.kv_capacity * kv_cache.bytes_per_token) > free_bytes - room_bytes:
+        remedy = f"use at most {fitting}" if fitting else larger
         raise ModelError(
-            f"kv_tokens is {kv_cache.kv_capacity}, which takes {needed_bytes / 1e9:.2f} GB; {found}: use at"
-            f" most {fitting}"
+            f"kv_tokens is {kv_cache.kv_capacity}, which takes {needed_bytes / 1e9:.2f} GB; {found}: {remedy}"
         )
     try:
         kv_cache.create_memory()

@@ -249,18 +249,29 @@ def test_kv_memory_is_created_at_load(model_folder: Callable[[str], Path]) -> No
     assert slot is not None and kv_cache.num_bytes == 512 * size
 
 
-def test_kv_memory_that_does_not_fit_is_refused_with_the_size_that_does(
-    model_folder: Callable[[str], Path],
+@pytest.mark.parametrize("free_tokens", [511, 611])
+def test_kv_memory_that_does_not_fit_beside_a_forward_is_refused_with_the_size_that_does(
+    model_folder: Callable[[str], Path], free_tokens: int
 ) -> None:
     forward, kv_cache = checked_forward(model_folder("llama"), 512)
     size = kv_cache.bytes_per_token
     with pytest.raises(ModelError, match=r"kv_tokens is 512, which .* use at most (\d+)$") as caught:
-        create_kv_memory(forward, FakeGpu(511 * size), room_bytes=100 * size)
+        create_kv_memory(forward, FakeGpu(free_tokens * size), room_bytes=100 * size)
     proposed = int(str(caught.value).split()[-1])
-    assert proposed % BLOCK == 0 and 0.8 * 411 < proposed <= 0.85 * 411
+    room = free_tokens - 100
+    assert proposed % BLOCK == 0 and 0.8 * room < proposed <= 0.85 * room
     forward, smaller = checked_forward(model_folder("llama"), proposed)
-    create_kv_memory(forward, FakeGpu(511 * size), room_bytes=100 * size)
+    create_kv_memory(forward, FakeGpu(free_tokens * size), room_bytes=100 * size)
     assert smaller.num_bytes == proposed * size
+
+
+def test_a_gpu_without_room_for_a_forward_is_refused_with_another_remedy(
+    model_folder: Callable[[str], Path],
+) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"), 512)
+    size = kv_cache.bytes_per_token
+    with pytest.raises(ModelError, match=r"kv_tokens is 512, which .*: use a smaller max_batch_tokens, more"):
+        create_kv_memory(forward, FakeGpu(90 * size), room_bytes=100 * size)
 
 
 def test_kv_memory_that_another_process_took_meanwhile_is_reported(
