@@ -110,7 +110,8 @@ def _limits(schema: Mapping[str, Any]) -> str:
     ]
     kinds = schema.get("type", "")
     kind = kinds if isinstance(kinds, str) else next(kind for kind in kinds if kind != "null")
-    return ", ".join([kind, *parts])
+    name = f", or `{schema['pattern'].strip('^$')}`" if {"integer", "string"} <= {*kinds} else ""
+    return ", ".join([kind, *parts]) + name
 
 
 def _reasons(process: str, reasons: Mapping[str, str]) -> str:

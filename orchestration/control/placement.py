@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from fly.clock import Clock
 from fly.errors import ConfigError
 from fly.messages import Role
+from orchestration.control.gpus import fit_on_gpus
 from orchestration.control.instances import Instance, Node, Phase
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import Members, ReplicaSpec, replica_names
@@ -59,6 +60,7 @@ class _Room:
         self._nodes = nodes
         self._taken: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._of_tier: Counter[tuple[str, Role]] = Counter()
+        self._on_gpus: defaultdict[str, list[float]] = defaultdict(list)
         for instance in instances:
             if instance.node:
                 self.take(instance.spec, instance.node)
@@ -68,13 +70,17 @@ class _Room:
         for name, asked in spec.resources.items():
             self._taken[node, name] += asked * spec.shards
         self._of_tier[node, spec.role] += 1
+        self._on_gpus[node] += [spec.num_gpus] * spec.shards
 
     def choose(self, spec: ReplicaSpec, avoid: str = "") -> Node | None:
         def free(node: Node, name: str) -> float:
             return node.resources.get(name, 0.0) - self._taken[node.id, name]
 
         def has_room(node: Node) -> bool:
-            return all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items())
+            if not all(free(node, name) >= asked * spec.shards for name, asked in spec.resources.items()):
+                return False
+            asked = [spec.num_gpus] * spec.shards
+            return fit_on_gpus(node.resources.get("GPU", 0.0), [*self._on_gpus[node.id], *asked])
 
         def rank(node: Node) -> tuple[bool, int, float, str]:
             return node.id == avoid, self._of_tier[node.id, spec.role], -free(node, "CPU"), node.id

@@ -19,6 +19,7 @@ from services.common.security.config import PublicSecurityConfig
 from services.common.telemetry.config import TelemetrySection
 from services.drafter.config import DrafterSection, DraftingSection
 from services.engine.config import (
+    AUTO,
     EngineName,
     EngineSection,
     ModelSection,
@@ -39,6 +40,9 @@ METRICS_OFFSETS = {Role.TARGET: 100, Role.DRAFTER: 200, Role.SUB_DRAFTER: 300}
 
 METRICS_PORTS_PER_TIER = 100
 LAST_METRICS_OFFSET = max(METRICS_OFFSETS.values()) + METRICS_PORTS_PER_TIER - 1
+
+_HALF = 0.5
+"""Fraction of a GPU above which no two requests share one."""
 
 Replicas = Annotated[int, Field(ge=1, le=1024)]
 
@@ -89,21 +93,39 @@ class ModelTier(ModelSection, Tier):
         return value
 
 
+def _memory_faults(kv_tokens: int | str, gpus: float) -> Iterator[str]:
+    """Yield the reason why the builtin engine cannot measure its KV memory."""
+    if kv_tokens == AUTO and gpus != 1:
+        reason = "would take the memory of the others" if gpus else "measures the memory of a GPU"
+        yield f"kv_tokens: is {AUTO}, which {reason}, but gpus is {gpus:g}, must be 1: set a number"
+
+
 class EngineTier(EngineSection, ModelTier):
     """Tier with a choice of engines."""
 
     @model_validator(mode="after")
     def _suits_its_engine(self) -> Self:
-        unquantized = quantization_fault(self, "cuda" if self.gpus else "cpu")
-        if faults := [*config_faults(self), *self._gpu_faults(), *filter(None, [unquantized])]:
+        faults = [*config_faults(self), *self._gpu_faults()]
+        if self.engine == EngineName.BUILTIN:
+            faults += _memory_faults(self.kv_tokens, self.gpus)
+        if fault := quantization_fault(self, "cuda" if self.gpus else "cpu"):
+            faults.append(fault)
+        if faults:
             raise ValueError("; ".join(faults))
         return self
 
     def _gpu_faults(self) -> Iterator[str]:
-        """Yield the reason why vLLM cannot share its GPUs as the file says."""
-        if self.engine != EngineName.VLLM or self.gpus in (0, 1):
+        """Yield the reason why the processes cannot share GPUs as the file says."""
+        if self.gpus in (0, 1):
             return
-        if self.num_processes > 1:
+        if self.engine != EngineName.VLLM:
+            if self.num_processes > 1 and self.gpus <= _HALF:
+                yield (
+                    f"gpus: is {self.gpus:g}: must be above {_HALF} for each of {self.num_processes} shards:"
+                    " two of them could get the same GPU, which NCCL refuses: use 1, or a fraction above"
+                    f" {_HALF} if the GPUs are shared with another tier"
+                )
+        elif self.num_processes > 1:
             yield f"gpus: is {self.gpus:g}: must be 1 for each of the {self.num_processes} processes of vLLM"
         elif not self.engine_args.keys() & set(MEMORY_ARGUMENTS):
             yield (
@@ -181,6 +203,8 @@ class SubDrafterTier(SubDrafterSection, DraftingSection, Tier):
     def _has_its_model(self) -> Self:
         if (self.engine == "model") != (self.model is not None):
             raise ValueError("model: is the folder of engine model, must be given with it and only with it")
+        if self.engine == "model" and (faults := [*_memory_faults(self.kv_tokens, self.gpus)]):
+            raise ValueError("; ".join(faults))
         return self
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 
-from fly.messages import Role
+from fly.messages import VERIFIED_TOKENS, Role
 from services.common.config import Config, OneOf
 from services.common.model_source import ModelPath
 from services.engine.simulation.language import SimulatedConfig
@@ -16,6 +17,30 @@ StartFollowers = Callable[[int], None]
 
 HEARTBEATS_PER_TIMEOUT = 4
 _LONGEST_HEARTBEAT_S = 1.0
+
+PREFILL_TOKENS = 512
+"""Token rows of a forward on a CPU, and those for prefills on a GPU."""
+_MOST_BATCH_TOKENS = 8192
+
+
+AUTO: Literal["auto"] = "auto"
+"""Value of `kv_tokens` that stands for all tokens that fit."""
+
+
+class _NumberOrAuto:
+    """Annotation of a key that is a number of at least 1, or `auto`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema(
+            [core_schema.int_schema(ge=1), core_schema.literal_schema([AUTO])],
+            custom_error_type="number_or_auto",
+            custom_error_message=f"must be an integer of at least 1, or {AUTO}",
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": ["integer", "string"], "minimum": 1, "pattern": f"^{AUTO}$"}
 
 
 class Dtype(StrEnum):
@@ -73,14 +98,20 @@ class ModelSection(Config):
     max_queued: int = Field(64, ge=0)
     """New sequences that may wait for a place or for KV memory in one replica; further ones are rejected."""
 
-    kv_tokens: int = Field(65_536, ge=1)
-    """KV cache positions of one replica, for all its sequences."""
+    kv_tokens: Annotated[int | Literal["auto"], _NumberOrAuto()] = 65_536
+    """KV cache positions of one replica, for all its sequences. `auto`, for processes that have whole GPUs
+    to themselves: 85 % of the memory that the weights and the largest forward leave free."""
 
-    max_batch_tokens: int = Field(512, ge=1)
+    max_batch_tokens: int = Field(PREFILL_TOKENS, ge=1)
     """Token rows of one forward; longer prefills are processed in chunks."""
 
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of a forward, in each process of a replica."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Token rows of one forward."""
+        return self.max_batch_tokens
 
 
 class Sharding(Config):
@@ -132,6 +163,19 @@ class ModelConfig(ModelSection):
     """Device of torch: `cpu` or `cuda`, the first GPU that the process may use."""
 
     @property
+    def batch_tokens(self) -> int:
+        """Token rows of one forward; the default becomes larger on a GPU, where rows cost little."""
+        if self.max_batch_tokens != PREFILL_TOKENS or self.device == "cpu":
+            return self.max_batch_tokens
+        return min(_MOST_BATCH_TOKENS, self.max_sequences * VERIFIED_TOKENS + PREFILL_TOKENS)
+
+    @property
+    def fixed_kv_tokens(self) -> int:
+        """`kv_tokens` where it is a number, as it is without a GPU."""
+        assert isinstance(self.kv_tokens, int), "refused when the configuration was read"
+        return self.kv_tokens
+
+    @property
     def sharding(self) -> Sharding | None:
         """The process group that shares the model; None if one process holds all of it."""
         return None
@@ -140,6 +184,14 @@ class ModelConfig(ModelSection):
     def _can_be_quantized(self) -> Self:
         if fault := quantization_fault(self, self.device):
             raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
+    def _has_memory_to_measure(self) -> Self:
+        is_builtin = getattr(self, "engine", EngineName.BUILTIN) == EngineName.BUILTIN
+        if self.kv_tokens == AUTO and is_builtin and (self.device == "cpu" or self.simulated is not None):
+            reason = f"device is {self.device}" if self.simulated is None else "a simulated model has none"
+            raise ValueError(f"kv_tokens: is {AUTO}, the memory of a GPU, but {reason}: set a number")
         return self
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ class Engine(ABC):
     masks_tokens = True
 
     def __init__(self, runner: Runner, config: ModelSection, clock: Clock) -> None:
-        self._core = EngineCore(runner, config.max_batch_tokens, config.max_queued, clock)
+        self._core = EngineCore(runner, config.batch_tokens, config.max_queued, clock)
         self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
         is_whole = self.info.context_length == runner.info.context_length
         self._limited_by = "the model" if is_whole else "KV memory"

@@ -9,6 +9,7 @@ from services.engine.base import Runner
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.engine import Engine
 from services.engine.loading.light_start import light_start
+from services.engine.loading.visible_gpus import hide_gpus
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedRunner
 from services.engine.thread_engine import ThreadEngine
@@ -28,8 +29,11 @@ def build_engine(
         ModelError: The model cannot be served.
     """
     if config.simulated is not None:
-        simulated = SimulatedRunner(config.simulated, config.role, config.max_sequences, config.kv_tokens)
+        simulated = SimulatedRunner(
+            config.simulated, config.role, config.max_sequences, config.fixed_kv_tokens
+        )
         return ClockEngine(simulated, clock or SystemClock(), config)
+    hide_gpus(config.device)
     if config.sharding is not None:
         assert start_followers is not None, "a shared model has followers"
         with light_start(is_whole=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 from fly.errors import ConfigError
 from services.common.config import nearest
-from services.engine.config import EngineName, EngineSection, ModelConfig, ModelSection, Sharding
+from services.engine.config import AUTO, EngineName, EngineSection, ModelConfig, ModelSection, Sharding
 
 RESERVED: Mapping[str, str] = {
     "model": "the key model sets it",
@@ -105,7 +105,7 @@ def config_faults(config: EngineSection) -> Iterator[str]:
     for name, value in config.engine_args.items():
         if (reason := _argument_fault(name, value)) is not None:
             yield f"engine_args.{name}: is {value!r}: {reason}"
-    if isinstance(config, ModelSection) and config.kv_tokens != _DEFAULT_KV_TOKENS:
+    if isinstance(config, ModelSection) and config.kv_tokens not in (_DEFAULT_KV_TOKENS, AUTO):
         arguments = ", ".join(f"engine_args.{name}" for name in MEMORY_ARGUMENTS)
         yield f"kv_tokens: is {config.kv_tokens}: vLLM sizes its own memory: set one of {arguments} instead"
 

@@ -90,6 +90,49 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         },
         ("pods.target.gpus: is 1", "take 2"),
     ),
+    "shards that could share a GPU": (
+        {"target": {"shards": 4, "gpus": 0.5}, "pods": {"target": {"gpus": 2}}},
+        ("target.gpus: is 0.5, must be above 0.5 for each of the 4 processes", "set it to 1"),
+    ),
+    "processes of vLLM on parts of GPUs": (
+        {"target": {**VLLM, "shards": 2, "gpus": 0.8}, "pods": {"target": {"gpus": 2}}},
+        ("target.gpus: is 0.8, must be 1 for each of the 2 processes", "set it to 1"),
+    ),
+    "shards that need more GPUs than the sum": (
+        {"target": {"shards": 4, "gpus": 0.6}, "pods": {"target": {"gpus": 3}}},
+        ("pods.target.gpus: is 3", "take 4", "set pods.target.gpus to 4"),
+    ),
+    "guests that fit beside what is larger": (
+        {
+            "target": {"gpus": 0.8},
+            "drafter": {"gpus": 0.2},
+            "pods": {
+                "target": {"runsWith": "drafter", "replicasPerPod": 4},
+                "drafter": {"gpus": 5, "replicasPerPod": 4},
+            },
+        },
+        ("pods.drafter.gpus: is 5", "take 4"),
+    ),
+    "guests for which each GPU has too little left": (
+        {
+            "target": {"gpus": 0.7},
+            "drafter": {"gpus": 0.4},
+            "pods": {
+                "target": {"gpus": 2, "replicasPerPod": 2},
+                "drafter": {"runsWith": "target", "replicasPerPod": 1},
+            },
+        },
+        ("pods.target.gpus: is 2", "take 3"),
+    ),
+    "memory of a GPU on CPUs": (
+        {"target": {"kv_tokens": "auto"}},
+        ("target.kv_tokens: is auto", "target.gpus is 0, must be 1", "set kv_tokens to a number"),
+    ),
+    "memory of a GPU that is shared": (
+        {"target": {"kv_tokens": "auto", "gpus": 0.7}, "pods": {"target": {"gpus": 1}}},
+        ("target.kv_tokens: is auto", "target.gpus is 0.7, must be 1"),
+    ),
+    "memory of another name": ({"target": {"kv_tokens": "all"}}, ("target.kv_tokens", "auto")),
     "fewest beyond most": (
         {"target": {"autoscaling": {"min": 3, "max": 2}}},
         ("target.autoscaling.min: is 3", "autoscaling.max of 2"),

@@ -100,7 +100,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _cells(row: "ReplicaStatus") -> tuple[str, ...]:
     load = row.load
-    held = f"{load.kv_used / load.kv_capacity:.0%}" if load.kv_capacity else "-"
+    held = f"{load.kv_used / load.kv_capacity:.0%} of {load.kv_capacity}" if load.kv_capacity else "-"
     carried = (str(load.sequences), str(load.queued), held) if row.address else ("-", "-", "-")
     state = row.state.value if row.is_current else f"{row.state.value} (outdated)"
     where = (row.node or "-", row.address or "-")

@@ -60,10 +60,24 @@
 {{- if eq .role "drafter" -}}
 {{- include "flyserve.checkDrafter" . -}}
 {{- end -}}
+{{- include "flyserve.checkShardsOnGpus" . -}}
+{{- $runsModel := not (or (eq (include "flyserve.isOnVllm" .) "yes") (eq (include "flyserve.looksUp" .) "yes")) -}}
+{{- if and $runsModel (eq (toString $tier.kv_tokens) "auto") (ne (float64 ($tier.gpus | default 0)) 1.0) -}}
+{{- fail (printf "%s.kv_tokens: is auto, the memory of whole GPUs, but %s.gpus is %v, must be 1: set kv_tokens to a number" .role .role ($tier.gpus | default 0)) -}}
+{{- end -}}
 {{- if $tier.autoscaling -}}
 {{- include "flyserve.checkAutoscaling" . -}}
 {{- else if lt (int (include "flyserve.numbers" . | fromJson).first) 1 -}}
 {{- fail (printf "%s.replicas: is 0, must be at least 1; target.autoscaling.min: 0 stops an idle target" .role) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Two shards never share a GPU: they have fractions above 0.5, and processes of vLLM whole GPUs. Arguments: root, role. */}}
+{{- define "flyserve.checkShardsOnGpus" -}}
+{{- $n := include "flyserve.numbers" . | fromJson -}}
+{{- $isOnVllm := eq (include "flyserve.isOnVllm" .) "yes" -}}
+{{- if and (gt $n.processes 1.0) (gt $n.gpus 0.0) (lt $n.gpus 1.0) (or $isOnVllm (le $n.gpus 0.5)) -}}
+{{- fail (printf "%s.gpus: is %v, must be %s for each of the %v processes of a replica, which cannot share a GPU: set it to 1" .role $n.gpus (ternary "1" "above 0.5" $isOnVllm) $n.processes) -}}
 {{- end -}}
 {{- end -}}
 

@@ -60,18 +60,42 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
 {{- toJson $hosts -}}
 {{- end -}}
 
+{{/* Number of GPUs that hold these requests, the largest first: like Ray, a fraction takes the fullest GPU with room
+for it, so that three times 0.6 takes three. Argument: list of dicts with processes and gpus. */}}
+{{- define "flyserve.wholeGpus" -}}
+{{- $requests := list -}}
+{{- range . -}}
+{{- $asked := round (mulf .gpus 10000) 0 | int -}}
+{{- range until (ternary (int .processes) 0 (gt $asked 0)) -}}
+{{- $requests = append $requests (printf "%05d" $asked) -}}
+{{- end -}}
+{{- end -}}
+{{- $free := dict -}}
+{{- range sortAlpha $requests | reverse -}}
+{{- $asked := atoi . -}}
+{{- $chosen := len $free | toString -}}
+{{- range $gpu, $left := $free -}}
+{{- if and (ge $left $asked) (lt $left (get $free $chosen | default 10000 | int)) -}}
+{{- $chosen = $gpu -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $free $chosen (sub (get $free $chosen | default 10000) $asked | int) -}}
+{{- end -}}
+{{- len $free -}}
+{{- end -}}
+
 {{/* Arguments: root, role. One pod of a role, as JSON: pods at first, at least and at most, Ray's CPUs and GPUs in each. */}}
 {{- define "flyserve.podSize" -}}
 {{- $root := .root -}}
 {{- $numbers := include "flyserve.numbers" . | fromJson -}}
 {{- $perPod := get $root.Values.pods .role | dig "replicasPerPod" 1 | float64 -}}
 {{- $cpus := 0.0 -}}
-{{- $gpus := 0.0 -}}
+{{- $onGpus := list -}}
 {{- range $role := include "flyserve.inhabitants" . | fromJsonArray -}}
 {{- $n := include "flyserve.numbers" (dict "root" $root "role" $role) | fromJson -}}
 {{- $processes := mulf (get $root.Values.pods $role | dig "replicasPerPod" 1 | float64) $n.processes -}}
 {{- $cpus = addf $cpus (mulf $processes $n.cpus) -}}
-{{- $gpus = addf $gpus (mulf $processes $n.gpus) -}}
+{{- $onGpus = append $onGpus (dict "processes" $processes "gpus" $n.gpus) -}}
 {{- end -}}
 {{- $defaults := include "flyserve.defaults" . | fromJson -}}
 {{- $surge := dig "surge" $defaults.surge ($root.Values.rollout | default dict) | int -}}
@@ -80,7 +104,7 @@ has them; processes of one replica, CPUs and GPUs of one process. */}}
     "min" (divf $numbers.min $perPod | ceil | int)
     "max" (divf $numbers.max $perPod | ceil | int | add $surge)
     "cpus" (ceil $cpus | int)
-    "gpus" (round $gpus 3 | ceil | int)
+    "gpus" (include "flyserve.wholeGpus" $onGpus | int)
   | toJson -}}
 {{- end -}}
 

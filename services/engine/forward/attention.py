@@ -83,7 +83,8 @@ def ragged_attention(
     if kwargs.get("position_bias") is not None:
         raise ModelError(f"{type(module).__name__}: attention with a position bias is not supported")
     dtype = flyserve_kv_cache.dtype or query.dtype
-    masks = flyserve_batch.masks(sliding_window, dtype)
+    is_eager = softcap is not None or s_aux is not None
+    masks = flyserve_batch.masks(sliding_window, dtype, is_dense=is_eager)
     query = query.to(dtype)
     layer = module.layer_idx
     assert isinstance(layer, int)
@@ -93,10 +94,10 @@ def ragged_attention(
         keys, values = flyserve_kv_cache.store(
             layer, rows.slot, rows.start, key[0, :, span], value[0, :, span]
         )
-        if softcap is None and s_aux is None:
-            parts.append(attend(query[:, :, span], keys, values, mask, scaling))
-        else:
+        if is_eager:
             parts.append(attend_eager(query[:, :, span], keys, values, mask, scaling, softcap, s_aux))
+        else:
+            parts.append(attend(query[:, :, span], keys, values, mask, scaling))
     output = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     return output.transpose(1, 2).to(value.dtype), None
 
@@ -108,7 +109,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
         query: (1, heads, rows, dim).
         keys: (1, KV heads, length, dim).
         values: Shaped as `keys`.
-        mask: Additive, (rows, length).
+        mask: Additive, (rows, length), or torch's `CausalBias`.
         scaling: Factor of the attention scores; 1 / sqrt(dim) by default.
 
     Returns:

@@ -35,7 +35,17 @@ class ForwardBatch:
         outputs: Indices of these rows; None if they are all rows.
     """
 
-    def __init__(self, batch: Sequence[ForwardInput], device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        batch: Sequence[ForwardInput],
+        device: torch.device | None = None,
+        uses_bias: bool | None = None,
+    ) -> None:
+        """Build the tensors of a batch on its device.
+
+        `uses_bias` describes causal attention after earlier positions by a bias without elements; by default
+        on a GPU, where the fast kernels accept no mask.
+        """
         self.rows: list[SequenceRows] = []
         ids: list[int] = []
         positions: list[int] = []
@@ -52,32 +62,44 @@ class ForwardBatch:
         self.num_outputs = len(outputs)
         is_partial = len(outputs) < len(ids)
         self.outputs = torch.tensor(outputs, dtype=torch.long, device=device) if is_partial else None
-        self._masks: dict[int, list[Tensor | None]] = {}
+        self._uses_bias = self.ids.is_cuda if uses_bias is None else uses_bias
+        self._masks: dict[tuple[int, bool], list[Tensor | None]] = {}
 
     @property
     def windows(self) -> set[int | None]:
         """Attention windows for which the layers of a forward have requested masks."""
-        return {window or None for window in self._masks}
+        return {window or None for window, _ in self._masks}
 
-    def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor | None]:
+    def masks(self, window: int | None, dtype: torch.dtype, is_dense: bool = False) -> list[Tensor | None]:
         """Return an additive mask (num_rows, end) per sequence; None where no or a causal mask suffices.
 
-        `window` is the number of positions that a row attends to, including itself; None for all.
+        `window` is the number of positions that a row attends to, including itself; None for all. Unless
+        masks must be dense, one may be torch's `CausalBias`, for `scaled_dot_product_attention` alone.
         """
-        key = window or 0
+        is_dense = is_dense or not self._uses_bias
+        key = window or 0, is_dense
         if key not in self._masks:
-            self._masks[key] = [_mask(rows, window, dtype, self.ids.device) for rows in self.rows]
+            self._masks[key] = [self._mask(rows, window, dtype, is_dense) for rows in self.rows]
         return self._masks[key]
 
+    def _mask(
+        self, rows: SequenceRows, window: int | None, dtype: torch.dtype, is_dense: bool
+    ) -> Tensor | None:
+        is_windowed = window is not None and rows.end > window
+        if not is_windowed and (rows.num_rows == 1 or rows.start == 0):
+            return None
+        if not is_windowed and not is_dense:
+            from torch.nn.attention.bias import causal_lower_right
 
-def _mask(rows: SequenceRows, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    is_windowed = window is not None and rows.end > window
-    if not is_windowed and (rows.num_rows == 1 or rows.start == 0):
-        return None
+            return causal_lower_right(rows.num_rows, rows.end)
+        return _dense_mask(rows, window if is_windowed else None, dtype, self.ids.device)
+
+
+def _dense_mask(rows: SequenceRows, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
     mask = torch.full((rows.num_rows, rows.end), float("-inf"), dtype=dtype, device=device).triu_(
         rows.start + 1
     )
-    if is_windowed and window is not None:
+    if window is not None:
         hidden = torch.ones_like(mask, dtype=torch.bool).tril_(rows.start - window)
         mask.masked_fill_(hidden, float("-inf"))
     return mask

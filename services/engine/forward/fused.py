@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
 from services.engine.forward.forward_batch import ForwardBatch
@@ -105,17 +105,31 @@ def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype
         project=_fuse_projection(attention, make_linear, dtype),
         output=make_linear(attention.o_proj.weight),
         mlp_norm=RmsNorm(layer.post_attention_layernorm.weight.to(dtype), eps),
-        gate_up=make_linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+        gate_up=make_linear(_joined(mlp.gate_proj, mlp.up_proj)),
         down=make_linear(mlp.down_proj.weight),
     )
 
 
 def _fuse_projection(attention: Any, make_linear: Callable[[Tensor], Linear], dtype: torch.dtype) -> Linear:
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    linear = make_linear(torch.cat([part.weight for part in parts]))
+    linear = make_linear(_joined(*parts))
     if attention.q_proj.bias is None:
         return linear
     return BiasedLinear(linear, torch.cat([part.bias for part in parts]).to(dtype))
+
+
+def _joined(*parts: nn.Linear) -> Tensor:
+    """Return the weights of linears as one tensor, of which theirs are views afterwards.
+
+    So no more than the weights of these linears exist twice at a time, and the model stays usable.
+    """
+    joined = torch.cat([part.weight for part in parts])
+    start = 0
+    for part in parts:
+        end = start + len(part.weight)
+        part.weight.data = joined[start:end]
+        start = end
+    return joined
 
 
 def _rotary_tables(model: Any, context_length: int, dtype: torch.dtype) -> Rotary:

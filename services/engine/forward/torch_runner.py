@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fly.errors import ModelError
+from fly.blocks import BLOCK_TOKENS
 from fly.messages import ModelInfo
 from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
-from services.engine.config import ModelConfig, Quantization
+from services.engine.config import AUTO, ModelConfig, Quantization
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
@@ -26,7 +26,9 @@ from services.engine.forward.self_check import Forward, Reference, agrees, check
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
+from services.engine.loading.device import is_device_lost, prepare_device
 from services.engine.loading.model import DTYPES, LoadedModel, load_model
+from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -107,36 +109,45 @@ def _lost_with_device() -> Iterator[None]:
     """Raise `RunnerLost` for an error of the device: all later operations on it would fail as well."""
     try:
         yield
-    except torch.AcceleratorError as error:
+    except RuntimeError as error:
+        if not is_device_lost(error):
+            raise
         raise RunnerLost(f"the device failed: {error}") from error
 
 
 def load_runner(
-    config: ModelConfig, shards: int = 1, when_loaded: Callable[[], None] = lambda: None
+    config: ModelConfig,
+    shards: int = 1,
+    when_loaded: Callable[[], None] = lambda: None,
+    smallest: Callable[[int], int] = lambda number: number,
 ) -> TorchRunner:
     """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
     Every one of the `shards` ranks that share the model must call this function. `when_loaded` is called
-    after the weights are loaded, before the first forward.
+    after the weights are loaded, before the first forward; `smallest` returns the smallest number of all
+    ranks, which have as many KV positions each.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.
     """
     assert config.model is not None
     device, dtype = config.device, config.dtype
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("device is cuda, but this process sees no GPU: use device cpu, or assign a GPU")
+    prepare_device(device)
     torch.set_num_threads(config.threads)
     folder = model_folder(config.model)
     loaded = load_model(folder, dtype, device, shards)
     when_loaded()
     # NOTE: the wider type is chosen by measurement, so ranks could differ.
     wider = wider_dtype(DTYPES[dtype], device) if shards == 1 else None
-    kv_cache = make_kv_cache(config.kv_tokens, config.max_sequences, wider, device)
+    is_measured = config.kv_tokens == AUTO
+    kv_tokens = BLOCK_TOKENS if is_measured else config.fixed_kv_tokens
+    kv_cache = make_kv_cache(kv_tokens, config.max_sequences, wider, device)
     read_bytes = weight_bytes(loaded.model)
     if config.quantization is Quantization.INT8:
         read_bytes //= loaded.model.dtype.itemsize
     forward, description = choose_forward(loaded, kv_cache, device, config.quantization)
+    room_bytes = forward_bytes(loaded.model, config.batch_tokens)
+    create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)
     logger.info("%s: %s", config.model, description)
     info = ModelInfo(
         role=config.role,
@@ -148,7 +159,7 @@ def load_runner(
         context_length=loaded.context_length,
         dtype=dtype.value,
         shards=shards,
-        kv_capacity=kv_cache.kv_capacity,
+        kv_capacity=forward.kv_cache.kv_capacity,
         version=VERSION,
         quantization="" if config.quantization is Quantization.NONE else config.quantization.value,
         max_sequences=config.max_sequences,

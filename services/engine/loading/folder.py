@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from safetensors import SafetensorError, safe_open
 
@@ -15,15 +19,36 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _LFS_POINTER = b"version https://git-lfs"
 
 
-def fingerprint(files: list[Path]) -> str:
-    """Return a hash of the files' names, sizes and contents."""
+def fingerprint(files: list[Path], is_cancelled: Callable[[], bool] = lambda: False) -> str:
+    """Return a hash of the files' names, sizes and contents; of a part of them once it is cancelled."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size} ".encode())
         with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
+            while not is_cancelled() and (block := file.read(_BLOCK_BYTES)):
                 digest.update(block)
     return digest.hexdigest()
+
+
+class BackgroundFingerprint:
+    """The hash of files, computed on a thread while this one loads them; a block that fails cancels it."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._cancelled = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "flyserve-hash")
+        self._hash = self._pool.submit(fingerprint, files, self._cancelled.is_set)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._cancelled.set()
+        self._pool.shutdown(wait=kind is not None)
+
+    def result(self) -> str:
+        """Wait for the hash and return it."""
+        return self._hash.result()
 
 
 def read_architecture(folder: Path) -> str:

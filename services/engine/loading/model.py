@@ -1,5 +1,6 @@
 """Load a model folder into an unmodified transformers model, or report what is wrong with the folder."""
 
+import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from fly.errors import ModelError, describe
 from services.common.token_map import hash_token_map, num_token_ids, read_token_map
 from services.engine.loading.architecture import context_length, model_class, read_config
-from services.engine.loading.folder import fingerprint, weight_files
+from services.engine.loading.folder import BackgroundFingerprint, weight_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -57,19 +58,20 @@ def load_model(folder: Path, dtype: str, device: str = "cpu", shards: int = 1) -
     num_ids, embedding_rows = num_token_ids(token_map), text_config.vocab_size
     if num_ids > embedding_rows:
         raise ModelError(f"{folder}: the tokenizer has {num_ids} ids, the embedding {embedding_rows} rows")
-    model = _load_weights(folder, config, DTYPES[dtype], shards).to(device)
+    with BackgroundFingerprint([folder / "config.json", *weights]) as weight_fingerprint:
+        model = _load_weights(folder, config, DTYPES[dtype], shards, device).to(device)
     return LoadedModel(
         model=model,
         architecture=type(model).__name__,
         vocab_size=num_ids or embedding_rows,
         context_length=context_length(text_config),
-        weight_fingerprint=fingerprint([folder / "config.json", *weights]),
+        weight_fingerprint=weight_fingerprint.result(),
         token_map_hash=hash_token_map(token_map),
         shards=shards,
     )
 
 
-def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) -> Any:
+def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int, device: str) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     unused: Any = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
@@ -84,6 +86,7 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
                 # Eager where SDPA cannot compute the model (sinks, soft-capping).
                 attn_implementation="sdpa" if model_class(config)._supports_sdpa else "eager",
                 distributed_config=DistributedConfig(tp_size=shards) if shards > 1 else None,
+                device_map=device_map(device, shards),
                 generation_config=unused,  # the router reads the folder's own
                 ignore_mismatched_sizes=True,  # reported by _check_report, with the sizes
                 output_loading_info=True,
@@ -93,6 +96,15 @@ def _load_weights(folder: Path, config: Any, dtype: torch.dtype, shards: int) ->
     model, report = loaded
     _check_report(folder, report)
     return model.eval().requires_grad_(False)
+
+
+def device_map(device: str, shards: int) -> dict[str, str] | None:
+    """Return the device on which each weight is created; None leaves them in memory, to be moved later.
+
+    transformers places the parts of a shared model itself, and needs accelerate to place a whole one.
+    """
+    is_direct = device != "cpu" and shards == 1 and importlib.util.find_spec("accelerate") is not None
+    return {"": device} if is_direct else None
 
 
 def _check_report(folder: Path, report: dict[str, Any]) -> None:

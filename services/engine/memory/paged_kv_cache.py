@@ -4,6 +4,7 @@ Used on a GPU, where memory is scarce and a gather is cheap; on a CPU contiguous
 gain and cost on a GPU have not been measured.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -176,17 +177,40 @@ def _num_blocks(num_tokens: int) -> int:
 class PagedKvCache(BlockAllocator):
     """One tensor (positions, 2, heads, dim) per layer, in blocks that slots share; a `KvCache`.
 
-    A layer's tensor is created at full size when the layer first writes, with the shape of the model's rows.
+    A layer's tensor is created at full size when the layer first writes, with the shape of the model's rows,
+    or by `create_memory` once a cache that is `like` this one has been written to.
     """
 
-    def __init__(self, kv_tokens: int, max_sequences: int, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        kv_tokens: int,
+        max_sequences: int,
+        dtype: torch.dtype | None = None,
+        shapes: dict[int, Tensor] | None = None,
+    ) -> None:
         super().__init__(kv_tokens, max_sequences, self._copy_block)
         self.dtype = dtype
+        self._shapes: dict[int, Tensor] = {} if shapes is None else shapes  # empty tensors, like the layers'
         self._layers: dict[int, Tensor] = {}
         self._rows: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedKvCache":
-        return PagedKvCache(kv_tokens, max_sequences, self.dtype)
+        return PagedKvCache(kv_tokens, max_sequences, self.dtype, self._shapes)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one position in all layers that have written, here or in a cache that is like this one."""
+        return sum(math.prod(shape.shape[1:]) * shape.itemsize for shape in self._shapes.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensors that exist."""
+        return sum(memory.nbytes for memory in self._layers.values())
+
+    def create_memory(self) -> None:
+        """Create the tensors of these layers."""
+        for layer in self._shapes:
+            self._create(layer)
 
     def free(self, slot: KvSlot) -> None:
         self._rows.pop(slot, None)
@@ -206,9 +230,13 @@ class PagedKvCache(BlockAllocator):
 
     def _memory(self, layer: int, heads: int, dim: int, like: Tensor) -> Tensor:
         if layer not in self._layers:
-            size = (self.kv_capacity, 2, heads, dim)
-            self._layers[layer] = torch.zeros(size, dtype=self.dtype or like.dtype, device=like.device)
+            self._shapes[layer] = like.new_empty((0, 2, heads, dim), dtype=self.dtype or like.dtype)
+            self._create(layer)
         return self._layers[layer]
+
+    def _create(self, layer: int) -> None:
+        shape = self._shapes[layer]
+        self._layers[layer] = shape.new_zeros((self.kv_capacity, *shape.shape[1:]))
 
     def _rows_of(self, slot: KvSlot, device: torch.device) -> Tensor:
         """Return the rows of the slot's positions, (positions,), equal in every layer; cached per table."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.loading.light_start import light_start
+from services.engine.loading.visible_gpus import hide_gpus
 from services.engine.sharding.plans import decode, replay
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def follow(config: ModelConfig, rank: int, port: int) -> None:
         ModelError: The model is not supported, or the group was not complete in time.
         RunnerLost: The group is broken.
     """
+    hide_gpus(config.device)
     with light_start(is_whole=False):
         from services.engine.forward.torch_runner import load_runner
         from services.engine.sharding.group import ShardGroup
@@ -37,7 +39,7 @@ def follow(config: ModelConfig, rank: int, port: int) -> None:
     group = ShardGroup.join(config.sharding, rank, port, config.device)
     with group.left_on_error():
         with light_start(is_whole=False):
-            runner = load_runner(config, config.sharding.shards, group.wait_for_all)
+            runner = load_runner(config, config.sharding.shards, group.wait_for_all, group.smallest)
         num_forwards = 0
         while not (plan := decode(group.receive())).is_last:
             num_forwards += bool(plan.inputs)

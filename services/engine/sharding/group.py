@@ -14,10 +14,11 @@ from torch._C._distributed_c10d import Store, TCPStore
 from fly.errors import ModelError
 from services.engine.base import RunnerLost
 from services.engine.config import HEARTBEATS_PER_TIMEOUT, Sharding, StartFollowers
+from services.engine.loading.device import take_gpu
 
 LEADER = 0
 _HOST = "127.0.0.1"
-"""All ranks are on one node: the rendezvous and gloo listen on loopback only."""
+"""All ranks are on one node: the rendezvous, gloo and NCCL listen on loopback only."""
 _FRAME = 1024
 """Integers of a plan's first broadcast; the rest follows in a second one."""
 
@@ -40,10 +41,11 @@ class ShardGroup:
         self._device = torch.device(device)
         names = [name for _, name in socket.if_nameindex()]
         loopback = next((name for name in names if name.startswith("lo")), names[0])
-        os.environ["GLOO_SOCKET_IFNAME"] = loopback
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
         timeout = timedelta(seconds=sharding.group_timeout_s)
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-        _join_all(store, rank, sharding)
+        gpu = "" if device == "cpu" else take_gpu(rank, sharding.shards)
+        join_all(store, rank, sharding, gpu)
         dist.init_process_group(backend, store=store, rank=rank, world_size=sharding.shards, timeout=timeout)
         # NOTE: a separate group, so that plans are plain CPU tensors on every device.
         self._plans = dist.new_group(backend="gloo", timeout=timeout)
@@ -72,6 +74,19 @@ class ShardGroup:
             dist.monitored_barrier(self._plans, timedelta(seconds=self.sharding.group_start_timeout_s))
         except RuntimeError as error:
             raise ModelError(_timeout_message(self.sharding, "loaded", error)) from error
+
+    def smallest(self, number: int) -> int:
+        """Return the smallest number with which a rank calls this, once every rank has.
+
+        Raises:
+            RunnerLost: The group is broken.
+        """
+        found = torch.tensor([number])
+        try:
+            dist.all_reduce(found, dist.ReduceOp.MIN, self._plans)
+        except RuntimeError as error:
+            raise RunnerLost(f"rank {self.rank} has lost its group: {_first_line(error)}") from error
+        return int(found.item())
 
     def send(self, values: list[int]) -> None:
         """Send a plan to the followers; return before they have received it.
@@ -161,14 +176,27 @@ def _store(sharding: Sharding, port: int, is_master: bool, **options: Any) -> TC
         raise ModelError(_timeout_message(sharding, "joined", error)) from error
 
 
-def _join_all(store: Store, rank: int, sharding: Sharding) -> None:
-    """Wait for all ranks with `start_timeout_s`; the group's own timeout is too short for a start."""
+def join_all(store: Store, rank: int, sharding: Sharding, gpu: str = "") -> None:
+    """Wait for all ranks with `start_timeout_s`; the group's own timeout is too short for a start.
+
+    `gpu` is the identity of this rank's GPU; "" on a CPU.
+
+    Raises:
+        ModelError: A rank has not joined in time, or two ranks have the same GPU, which NCCL refuses.
+    """
     try:
-        store.set(f"rank-{rank}", "here")
+        store.set(f"rank-{rank}", f"gpu {gpu}")
         all_ranks = [f"rank-{other}" for other in range(sharding.shards)]
         store.wait(all_ranks, timedelta(seconds=sharding.group_start_timeout_s))
+        taken = [store.get(key).decode() for key in all_ranks]
     except RuntimeError as error:
         raise ModelError(_timeout_message(sharding, "joined", error)) from error
+    for other, name in enumerate(taken):
+        if gpu and other != rank and name == f"gpu {gpu}":
+            ranks = " and ".join(map(str, sorted((rank, other))))
+            raise ModelError(
+                f"shards is {sharding.shards}: ranks {ranks} have the same GPU, {gpu}: give each its own"
+            )
 
 
 def _failure_key(forward: int, rank: int) -> str:

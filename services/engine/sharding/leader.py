@@ -99,7 +99,8 @@ def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
     check_shards(read_config(model_folder(config.model)).get_text_config(), sharding.shards)
     group = ShardGroup.lead(sharding, start_followers, config.device)
     with group.left_on_error():
-        return LeaderRunner(load_runner(config, sharding.shards, group.wait_for_all), group)
+        runner = load_runner(config, sharding.shards, group.wait_for_all, group.smallest)
+        return LeaderRunner(runner, group)
 
 
 def check_shards(config: Any, shards: int) -> None:

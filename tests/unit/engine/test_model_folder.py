@@ -1,6 +1,7 @@
 """Model folders: rejections and their messages, fingerprints, token maps."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from fly.errors import ModelError
 from services.common.token_map import num_token_ids, read_token_map, token_map_hash
+from services.engine.loading.folder import BackgroundFingerprint, fingerprint
 from services.engine.loading.model import load_model
 from tests.support.tiny_models import change_config
 
@@ -97,3 +99,22 @@ def test_token_maps_are_compared_by_content(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("[]")
     with pytest.raises(ModelError, match="is not a tokenizer"):
         token_map_hash(tmp_path)
+
+
+def test_the_fingerprint_is_computed_beside_other_work(tmp_path: Path) -> None:
+    """A pipe without a writer: a hash that is computed at once would wait for it for ever."""
+    pipe = tmp_path / "weights"
+    os.mkfifo(pipe)
+    with BackgroundFingerprint([pipe]) as found, pipe.open("wb") as writer:
+        writer.write(b"weights")
+    written = tmp_path / "other" / "weights"
+    written.parent.mkdir()
+    written.write_bytes(b"weights")
+    assert len(found.result()) == len(fingerprint([written])) == 32
+
+
+def test_a_load_that_fails_ends_the_computation_of_its_fingerprint(tmp_path: Path) -> None:
+    endless = tmp_path / "weights"
+    endless.symlink_to("/dev/zero")
+    with pytest.raises(ZeroDivisionError), BackgroundFingerprint([endless]):
+        raise ZeroDivisionError

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError
+from fly.errors import ConfigError, ModelError
 from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput
@@ -19,8 +19,10 @@ from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
 from services.engine.forward.linears import PlainLinear
+from services.engine.forward.self_check import Forward
 from services.engine.forward.torch_runner import TorchRunner, choose_forward, load_runner, make_kv_cache
 from services.engine.loading.model import load_model
+from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
@@ -215,3 +217,119 @@ def test_the_device_selects_the_kv_cache() -> None:
     assert isinstance(make_kv_cache(64, 1, torch.float32, "cpu"), ContiguousKvCache)
     assert isinstance(make_kv_cache(64, 1, torch.bfloat16, "cuda"), PagedKvCache)
     assert isinstance(make_kv_cache(64, 1, torch.bfloat16, "cuda:1"), PagedKvCache)
+
+
+class FakeGpu:
+    def __init__(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.has_emptied_cache = False
+
+    def empty_cache(self) -> None:
+        self.has_emptied_cache = True
+
+    def mem_get_info(self) -> tuple[int, int]:
+        assert self.has_emptied_cache
+        return self.free_bytes, 2 * self.free_bytes
+
+
+def checked_forward(folder: Path, kv_tokens: int = BLOCK) -> tuple[Forward, PagedKvCache]:
+    """Return the forward of a tiny Llama over blocks, which has passed its check, and its cache."""
+    kv_cache = PagedKvCache(kv_tokens, 4)
+    forward, _ = choose_forward(load_model(folder, "float32"), kv_cache, "cpu")
+    return forward, kv_cache
+
+
+def test_kv_memory_is_created_at_load(model_folder: Callable[[str], Path]) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"), 512)
+    size = kv_cache.bytes_per_token
+    assert kv_cache.num_bytes == 0 and size > 0
+    create_kv_memory(forward, FakeGpu(512 * size))
+    assert forward.kv_cache is kv_cache and kv_cache.num_bytes == 512 * size
+    slot = kv_cache.allocate(16)
+    assert slot is not None and kv_cache.num_bytes == 512 * size
+
+
+@pytest.mark.parametrize("free_tokens", [511, 611])
+def test_kv_memory_that_does_not_fit_beside_a_forward_is_refused_with_the_size_that_does(
+    model_folder: Callable[[str], Path], free_tokens: int
+) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"), 512)
+    size = kv_cache.bytes_per_token
+    with pytest.raises(ModelError, match=r"kv_tokens is 512, which .* use at most (\d+)$") as caught:
+        create_kv_memory(forward, FakeGpu(free_tokens * size), room_bytes=100 * size)
+    proposed = int(str(caught.value).split()[-1])
+    room = free_tokens - 100
+    assert proposed % BLOCK == 0 and 0.8 * room < proposed <= 0.85 * room
+    forward, smaller = checked_forward(model_folder("llama"), proposed)
+    create_kv_memory(forward, FakeGpu(free_tokens * size), room_bytes=100 * size)
+    assert smaller.num_bytes == proposed * size
+
+
+def test_a_gpu_without_room_for_a_forward_is_refused_with_another_remedy(
+    model_folder: Callable[[str], Path],
+) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"), 512)
+    size = kv_cache.bytes_per_token
+    with pytest.raises(ModelError, match=r"kv_tokens is 512, which .*: use a smaller max_batch_tokens, more"):
+        create_kv_memory(forward, FakeGpu(90 * size), room_bytes=100 * size)
+
+
+def test_kv_memory_that_another_process_took_meanwhile_is_reported(
+    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: PagedKvCache) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PagedKvCache, "create_memory", refuse)
+    forward, kv_cache = checked_forward(model_folder("llama"), 512)
+    with pytest.raises(ModelError, match=r"kv_tokens is 512, which the GPU refused: .* or use fewer$"):
+        create_kv_memory(forward, FakeGpu(1000 * kv_cache.bytes_per_token))
+
+
+def test_measured_kv_memory_leaves_room_for_forwards(model_folder: Callable[[str], Path]) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"))
+    size = kv_cache.bytes_per_token
+    create_kv_memory(forward, FakeGpu(2000 * size), room_bytes=1000 * size, smallest=lambda number: number)
+    assert forward.kv_cache.kv_capacity == 848  # whole blocks in 85 % of 1,000
+    assert isinstance(forward.kv_cache, PagedKvCache) and forward.kv_cache.num_bytes == 848 * size
+    assert forward.kv_cache.max_sequences == kv_cache.max_sequences
+    info = load_runner(
+        ModelConfig(model=model_folder("llama"), role=Role.TARGET, dtype="float32", kv_tokens=512)
+    ).info
+    runner = TorchRunner(info, forward, torch.device("cpu"), "", 0)
+    slot = runner.allocate(840)
+    assert slot is not None and runner.kv_capacity == 848
+    (scores,) = runner.forward([ForwardInput(slot, 0, [5] * 20, 1, SamplingParams(), 20, [5] * 20, [-1])])
+    assert len(scores.choices) == 1
+
+
+def test_all_ranks_measure_as_many_positions_as_the_fullest_gpu_has(
+    model_folder: Callable[[str], Path],
+) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"))
+    create_kv_memory(
+        forward, FakeGpu(2000 * kv_cache.bytes_per_token), smallest=lambda number: min(number, 64)
+    )
+    assert forward.kv_cache.kv_capacity == 64
+
+
+@pytest.mark.parametrize("free_tokens", [100, 18])
+def test_measured_kv_memory_without_a_block_is_refused(
+    model_folder: Callable[[str], Path], free_tokens: int
+) -> None:
+    forward, kv_cache = checked_forward(model_folder("llama"))
+    size = kv_cache.bytes_per_token
+    with pytest.raises(
+        ModelError, match=r"kv_tokens is auto, and 0 fit, must be at least 16: .* GB of the GPU"
+    ):
+        create_kv_memory(
+            forward, FakeGpu(free_tokens * size), (free_tokens - 18) * size, lambda number: number
+        )
+    assert kv_cache.num_bytes == 0
+
+
+def test_the_room_of_a_forward_grows_with_its_rows(model_folder: Callable[[str], Path]) -> None:
+    model = load_model(model_folder("llama"), "float32").model
+    config = model.config
+    row = 12 * config.vocab_size + 4 * (4 * config.hidden_size + 3 * config.intermediate_size)
+    assert forward_bytes(model, 10) == 10 * row

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.bias import CausalBias
 from transformers import LlamaForCausalLM
 
 from fly.errors import ModelError
@@ -51,7 +52,9 @@ def full_logits(model: Any, ids: list[int]) -> torch.Tensor:
     return logits
 
 
-def random_session(forward: Any, kv_cache: ContiguousKvCache, reference: Any, seed: int) -> float:
+def random_session(
+    forward: Any, kv_cache: ContiguousKvCache, reference: Any, seed: int, uses_bias: bool | None = None
+) -> float:
     """Grow, roll back and change three sequences at random; return the largest relative error of a logit."""
     draw = random.Random(seed)
     slots = [kv_cache.allocate(1) for _ in range(3)]
@@ -68,7 +71,7 @@ def random_session(forward: Any, kv_cache: ContiguousKvCache, reference: Any, se
             outputs = draw.randint(0, len(added))
             batch.append((index, ForwardInput(slot, keep, added, outputs, SamplingParams(), 0, known[index])))
         with torch.inference_mode():
-            logits = forward(ForwardBatch([item for _, item in batch]))
+            logits = forward(ForwardBatch([item for _, item in batch], uses_bias=uses_bias))
         expected = [
             full_logits(reference, known[index])[len(known[index]) - item.num_outputs :]
             for index, item in batch
@@ -98,6 +101,40 @@ def test_fused_equals_transformers(model_folder: FolderMaker, kind: str, make: A
     kv_cache = ContiguousKvCache(512, 4)
     forward = FusedForward(model, kv_cache, make)
     assert max(random_session(forward, kv_cache, model, seed) for seed in range(2)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "gemma2", "gpt_oss"])
+def test_a_causal_bias_in_place_of_a_mask_changes_nothing(model_folder: FolderMaker, kind: str) -> None:
+    reference = load_model(model_folder(kind), "float32").model
+    model, kv_cache = load_model(model_folder(kind), "float32").model, ContiguousKvCache(512, 4)
+    forward = FusedForward(model, kv_cache, PlainLinear) if kind in FUSED else RaggedForward(model, kv_cache)
+    assert random_session(forward, kv_cache, reference, 0, uses_bias=True) < 1e-5
+
+
+@pytest.mark.parametrize(("window", "has_mask"), [(None, False), (100, False), (20, True)])
+def test_a_mask_is_made_only_where_no_bias_describes_the_attention(
+    window: int | None, has_mask: bool
+) -> None:
+    item = ForwardInput(0, 30, [1] * 10, 10, SamplingParams(), 0, [1] * 40)
+    (mask,) = ForwardBatch([item], uses_bias=True).masks(window, torch.float32)
+    assert mask is not None and isinstance(mask, CausalBias) != has_mask
+    (dense,) = ForwardBatch([item], uses_bias=True).masks(window, torch.float32, is_dense=True)
+    assert dense is not None and dense.shape == (10, 40) and not isinstance(dense, CausalBias)
+
+
+def test_fusing_keeps_no_second_copy_of_the_weights(model_folder: FolderMaker) -> None:
+    model = load_model(model_folder("llama"), "float32").model
+    before = full_logits(model, [5, 6, 7])
+    made: list[torch.Tensor] = []
+
+    def make(weight: torch.Tensor) -> PlainLinear:
+        made.append(weight)
+        return PlainLinear(weight)
+
+    FusedForward(model, ContiguousKvCache(64, 1), make)
+    kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    assert {weight.untyped_storage().data_ptr() for weight in made} <= kept
+    assert torch.equal(full_logits(model, [5, 6, 7]), before)
 
 
 @pytest.mark.parametrize("rows_dtype", [None, torch.float32])

@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from services.engine.config import Sharding
 from services.engine.forward.torch_runner import load_runner
 from services.engine.sequence import EngineSequence
 from services.engine.sharding.follower import spawn_followers
+from services.engine.sharding.group import ShardGroup
 from services.engine.sharding.leader import LeaderRunner, lead
 from services.engine.thread_engine import ThreadEngine
 from services.target.config import TargetConfig
@@ -201,6 +203,38 @@ def test_a_model_that_cannot_be_split_is_rejected_before_anything_starts(
     with pytest.raises(ModelError, match=fault):
         leader_of(model_folder(kind), Sharding(shards=shards))
     assert multiprocessing.active_children() == []
+
+
+def test_a_group_listens_on_loopback_only(model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("GLOO", "NCCL"):
+        monkeypatch.setenv(f"{library}_SOCKET_IFNAME", "eth0")
+    config = config_of(model_folder("llama"), Sharding(shards=2, group_start_timeout_s=0.1))
+    with pytest.raises(ModelError):
+        lead(config, lambda port: None)
+    assert os.environ["NCCL_SOCKET_IFNAME"] == os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def follow_with(number: int, sharding: Sharding, port: int) -> None:
+    group = ShardGroup.join(sharding, 1, port)
+    with group.left_on_error():
+        assert group.smallest(number) == number
+    group.leave()
+
+
+def test_all_ranks_get_the_smallest_number_of_any() -> None:
+    """The KV positions that fit differ by GPU; plans are valid for every rank only if all have as many."""
+
+    def start(port: int) -> None:
+        arguments = (48, SHARDING, port)
+        multiprocessing.get_context("spawn").Process(target=follow_with, args=arguments, daemon=True).start()
+
+    group = ShardGroup.lead(SHARDING, start)
+    process = follower()
+    with group.left_on_error():
+        assert group.smallest(64) == 48
+    group.leave()
+    process.join(20)
+    assert process.exitcode == 0
 
 
 def test_followers_that_do_not_join_are_reported(model_folder: FolderMaker) -> None:

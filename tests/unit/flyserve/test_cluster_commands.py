@@ -54,7 +54,7 @@ def test_every_replica_is_a_line_that_is_never_cut_and_faults_have_their_remedie
     assert lines[1] == "target 1/2 (1 to be replaced)"
     assert lines[3].split() == [
         *("target-0", "3", "ready", "7", "s", "10.0.0.1", "(ab12)"),
-        *("10.0.0.1:50100", "5", "2", "25%"),
+        *("10.0.0.1:50100", "5", "2", "25%", "of", "200"),
     ]
     assert lines[4].split()[:3] == ["target-1", "9", "failed"]
     assert lines[5:] == ["target-1: /m: no weights; correct it", "look at this"]

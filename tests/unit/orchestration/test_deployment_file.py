@@ -155,13 +155,35 @@ def test_models_are_found_under_the_applications_root(folder: Path) -> None:
             "target.kv_tokens: is 1024: vLLM sizes its own memory",
         ),
         (
-            "target: {model: big, engine: vllm, shards: 2, gpus: 0.5}",
-            "target.gpus: is 0.5: must be 1 for each of the 2 processes of vLLM",
+            "target: {model: big, engine: vllm, shards: 2, gpus: 0.8}",
+            "target.gpus: is 0.8: must be 1 for each of the 2 processes of vLLM",
+        ),
+        (
+            "target: {model: big, shards: 2, gpus: 0.5}",
+            "target.gpus: is 0.5: must be above 0.5 for each of 2 shards: two of them could get the same GPU,"
+            " which NCCL refuses: use 1, or a fraction above 0.5",
         ),
         (
             "target: {model: big, engine: vllm, gpus: 0.5}",
             "target.gpus: is 0.5: vLLM takes almost all memory of a GPU unless"
             " engine_args.gpu_memory_utilization limits it",
+        ),
+        (
+            "target: {model: big, kv_tokens: auto}",
+            "target.kv_tokens: is auto, which measures the memory of a GPU, but gpus is 0, must be 1: set a",
+        ),
+        (
+            "target: {model: big, kv_tokens: auto, gpus: 0.7}",
+            "target.kv_tokens: is auto, which would take the memory of the others, but gpus is 0.7, must be",
+        ),
+        (
+            "target: {model: big}\ndrafter: {model: small}\n"
+            "sub_drafter: {engine: model, model: big, kv_tokens: auto}",
+            "sub_drafter.kv_tokens: is auto, which measures the memory of a GPU, but gpus is 0, must be 1",
+        ),
+        (
+            "target: {model: big, kv_tokens: 0}",
+            "target.kv_tokens: is 0: must be an integer of at least 1, or auto",
         ),
         (
             "target: {model: big}\nsub_drafter: {engine_args: {seed: 1}}",
@@ -194,6 +216,24 @@ def test_two_tiers_of_vllm_can_share_a_gpu_by_their_memory(folder: Path) -> None
     deployment = load_deployment(written(folder, text))
     assert deployment.drafter is not None
     assert (deployment.target.gpus, deployment.drafter.gpus) == (0.7, 0.3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "target: {model: big, kv_tokens: auto, gpus: 1, shards: 4}",
+        "target: {model: big, kv_tokens: auto, engine: vllm}",
+    ],
+)
+def test_memory_can_be_measured_on_whole_gpus_and_by_vllm(folder: Path, text: str) -> None:
+    assert load_deployment(written(folder, text)).target.kv_tokens == "auto"
+
+
+def test_shards_can_leave_a_part_of_their_gpus_to_drafters(folder: Path) -> None:
+    text = "target: {model: big, shards: 8, gpus: 0.8}\ndrafter: {model: small, gpus: 0.2}"
+    deployment = load_deployment(written(folder, text))
+    assert deployment.drafter is not None
+    assert (deployment.target.gpus, deployment.drafter.gpus) == (0.8, 0.2)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

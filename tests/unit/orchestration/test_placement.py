@@ -125,3 +125,43 @@ def test_a_thousand_replicas_are_checked_in_one_pass() -> None:
     require_room(before, after, plan(after, "h:1"), nodes, [])
     with pytest.raises(ConfigError, match=r"there is room for 1016"):
         require_room(before, after, plan(after, "h:1"), nodes[1:], [])
+
+
+@pytest.mark.parametrize(
+    ("running", "asked", "node"),
+    [
+        ([0.6], 0.6, "gpus"),
+        ([0.6, 0.6], 0.6, None),
+        ([0.6, 0.6], 0.4, "gpus"),
+        ([0.6, 0.3], 0.7, "gpus"),
+        ([0.5, 0.5], 1.0, "gpus"),
+        ([0.6, 0.6], 1.0, None),
+        ([0.1] * 10, 1.0, "gpus"),
+        ([2.0], 0.1, None),
+    ],
+)
+def test_a_fraction_of_a_gpu_needs_a_gpu_with_room_for_it(
+    running: list[float], asked: float, node: str | None
+) -> None:
+    placed = [
+        Instance(requiring(f"target-{number}", num_gpus=gpus, num_cpus=0.1), 1, node="gpus")
+        for number, gpus in enumerate(running)
+    ]
+    assert chosen(requiring("target-9", num_gpus=asked), *placed) == node
+
+
+def test_a_target_finds_its_room_again_beside_drafters_that_went_on_running() -> None:
+    node = Node("all", "all", {"CPU": 32.0, "GPU": 8.0})
+    drafters = [Instance(requiring(f"drafter-{number}", num_gpus=0.2), 1, node="all") for number in range(4)]
+    target = requiring(num_gpus=0.8, shards=8)
+    assert choose_node(target, [node], drafters) is node
+    ninth = requiring("drafter-9", num_gpus=0.9)
+    assert choose_node(target, [node], [*drafters, Instance(ninth, 1, node="all")]) is None
+
+
+def test_shards_of_one_replica_take_whole_gpus() -> None:
+    half = Instance(requiring(num_gpus=0.5, num_cpus=0.1), 1, node="gpus")
+    assert chosen(requiring("target-1", num_gpus=1.0, shards=2)) == "gpus"
+    assert chosen(requiring("target-1", num_gpus=1.0, shards=2), half) is None
+    assert chosen(requiring("target-1", num_gpus=2.0)) == "gpus"
+    assert chosen(requiring("target-1", num_gpus=2.0), half) is None

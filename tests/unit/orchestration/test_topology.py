@@ -58,10 +58,12 @@ def test_a_shared_target_asks_for_all_its_shards() -> None:
 
 
 def test_replicas_on_gpus_request_them_and_others_stay_on_the_cpu() -> None:
-    shared = {"model": "/m/big", "shards": 4, "gpus": 0.5}
-    drafter, target = plan(deployment(target=shared, drafter={"model": "/m/small"}), "here:1")
-    assert (target.config["device"], target.resources) == ("cuda", {"CPU": 1.0, "GPU": 0.5})
+    sharded = {"model": "/m/big", "shards": 4, "gpus": 1}
+    drafter, target = plan(deployment(target=sharded, drafter={"model": "/m/small"}), "here:1")
+    assert (target.config["device"], target.resources) == ("cuda", {"CPU": 1.0, "GPU": 1.0})
     assert "device" not in drafter.config and drafter.resources == {"CPU": 1.0}
+    (part,) = plan(deployment(target={"model": "/m/big", "gpus": 0.5}), "here:1")
+    assert (part.config["device"], part.resources) == ("cuda", {"CPU": 1.0, "GPU": 0.5})
 
 
 def test_vllm_starts_its_processes_in_one_actor_that_holds_all_their_resources() -> None:

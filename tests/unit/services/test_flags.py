@@ -65,6 +65,19 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     assert (made.telemetry.log_format, made.telemetry.replica) == ("json", "b")
 
 
+def test_memory_is_measured_on_a_gpu_only(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "m", "--kv-tokens", "auto"]
+    assert configure(TargetConfig, "Serve.", [*flags, "--device", "cuda"]).kv_tokens == "auto"
+    with pytest.raises(SystemExit):
+        configure(TargetConfig, "Serve.", flags)
+    simulated = ["--simulated", "{base_s: 0.1}", "--kv-tokens", "auto", "--device", "cuda"]
+    with pytest.raises(SystemExit):
+        configure(TargetConfig, "Serve.", simulated)
+    on_cpu, of_simulated = capsys.readouterr().err.splitlines()
+    assert "kv_tokens: is auto, the memory of a GPU, but device is cpu: set a number" in on_cpu
+    assert "kv_tokens: is auto, the memory of a GPU, but a simulated model has none" in of_simulated
+
+
 def test_null_unsets_an_optional_key(tmp_path: Path) -> None:
     (file := tmp_path / "router.yaml").write_text("{model: m, targets: ['here:1'], http_port: 8000}")
     assert configure(RouterConfig, "Serve.", ["--config", str(file), "--http-port", "null"]).http_port is None

@@ -1,0 +1,29 @@
+"""Fractions of GPUs: which requests a node's GPUs can hold. Pure."""
+
+from collections.abc import Iterable
+
+_UNITS = 10_000
+"""Ray counts resources in these parts."""
+
+
+def fit_on_gpus(num_gpus: float, requests: Iterable[float]) -> bool:
+    """Check that the GPUs of a node can hold these requests, each a fraction of one GPU or whole GPUs.
+
+    A fraction takes the fullest GPU that has room for it, as in Ray, and whole GPUs must be unused. Larger
+    requests come first: which GPU a running process has is not known here, and a replica that would fit must
+    not wait for ever.
+    """
+    free = [_UNITS] * int(num_gpus)
+    for asked in sorted((round(request * _UNITS) for request in requests), reverse=True):
+        if asked > _UNITS:
+            unused = [index for index, left in enumerate(free) if left == _UNITS][: -(-asked // _UNITS)]
+            if len(unused) * _UNITS < asked:
+                return False
+            for index in unused:
+                free[index] = 0
+        elif asked:
+            roomy = [index for index, left in enumerate(free) if left >= asked]
+            if not roomy:
+                return False
+            free[min(roomy, key=free.__getitem__)] -= asked
+    return True
