@@ -7,14 +7,8 @@ from typing import Any
 
 from flyserve.cli.terminal import messages
 from flyserve.cli.up import DEMO
-from orchestration.deployment.file import (
-    Deployment,
-    DrafterTier,
-    RouterTier,
-    SubDrafterTier,
-    TargetTier,
-    load_deployment,
-)
+from orchestration.deployment.file import Deployment, RouterTier, load_deployment
+from orchestration.deployment.tiers import DrafterTier, SubDrafterTier, TargetTier
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from router.config import HttpConfig
 from router.speculation_config import DraftLengthConfig, SpeculationConfig

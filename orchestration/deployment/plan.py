@@ -7,16 +7,9 @@ from functools import partial
 from typing import Any
 
 from fly.messages import Role
-from orchestration.deployment.file import (
-    METRICS_OFFSETS,
-    METRICS_PORTS_PER_TIER,
-    Deployment,
-    DrafterTier,
-    EngineTier,
-    ModelTier,
-    SubDrafterTier,
-)
+from orchestration.deployment.file import METRICS_OFFSETS, METRICS_PORTS_PER_TIER, Deployment
 from orchestration.deployment.security import router_security, security_of
+from orchestration.deployment.tiers import DrafterTier, EngineTier, ModelTier, SubDrafterTier
 from router.config import RouterSection
 from router.speculation_config import SpeculationConfig
 from services.common.config import Config, changed_values

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from fly.errors import ConfigError
 from fly.messages import Role
 from orchestration.deployment.autoscaling import Autoscaling
-from orchestration.deployment.file import Deployment, ModelTier
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.tiers import ModelTier
 from services.common.config import parse
 
 

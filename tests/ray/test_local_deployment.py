@@ -15,7 +15,8 @@ import pytest
 
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
-from orchestration.deployment.file import Deployment, DrafterTier
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.tiers import DrafterTier
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub

@@ -12,13 +12,11 @@ from orchestration.deployment.file import (
     ControllerConfig,
     Deployment,
     DeploymentTelemetry,
-    DrafterTier,
     RolloutConfig,
     RouterTier,
-    SubDrafterTier,
-    TargetTier,
 )
 from orchestration.deployment.plan import plan, router_config
+from orchestration.deployment.tiers import DrafterTier, SubDrafterTier, TargetTier
 from router.config import RouterConfig
 from services.common.config import Config, load_yaml, parse
 from services.common.telemetry.config import TelemetryConfig
