@@ -52,6 +52,7 @@ async def test_it_introduces_itself_with_the_targets_vocabulary(channel: grpc.ai
     stub = drafter_pb2_grpc.DrafterStub(channel)
     info, _ = info_from_wire(await stub.Info(common_pb2.InfoRequest()))
     assert (info.token_map_hash, info.vocab_size) == ("target's map", len(MAP.target))
+    assert info.vocabulary_way in list(Way) and info.vocabulary_overlap == MAP.overlap
 
 
 async def test_drafts_are_the_targets_tokens_whatever_is_kept(channel: grpc.aio.Channel) -> None:

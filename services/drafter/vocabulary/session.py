@@ -43,7 +43,11 @@ class MappedDrafter:
     @property
     def info(self) -> ModelInfo:
         return replace(
-            self._engine.info, token_map_hash=self._token_map_hash, vocab_size=len(self._map.target)
+            self._engine.info,
+            token_map_hash=self._token_map_hash,
+            vocab_size=len(self._map.target),
+            vocabulary_way=self._ways.best.value,
+            vocabulary_overlap=self._map.overlap,
         )
 
     @property
