@@ -57,6 +57,9 @@ class ModelInfo:
         costs: Durations of its forwards; None if they were not measured.
         standalone_sequences: Sequences that a drafter decodes by itself at once, without a target; 0 if it
             does not, as a look-up engine.
+        vocabulary_way: Way in which a drafter maps its own vocabulary to the target's, which the other fields
+            describe; empty if it maps none.
+        vocabulary_overlap: Share of such a drafter's tokens that the target has too.
     """
 
     role: Role
@@ -76,6 +79,8 @@ class ModelInfo:
     quantization: str = ""
     costs: ForwardCosts | None = None
     standalone_sequences: int = 0
+    vocabulary_way: str = ""
+    vocabulary_overlap: float = 0.0
 
     @property
     def looks_up(self) -> bool:

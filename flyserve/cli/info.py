@@ -123,6 +123,9 @@ def _model(tier: str, model: ModelInfo | None) -> Text:
         "" if looks_up else f"vocabulary {model.vocab_size:,}",
         "" if looks_up else f"weights {model.weight_fingerprint[:12]}",
         "answers by itself in mode draft" if model.standalone_sequences else "",
+        f"maps its vocabulary by {model.vocabulary_way}, overlap {model.vocabulary_overlap:.0%}"
+        if model.vocabulary_way
+        else "",
     )
     listed = ", ".join(part for part in parts if part)
     return Text.assemble((f"{tier}: ", "dim"), (model.model_id, "bold"), f" ({listed})")

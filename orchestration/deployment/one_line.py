@@ -10,6 +10,7 @@ from orchestration.deployment.file import Deployment, located_deployment
 from services.common.config import parse
 from services.common.model_source import is_hub_id
 from services.common.token_map import token_map_hash
+from services.engine.config import EngineName
 from services.sub_drafter.engines import ENGINES
 
 _SOURCE = "flyserve serve"
@@ -61,6 +62,8 @@ def deployment_content(line: OneLine) -> dict[str, Any]:
             raise ConfigError(
                 f"--draft: is {line.draft}, the target itself: a drafter must be smaller than its target"
             )
+        if line.engine != EngineName.VLLM and _have_other_tokens(Path(line.target), Path(line.draft)):
+            drafter["vocabulary"] = "auto"
         tiers["drafter"] = drafter
     if line.sub_draft not in (None, _WITHOUT):
         tiers["sub_drafter"] = _sub_drafter(line)
@@ -78,18 +81,21 @@ def one_line_deployment(content: Mapping[str, Any]) -> Deployment:
         ModelError: A tokenizer cannot be read.
     """
     deployment = located_deployment(parse(Deployment, dict(content), _SOURCE), Path(_SOURCE))
-    if deployment.drafter is not None and deployment.drafter.model is not None:
-        _require_same_tokens(deployment.target.model, deployment.drafter.model)
+    drafter, target = deployment.drafter, deployment.target.model
+    if drafter is None or drafter.model is None or drafter.vocabulary != "same":
+        return deployment
+    if _have_other_tokens(target, drafter.model):
+        raise ConfigError(
+            f"--draft: the tokens of {drafter.model} are not those of {target}: use a drafter with the same"
+            " tokenizer, or the engine builtin, which maps them"
+        )
     return deployment
 
 
-def _require_same_tokens(target: Path, drafter: Path) -> None:
+def _have_other_tokens(target: Path, drafter: Path) -> bool:
     """Compare the tokens of two folders; models of the hub are compared when the router connects."""
-    if target.is_dir() and drafter.is_dir() and token_map_hash(target) != token_map_hash(drafter):
-        raise ConfigError(
-            f"--draft: the tokens of {drafter} are not those of {target}:"
-            " use a drafter with the same tokenizer"
-        )
+    target, drafter = target.expanduser(), drafter.expanduser()
+    return target.is_dir() and drafter.is_dir() and token_map_hash(target) != token_map_hash(drafter)
 
 
 def _sub_drafter(line: OneLine) -> dict[str, Any]:

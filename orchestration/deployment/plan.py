@@ -111,6 +111,8 @@ def plan(
         return (*replicas(Role.DRAFTER, *_lookup_drafter(drafter)), *targets)
     sub_drafters: tuple[ReplicaSpec, ...] = ()
     config = _model_config(drafter, DrafterSection)
+    if drafter.vocabulary != "same":
+        config["target_tokenizer"] = str(target.model)
     if (tier := deployment.sub_drafter) is not None and tier.engine != "none":
         sub_drafters = replicas(Role.SUB_DRAFTER, *_sub_drafter(tier, actors[Role.SUB_DRAFTER]))
         config["registry"] = registry

@@ -17,12 +17,14 @@ REPLICA: Mapping[str, str] = {
     "simulated": "a deployment serves real models, because the router reads the target's tokenizer",
     "registry": "the controller sets its own address",
     "sub_drafter": "the controller's registry lists the sub-drafters",
+    "target_tokenizer": "it is that of the target's model",
     "declared_cpus": "the controller adds up what the replicas request",
 }
 """Keys of every replica."""
 
 SUB_DRAFTER: Mapping[str, str] = {
     **REPLICA,
+    "vocabulary": "a sub-drafter has the vocabulary of its drafter",
     "engine_args": "a sub-drafter's model runs on the builtin engine",
 }
 """Keys of a sub-drafter."""

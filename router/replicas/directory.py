@@ -288,4 +288,5 @@ def incompatibility(target: ModelInfo, drafter: ModelInfo) -> str | None:
         return None
     if target.token_map_hash == drafter.token_map_hash:
         return None
-    return f"their token maps differ (target {target.token_map_hash}, drafter {drafter.token_map_hash})"
+    found = f"their token maps differ (target {target.token_map_hash}, drafter {drafter.token_map_hash})"
+    return f"{found}; drafter.vocabulary: auto maps them"

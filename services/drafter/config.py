@@ -2,6 +2,7 @@
 
 import math
 import os
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -37,9 +38,20 @@ class DrafterSection(EngineSection, DraftingSection):
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
     (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
 
+    vocabulary: Literal["same", "auto", "intersection", "text"] = "same"
+    """Vocabulary of drafter and target: `same`, or the way to map drafts if they differ. `intersection`
+    drafts only tokens that both have; `text` drafts freely and tokenizes the text for the target; `auto`
+    measures which is faster. Equal vocabularies are not mapped."""
+
     lookup_index_tokens: int = Field(IndexBudget().max_tokens, ge=0)
     """Tokens of long sequences that the look-up indexes of one replica hold, over all sequences, at about 40
     bytes each. Beyond them a drafter looks up the latest tokens of a sequence only."""
+
+    @model_validator(mode="after")
+    def _maps_with_its_engine(self) -> Self:
+        if self.vocabulary != "same" and self.engine != EngineName.BUILTIN:
+            raise ValueError(f"vocabulary: is {self.vocabulary}, must be same with engine {self.engine}")
+        return self
 
 
 class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
@@ -54,6 +66,9 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     sub_drafter: str | None = None
     """host:port of a sub-drafter, or `dns:host:port` of several, if there is no registry."""
 
+    target_tokenizer: Path | None = None
+    """Folder of the target's tokenizer, or `org/name@revision`; unused with `vocabulary: same`."""
+
     declared_cpus: float | None = Field(None, gt=0)
     """CPUs that the deployment's replicas and routers request together. Without it, `draft_ahead: auto` is
     off."""
@@ -64,6 +79,19 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
             raise ValueError("engine: is vllm, must be builtin for a sub-drafter")
         if self.engine == EngineName.VLLM and self.sub_drafter is not None:
             raise ValueError(f"sub_drafter: is {self.sub_drafter}, but a drafter on vLLM uses none")
+        return self
+
+    @model_validator(mode="after")
+    def _knows_both_vocabularies(self) -> Self:
+        if self.vocabulary == "same":
+            return self
+        found = f"vocabulary: is {self.vocabulary}"
+        if self.role is Role.SUB_DRAFTER:
+            raise ValueError(f"{found}, must be same for a sub-drafter, which has its drafter's vocabulary")
+        if self.target_tokenizer is None:
+            raise ValueError(f"{found}, so target_tokenizer must be set")
+        if self.model is None:
+            raise ValueError(f"{found}, must be same for a simulated model, which has no tokenizer")
         return self
 
     @property

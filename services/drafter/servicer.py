@@ -24,6 +24,7 @@ from services.drafter.config import DrafterConfig
 from services.drafter.session import DraftingLimits
 from services.drafter.standalone import StandaloneDrafter
 from services.drafter.sub_drafters import SubDrafters
+from services.drafter.vocabulary.start import map_vocabulary
 from services.engine.config import EngineName
 from services.engine.engine import Engine
 from services.engine.factory import build_engine
@@ -122,7 +123,9 @@ async def create_host(config: DrafterConfig) -> Host:
     access_policy = service_access_policy(config.security, identity, caller)
     engine = await _start_engine(config, identity)
     telemetry = Telemetry(config.telemetry, config.role)
-    standalone = StandaloneDrafter(engine, config.standalone_limit, config.max_draft)
+    mapped = map_vocabulary(engine, config)
+    limit = config.standalone_limit if mapped is engine else 0
+    standalone = StandaloneDrafter(mapped, limit, config.max_draft)
     return host_drafter(standalone, config.address, access_policy, telemetry)
 
 

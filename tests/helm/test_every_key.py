@@ -51,7 +51,7 @@ TRIED |= TOGETHER
 """Each key with another value than it has by itself."""
 OF_VLLM = {f"{tier}.{name}" for tier in ("target", "drafter") for name in ("engine", "engine_args")}
 SUB_DRAFTER = {key for key in TRIED if key.startswith("sub_drafter.")}
-OF_BUILTIN = {"target.kv_tokens", "drafter.kv_tokens"} | SUB_DRAFTER
+OF_BUILTIN = {"target.kv_tokens", "drafter.kv_tokens", "drafter.vocabulary"} | SUB_DRAFTER
 
 
 def test_every_settled_key_is_one_and_has_a_reason() -> None:

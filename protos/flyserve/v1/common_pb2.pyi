@@ -669,6 +669,8 @@ class ModelInfo(_message.Message):
     QUANTIZATION_FIELD_NUMBER: _builtins.int
     COSTS_FIELD_NUMBER: _builtins.int
     STANDALONE_SEQUENCES_FIELD_NUMBER: _builtins.int
+    VOCABULARY_WAY_FIELD_NUMBER: _builtins.int
+    VOCABULARY_OVERLAP_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """Tier of the service."""
     model_id: _builtins.str
@@ -701,6 +703,10 @@ class ModelInfo(_message.Message):
     """Method by which the engine quantized the weights, such as `fp8`; empty if they are as they were."""
     standalone_sequences: _builtins.int
     """Sequences that a drafter decodes by itself at once, without a target; 0 if it does not, as a look-up engine."""
+    vocabulary_way: _builtins.str
+    """Way in which a drafter maps its own vocabulary to the target's, `text` or `intersection`; empty if it maps none."""
+    vocabulary_overlap: _builtins.float
+    """Share of such a drafter's tokens that the target has too."""
     @_builtins.property
     def costs(self) -> Global___ForwardCosts:
         """Durations of its forwards; absent if they were not measured."""
@@ -725,10 +731,12 @@ class ModelInfo(_message.Message):
         quantization: _builtins.str = ...,
         costs: Global___ForwardCosts | None = ...,
         standalone_sequences: _builtins.int = ...,
+        vocabulary_way: _builtins.str = ...,
+        vocabulary_overlap: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "standalone_sequences", b"standalone_sequences", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "context_length", b"context_length", "costs", b"costs", "dtype", b"dtype", "engine", b"engine", "engine_version", b"engine_version", "kv_capacity", b"kv_capacity", "max_sequences", b"max_sequences", "model_id", b"model_id", "quantization", b"quantization", "role", b"role", "shards", b"shards", "standalone_sequences", b"standalone_sequences", "token_map_hash", b"token_map_hash", "version", b"version", "vocab_size", b"vocab_size", "vocabulary_overlap", b"vocabulary_overlap", "vocabulary_way", b"vocabulary_way", "weight_fingerprint", b"weight_fingerprint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

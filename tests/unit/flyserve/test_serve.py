@@ -8,9 +8,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from fly.messages import Role
 from fly.version import VERSION
 from flyserve.cli import app
-from orchestration.deployment.file import load_deployment
+from orchestration.deployment.file import Deployment, load_deployment
+from orchestration.deployment.plan import plan
+from services.common.config import parse
 
 
 @pytest.fixture
@@ -93,6 +96,13 @@ def test_drafts_need_no_model(models: Path, engine: str, monkeypatch: pytest.Mon
     assert content("target", "--draft", f"./{engine}")["drafter"] == {"model": str(models / engine)}
 
 
+def test_a_drafter_with_other_tokens_is_mapped_to_those_of_the_target(models: Path) -> None:
+    made = content(models / "target", "--draft", models / "foreign")
+    assert made["drafter"] == {"model": str(models / "foreign"), "vocabulary": "auto"}
+    drafters = [spec for spec in plan(parse(Deployment, made, "test"), "here:1") if spec.role is Role.DRAFTER]
+    assert drafters[0].config["target_tokenizer"] == str(models / "target")
+
+
 def test_a_name_of_the_hub_stays_as_it_is() -> None:
     assert content("org/name@main", "--draft", "org/small@main")["drafter"] == {"model": "org/small@main"}
 
@@ -102,7 +112,7 @@ def test_a_name_of_the_hub_stays_as_it_is() -> None:
     [
         (("absent",), "target.model: no folder absent"),
         (("target", "--draft", "target"), "--draft: is target, the target itself"),
-        (("target", "--draft", "foreign"), "--draft: the tokens of"),
+        (("target", "--draft", "foreign", "--engine", "vllm"), "--draft: the tokens of"),
         (
             ("target", "--sub-draft", "suffix"),
             "--sub-draft: is suffix, which helps a drafter: give --draft too, or only --draft suffix",

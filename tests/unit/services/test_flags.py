@@ -30,6 +30,8 @@ def flags_of(config: type[Config], key: str, value: Any) -> list[str]:
     needed = [*NEEDED[config], *(TLS if key.startswith("security.") else ())]
     if key == "engine_args":
         needed += ["--engine", "vllm"]
+    if key == "vocabulary":
+        needed += ["--target-tokenizer", "t"]
     excluded = {"simulated": "--model", "registry": "--target", "targets": "--target"}.get(key)
     if excluded in needed:
         place = needed.index(excluded)

@@ -1,0 +1,211 @@
+"""Drafts of a drafter with another vocabulary: target tokens in, target tokens out."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from fly.errors import InvalidRequest
+from fly.lookup.budget import IndexBudget
+from fly.messages import Draft, DraftStep, Load, ModelInfo, Open
+from fly.request import SamplingParams
+from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, common_length
+from fly.types import Coupling, SparseDistribution
+from services.common.telemetry.instrumented_stream import DraftSteps
+from services.drafter.vocabulary.mapping import VocabularyMap
+from services.drafter.vocabulary.streams import TokenStreams, Way
+from services.drafter.vocabulary.ways import WayChoice
+from services.engine.future import WaitReport
+from services.engine.interface import DrafterEngine
+
+_INLINE_TOKENS = 2048
+"""Most new tokens that are mapped on the event loop; more take milliseconds, in a thread."""
+
+
+class MappedDrafter:
+    """A `DrafterEngine` that drafts for a target with another vocabulary; its streams have target tokens."""
+
+    def __init__(
+        self,
+        engine: DrafterEngine,
+        mapping: VocabularyMap,
+        ways: WayChoice,
+        token_map_hash: str,
+        max_draft: int,
+    ) -> None:
+        """Wrap an engine; `token_map_hash` is the target's, and a draft has at most `max_draft` tokens."""
+        self._engine, self._map, self._ways = engine, mapping, ways
+        self._token_map_hash, self._max_draft = token_map_hash, max_draft
+
+    @property
+    def info(self) -> ModelInfo:
+        return replace(
+            self._engine.info,
+            token_map_hash=self._token_map_hash,
+            vocab_size=len(self._map.target),
+            vocabulary_way=self._ways.best.value,
+            vocabulary_overlap=self._map.overlap,
+        )
+
+    @property
+    def index_budget(self) -> IndexBudget:
+        return self._engine.index_budget
+
+    @property
+    def level_gains(self) -> Mapping[str, Callable[[], float]]:
+        return self._engine.level_gains
+
+    def load(self) -> Load:
+        return self._engine.load()
+
+    @asynccontextmanager
+    async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[DraftSteps]:
+        if opening.standalone:
+            raise InvalidRequest.of("standalone", "is set, but this drafter has another vocabulary")
+        async with AsyncExitStack() as stack:
+
+            def open_engine(own: Open) -> Awaitable[DraftSteps]:
+                return stack.enter_async_context(self._engine.open(own, report))
+
+            yield MappedSession(self._engine, self._map, self._ways, opening, open_engine, self._max_draft)
+
+    async def failure(self) -> None:
+        await self._engine.failure()
+
+    async def stop(self) -> None:
+        await self._engine.stop()
+
+
+class MappedSession:
+    """The session of one stream: a client, in the drafter's tokens, of a session of the engine.
+
+    The engine's session opens at the first tokens, when their number in the drafter's vocabulary is known. It
+    drafts greedily: noise belongs to token ids, so the two models share none. A draft without noise suits
+    both couplings; under `rejection` it has all of its probability on its tokens.
+    """
+
+    def __init__(
+        self,
+        engine: DrafterEngine,
+        mapping: VocabularyMap,
+        ways: WayChoice,
+        opening: Open,
+        open_engine: Callable[[Open], Awaitable[DraftSteps]],
+        max_draft: int,
+    ) -> None:
+        self._engine, self._map, self._opening = engine, mapping, opening
+        self._open_engine, self._max_draft = open_engine, max_draft
+        self._ways, self._way = ways, ways.next()
+        self._streams = TokenStreams(mapping)
+        self._mirror = SequenceMirror()
+        self._session: DraftSteps | None = None
+        self._drafted: tuple[int, tuple[int, ...], float] | None = None
+
+    async def step(self, step: DraftStep) -> Draft:
+        """Apply the update and draft after it."""
+        if step.max_tokens > self._max_draft:
+            limit = self._max_draft
+            raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {limit}")
+        streams, started = self._streams, time.perf_counter()
+        await self._apply(step.update)
+        self._record_round(started)
+        length, own_length = len(streams.target), len(streams.drafter)
+        if not length or own_length >= self._engine.info.context_length:
+            return Draft(step.update.step_id, (), load=self._engine.load())
+        if self._session is None:
+            self._session = await self._open_engine(self._own_opening())
+        most = step.max_tokens
+        if self._way is Way.TEXT:
+            most = min(self._max_draft, math.ceil(most * own_length / length))
+        draft = await self._draft(DraftStep(self._own_update(), most, step.end_at_stop))
+        tokens = self._take(draft, step)
+        self._drafted = length, tokens, started
+        return replace(
+            draft,
+            step_id=step.update.step_id,
+            tokens=tokens,
+            sub_drafter_tokens=min(draft.sub_drafter_tokens, len(tokens)),
+            distributions=tuple(_certain(tokens, self._opening.sampling)),
+            drafted_ahead=min(draft.drafted_ahead, len(tokens)),
+        )
+
+    async def finish(self, last: SequenceUpdate) -> None:
+        """Apply the last update and finish the engine's session; ignore an invalid update."""
+        with contextlib.suppress(StaleState, InvalidRequest):
+            now = time.perf_counter()
+            await self._apply(last)
+            self._record_round(now)
+            if self._session is not None:
+                decided = self._streams.num_drafter_tokens(self._streams.target.decided)
+                await self._session.finish(self._own_update(decided))
+
+    async def _apply(self, update: SequenceUpdate) -> None:
+        before = self._streams.target.decided
+        if len(update.tokens) <= _INLINE_TOKENS:
+            self._streams.apply(update)
+        else:
+            await asyncio.to_thread(self._streams.apply, update)
+        if update.keep < before:
+            # A replay, perhaps of another sequence: what was settled may have changed.
+            self._mirror.forget()
+
+    def _own_update(self, decided: int | None = None) -> SequenceUpdate:
+        streams = self._streams
+        return self._mirror.update(streams.drafter, (), streams.num_settled if decided is None else decided)
+
+    async def _draft(self, step: DraftStep) -> Draft:
+        assert self._session is not None
+        try:
+            draft = await self._session.step(step)
+        except StaleState:
+            self._mirror.forget()
+            raise
+        self._mirror.append(draft.tokens)
+        return draft
+
+    def _take(self, draft: Draft, step: DraftStep) -> tuple[int, ...]:
+        """Return the target's tokens of a draft, up to one that ends the response if it must end there."""
+        streams, length = self._streams, len(self._streams.target)
+        tokens = streams.take(draft.tokens, self._way, step.max_tokens)
+        endings = self._opening.sampling.ending_ids if step.end_at_stop else frozenset[int]()
+        num_kept = next((index + 1 for index, token in enumerate(tokens) if token in endings), len(tokens))
+        streams.cut(length + num_kept)
+        return tokens[:num_kept]
+
+    def _record_round(self, now: float) -> None:
+        """Record how many tokens of the last draft the target has accepted, and the time of the round."""
+        drafted, self._drafted = self._drafted, None
+        if drafted is not None:
+            length, tokens, started = drafted
+            accepted = common_length(self._streams.target.tokens.ids[length:], tokens)
+            self._ways.record(self._way, accepted + 1, now - started)
+
+    def _own_opening(self) -> Open:
+        """Return the opening of the engine's session; the filters of tokens are left to the target."""
+        streams, opening, mapping = self._streams, self._opening, self._map
+        given, to_own = opening.sampling, mapping.to_drafter
+        biases = {to_own[token]: bias for token, bias in given.logit_bias.items() if token in to_own}
+        if self._way is Way.INTERSECTION:
+            biases |= self._ways.excluded
+        sampling = SamplingParams(
+            logit_bias=biases,
+            ignore_eos=given.ignore_eos,
+            stop_token_ids=tuple({to_own[token]: None for token in given.stop_token_ids if token in to_own}),
+        )
+        length = len(streams.drafter)
+        return replace(
+            opening,
+            prompt_length=streams.num_drafter_tokens(min(opening.prompt_length, len(streams.target))),
+            sampling=sampling,
+            max_new_tokens=math.ceil(opening.max_new_tokens * length / len(streams.target)),
+            grammar="",
+        )
+
+
+def _certain(tokens: tuple[int, ...], sampling: SamplingParams) -> Iterator[SparseDistribution]:
+    """Yield the distributions of tokens that are not drawn, if the target needs them."""
+    if sampling.temperature and sampling.coupling is Coupling.REJECTION:
+        yield from (SparseDistribution((token,), (1.0,)) for token in tokens)

@@ -1,0 +1,54 @@
+"""Start to map a drafter's vocabulary: compare the token maps, choose the ways, report the overlap."""
+
+import logging
+
+from fly.errors import ConfigError
+from services.common.model_source import model_folder
+from services.common.token_map import token_map_hash
+from services.drafter.config import DrafterConfig
+from services.drafter.vocabulary.mapping import VocabularyMap
+from services.drafter.vocabulary.session import MappedDrafter
+from services.drafter.vocabulary.streams import Way
+from services.drafter.vocabulary.ways import WayChoice
+from services.engine.interface import DrafterEngine
+
+logger = logging.getLogger(__name__)
+
+_USEFUL_OVERLAP = 0.1
+"""Overlap below which few drafts consist of tokens of both vocabularies."""
+
+
+def map_vocabulary(engine: DrafterEngine, config: DrafterConfig) -> DrafterEngine:
+    """Return a drafter for the target of the configuration: the engine itself if their token maps are equal.
+
+    Raises:
+        ConfigError: A key does not fit a drafter with another vocabulary.
+        ModelError: A tokenizer cannot be read, or the drafter's cannot spell every text.
+    """
+    if config.vocabulary == "same":
+        return engine
+    assert config.model is not None and config.target_tokenizer is not None, "the configuration checks both"
+    target = model_folder(config.target_tokenizer, has_weights=False)
+    token_map = token_map_hash(target)
+    if token_map == engine.info.token_map_hash:
+        return engine
+    if config.standalone_sequences:
+        raise ConfigError(
+            f"standalone_sequences: is {config.standalone_sequences}, must be 0 for a drafter with another"
+            " vocabulary than its target"
+        )
+    mapping = VocabularyMap.load(target, model_folder(config.model, has_weights=False))
+    ways = _ways(config.vocabulary, mapping.overlap)
+    found = f"the target has {mapping.overlap:.1%} of the drafter's tokens"
+    if mapping.overlap < _USEFUL_OVERLAP:
+        logger.warning("%s: few drafts will consist of such tokens; the way is %s", found, ways[0].value)
+    else:
+        logger.info("%s; drafts are mapped by %s", found, config.vocabulary)
+    return MappedDrafter(engine, mapping, WayChoice(ways, mapping), token_map, config.max_draft)
+
+
+def _ways(vocabulary: str, overlap: float) -> list[Way]:
+    """Return the ways to choose from; `auto` leaves the intersection out if it is too small."""
+    if vocabulary != "auto":
+        return [Way(vocabulary)]
+    return [Way.TEXT] if overlap < _USEFUL_OVERLAP else [Way.TEXT, Way.INTERSECTION]

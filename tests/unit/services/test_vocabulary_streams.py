@@ -1,0 +1,184 @@
+"""Two vocabularies over random Unicode: the streams have the same bytes, and drafts continue them."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+
+from fly.errors import ModelError
+from fly.sequence import SequenceUpdate, TokenSequence
+from services.drafter.vocabulary.mapping import VocabularyMap
+from services.drafter.vocabulary.spelling import LOOKBACK, complete_length
+from services.drafter.vocabulary.streams import TokenStreams, Way
+from services.drafter.vocabulary.vocabulary import Vocabulary
+from tests.support.vocabularies import PAIRS, TEXTS, VOCABULARIES
+
+# Words of the corpora, so that merges apply, and any characters.
+words = st.sampled_from(" ".join(TEXTS).split(" "))
+texts = st.lists(st.one_of(words, words, st.text(max_size=6)), max_size=12).map(" ".join)
+
+
+def set_to(streams: TokenStreams, step: int, keep: int, tokens: list[int], decided: int) -> None:
+    prefix = streams.target.tokens.prefix_hash(keep)
+    streams.apply(SequenceUpdate(step, keep, tuple(tokens), decided, prefix))
+
+
+def spelled(mapping: VocabularyMap, streams: TokenStreams) -> bytes:
+    lead = mapping.drafter.lead
+    assert tuple(streams.drafter.ids[: len(lead)]) == lead
+    return b"".join(mapping.drafter_images[token] for token in streams.drafter.ids[len(lead) :])
+
+
+@given(st.one_of(texts, st.text(max_size=80)))
+@settings(max_examples=60, deadline=None)
+def test_bytes_survive_every_vocabulary_at_every_cut(text: str) -> None:
+    data = text.encode("utf-8", "surrogatepass")
+    for vocabulary in VOCABULARIES.values():
+        for cut in range(len(data) + 1):
+            ids = vocabulary.encode(data[:cut])
+            assert b"".join(vocabulary.images[token] for token in ids) == data[:cut]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@given(texts, texts, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_the_streams_have_the_same_bytes_and_drafts_continue_them(
+    pair: tuple[str, str], text: str, other: str, chance: random.Random
+) -> None:
+    mapping = PAIRS[pair]
+    tokens = mapping.target.encode(text.encode("utf-8", "replace"))
+    own = mapping.drafter.encode(other.encode("utf-8", "replace"))
+    draft = [*own, chance.randrange(len(mapping.drafter))]
+    for cut in range(len(tokens) + 1):
+        streams = TokenStreams(mapping)
+        set_to(streams, 1, 0, tokens[:cut], 0)
+        assert spelled(mapping, streams) == streams.data
+        for way in Way:
+            before = streams.data
+            mapped = streams.take(draft, way, 8)
+            assert len(mapped) <= 8
+            drafted = b"".join(mapping.drafter_images[token] for token in draft)
+            assert (before + drafted).startswith(streams.data)
+            assert streams.data == before + b"".join(mapping.target_images[token] for token in mapped)
+            kept = cut + chance.randrange(len(mapped) + 1)
+            set_to(streams, 2, kept, [], 0)
+            assert spelled(mapping, streams) == streams.data
+            set_to(streams, 3, cut, [], 0)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_updates_keep_the_bytes_and_settled_tokens(pair: tuple[str, str], data: st.DataObject) -> None:
+    mapping = PAIRS[pair]
+    streams, decided = TokenStreams(mapping), 0
+    ids = st.lists(st.integers(0, len(mapping.target) - 1), max_size=12)
+    for step in range(1, 8):
+        length = len(streams.target)
+        keep = data.draw(st.integers(decided, length))
+        added = data.draw(
+            st.one_of(ids, texts.map(lambda text: mapping.target.encode(text.encode("utf-8", "replace"))))
+        )
+        settled = streams.drafter.ids[: streams.num_settled]
+        decided = data.draw(st.integers(decided, keep + len(added)))
+        if keep == 0:
+            added = streams.target.tokens.ids[:decided] + added
+        set_to(streams, step, keep, added, decided)
+        assert spelled(mapping, streams) == streams.data
+        assert streams.drafter.ids[: len(settled)] == settled
+        draft = data.draw(st.lists(st.integers(0, len(mapping.drafter) - 1), max_size=5))
+        before = streams.data
+        streams.take(draft, data.draw(st.sampled_from(Way)), 4)
+        assert streams.data.startswith(before)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_only_a_bounded_tail_is_tokenized_again(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = PAIRS[pair]
+    streams = TokenStreams(mapping)
+    prompt = mapping.target.encode((TEXTS[0] * 200).encode())
+    set_to(streams, 1, 0, prompt, len(prompt))
+    sizes = list[int]()
+    encode = Vocabulary.encode
+
+    def counted(self: Vocabulary, data: bytes | bytearray) -> list[int]:
+        sizes.append(len(data))
+        return encode(self, data)
+
+    monkeypatch.setattr(Vocabulary, "encode", counted)
+    added = mapping.target.encode(b" the cat sat")
+    set_to(streams, 2, len(prompt), added, len(prompt))
+    longest = max(map(len, mapping.drafter.images))
+    assert 0 < sum(sizes) <= 2 * (LOOKBACK + longest + len(b" the cat sat"))
+
+
+def test_a_confirmed_draft_keeps_the_drafters_own_tokens() -> None:
+    mapping = PAIRS["small", "large"]
+    streams = TokenStreams(mapping)
+    prompt = mapping.target.encode(b"The cat")
+    set_to(streams, 1, 0, prompt, len(prompt))
+    own = [*streams.drafter.ids, *(mapping.drafter.encode(b" s")), *(mapping.drafter.encode(b"at on"))]
+    mapped = streams.take(own[-len(own) + len(streams.drafter) :], Way.TEXT, 64)
+    set_to(streams, 2, len(prompt) + len(mapped), [], len(prompt) + len(mapped))
+    assert streams.drafter.ids == own and streams.data == b"The cat sat on"
+
+
+def test_special_tokens_are_paired_spelled_out_or_left_to_each_vocabulary() -> None:
+    target, drafter = VOCABULARIES["large"], VOCABULARIES["pieces"]
+    mapping = PAIRS["large", "pieces"]
+    streams = TokenStreams(mapping)
+    begin, user, end = (target.specials[f"<|{name}|>"] for name in ("begin", "user", "end"))
+    set_to(streams, 1, 0, [begin, user, *target.encode(b"The cat<|end|>"), end], 0)
+    own = streams.drafter.ids
+    # Before the text each has its own; the target's end is the drafter's; what only looks like one is text.
+    assert own[0] == drafter.specials["<s>"] and own[-1] == drafter.specials["</s>"]
+    assert b"".join(drafter.images[token] for token in own[1:-1]) == b"<|user|>The cat<|end|>"
+    assert not drafter.special_ids & set(own[1:-1])
+
+
+def test_a_draft_ends_with_the_targets_end_of_response() -> None:
+    mapping = PAIRS["small", "pieces"]
+    end = mapping.drafter.specials["</s>"]
+    for way in Way:
+        streams = TokenStreams(mapping)
+        set_to(streams, 1, 0, mapping.target.encode(b"The"), 0)
+        space = mapping.drafter.encode(b" ")
+        assert streams.take([*space, end, *space], way, 9) == (*mapping.target.encode(b" "), 0)
+
+
+def test_the_overlap_is_the_share_of_the_drafters_tokens() -> None:
+    mapping = PAIRS["large", "small"]
+    ordinary = [image for token, image in enumerate(mapping.drafter.images) if token > 2]
+    shared = set(ordinary) & set(mapping.target.images)
+    assert mapping.overlap == pytest.approx(len(shared) / len(ordinary)) and mapping.overlap > 0.8
+
+
+def test_a_vocabulary_that_cannot_spell_every_text_is_refused_by_name() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    with pytest.raises(ModelError, match=r"words: the tokenizer has no token for 253 of 256 bytes"):
+        VocabularyMap(VOCABULARIES["small"], Vocabulary(json.loads(tokenizer.to_str()), "words"))
+    with pytest.raises(ModelError, match="broken is not a tokenizer"):
+        Vocabulary({"model": {}}, "broken")
+
+
+@pytest.mark.parametrize("text", ["", "a", "é", "日本", "🙂"])
+def test_an_incomplete_character_is_left_out(text: str) -> None:
+    data = text.encode()
+    last = len(data[: len(data)]) - (len(text[-1:].encode()))
+    assert complete_length(data) == len(data)
+    for cut in range(last + 1, len(data)):
+        assert complete_length(data[:cut]) == last
+
+
+def test_prefix_hashes_follow_the_drafters_tokens() -> None:
+    streams = TokenStreams(PAIRS["small", "large"])
+    tokens = VOCABULARIES["small"].encode(TEXTS[0].encode())
+    for step, end in enumerate(range(0, len(tokens), 7), 1):
+        set_to(streams, step, max(0, end - 7), tokens[max(0, end - 7) : end], 0)
+        ids = streams.drafter.ids
+        assert streams.drafter.prefix_hash(len(ids)) == TokenSequence(ids).prefix_hash(len(ids))
