@@ -30,7 +30,7 @@ from orchestration.ray.controller_client import (
     has_controller,
     stop_controller,
 )
-from services.common.host_thread import bind_fault
+from services.common.addresses import bind_fault
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1

@@ -17,8 +17,9 @@ from orchestration.deployment.file import ControllerConfig, Deployment
 from orchestration.deployment.security import controller_identity, registry_access_policy
 from orchestration.ray.api import GcsStorage, node_address
 from orchestration.ray.fleet import RayFleet
+from services.common.addresses import bind_fault
 from services.common.host import Host
-from services.common.host_thread import HostThread, bind_fault
+from services.common.host_thread import HostThread
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from services.common.addresses import interface_towards
 from services.common.config import parse
 from services.common.host import Host
-from services.common.host_thread import HostThread, interface_towards
+from services.common.host_thread import HostThread
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import configure_logging
 

@@ -13,6 +13,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from fly.errors import ConfigError
+from services.common.addresses import bind_fault
 from services.common.handlers import CallInterceptor
 from services.common.security.access_policy import AccessPolicy
 from services.common.telemetry.process import Telemetry
@@ -199,6 +200,9 @@ class Host:
     def _bind(self) -> int:
         host, _, ports = self._address.rpartition(":")
         for port in _ports_of(ports):
+            # NOTE: gRPC would print an error of its own.
+            if port and bind_fault(host, port):
+                continue
             with contextlib.suppress(RuntimeError):
                 return self._listen(f"{host}:{port}")
         raise ConfigError(f"address: {self._address} is in use or cannot be bound")

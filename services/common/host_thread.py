@@ -1,15 +1,11 @@
 """The host of a Ray actor: on its own thread, at the interface that reaches the registry."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fly.errors import ConfigError
 from services.common.host import FAILED_GRACE_S, Host
-
-_ANY_PORT = 1
 
 
 class HostThread:
@@ -69,31 +65,3 @@ class HostThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
-
-
-def bind_fault(host: str, port: int) -> str | None:
-    """Return the reason why a server cannot listen at this address; None if it can."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return None
-
-
-def interface_towards(address: str) -> str:
-    """Return this machine's address on the route to `host:port`; nothing is sent.
-
-    Raises:
-        ConfigError: There is no route.
-    """
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        family, kind, _, _, socket_address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(socket_address)
-            found = str(probe.getsockname()[0])
-    except OSError as error:
-        raise ConfigError(f"registry: {address} cannot be reached from here: {error.strerror}") from None
-    return f"[{found}]" if ":" in found else found

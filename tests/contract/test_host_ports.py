@@ -37,9 +37,24 @@ async def test_a_range_gives_the_first_port_that_is_free(taken: int) -> None:
 
 
 @pytest.mark.parametrize("ports", ["{0}", "{0}-{0}", "none", "2-1", ""])
-async def test_an_address_without_a_free_port_is_reported(taken: int, ports: str) -> None:
+async def test_an_address_without_a_free_port_is_reported(
+    taken: int, ports: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     address = f"127.0.0.1:{ports.format(taken)}"
     host = host_at(address)
     with pytest.raises(ConfigError, match=f"address: {address} is in use or cannot be bound"):
         await host.start()
     await host.drain(0.0)
+    assert not capfd.readouterr().err, "gRPC prints no lines of its own"
+
+
+async def test_a_taken_port_of_ipv6_is_reported() -> None:
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with server:
+        host = host_at(f"[::1]:{server.getsockname()[1]}")
+        with pytest.raises(ConfigError, match="is in use or cannot be bound"):
+            await host.start()
+        await host.drain(0.0)

@@ -1,7 +1,7 @@
 import pytest
 
 from fly.errors import ConfigError
-from services.common.host_thread import interface_towards
+from services.common.addresses import interface_towards
 
 
 def test_the_interface_towards_loopback_is_loopback() -> None:

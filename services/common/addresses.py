@@ -1,0 +1,38 @@
+"""Addresses of this machine: which can be listened at, which reach another machine."""
+
+import socket
+
+from fly.errors import ConfigError
+
+_ANY_PORT = 1
+
+
+def bind_fault(host: str, port: int) -> str | None:
+    """Return the reason why a server cannot listen at this address; None if it can."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def interface_towards(address: str) -> str:
+    """Return this machine's address on the route to `host:port`; nothing is sent.
+
+    Raises:
+        ConfigError: There is no route.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        family, kind, _, _, socket_address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(socket_address)
+            found = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(f"registry: {address} cannot be reached from here: {error.strerror}") from None
+    return f"[{found}]" if ":" in found else found
