@@ -1,15 +1,15 @@
 """Standalone sequences: decoded by a drafter without a target, with the capacity that drafts leave."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from fly.errors import InvalidRequest, Overloaded
 from fly.limits import MOST_PRIORITY
-from fly.lookup.budget import IndexBudget
-from fly.messages import Draft, DraftStep, Load, ModelInfo, Open
+from fly.messages import Draft, DraftStep, ModelInfo, Open
 from fly.sequence import SequenceUpdate
 from services.common.telemetry.instrumented_stream import DraftSteps
+from services.drafter.wrapper import DrafterWrapper
 from services.engine.future import WaitReport
 from services.engine.interface import DrafterEngine
 
@@ -34,7 +34,7 @@ class _StandaloneSteps:
         await self._session.finish(last)
 
 
-class StandaloneDrafter:
+class StandaloneDrafter(DrafterWrapper):
     """A `DrafterEngine` that also serves standalone sequences, a limited number at once.
 
     Drafts for targets come first: a standalone sequence is refused where it would take places or memory that
@@ -43,24 +43,13 @@ class StandaloneDrafter:
 
     def __init__(self, engine: DrafterEngine, most: int, max_draft: int) -> None:
         """Serve at most `most` standalone sequences at once, 0 serves none; a step has `max_draft` tokens."""
-        self._engine = engine
+        super().__init__(engine)
         self._most, self._max_draft = most, max_draft
         self._num_open = 0
 
     @property
     def info(self) -> ModelInfo:
         return replace(self._engine.info, standalone_sequences=self._most)
-
-    @property
-    def index_budget(self) -> IndexBudget:
-        return self._engine.index_budget
-
-    @property
-    def level_gains(self) -> Mapping[str, Callable[[], float]]:
-        return self._engine.level_gains
-
-    def load(self) -> Load:
-        return self._engine.load()
 
     @asynccontextmanager
     async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[DraftSteps]:
@@ -76,12 +65,6 @@ class StandaloneDrafter:
                 yield _StandaloneSteps(session, self._max_draft)
         finally:
             self._num_open -= 1
-
-    async def failure(self) -> None:
-        await self._engine.failure()
-
-    async def stop(self) -> None:
-        await self._engine.stop()
 
     def _check(self, opening: Open) -> None:
         """Raise Overloaded if there is no capacity left for a standalone sequence."""

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from fly.errors import InvalidRequest
-from fly.lookup.budget import IndexBudget
-from fly.messages import Draft, DraftStep, Load, ModelInfo, Open
+from fly.messages import Draft, DraftStep, ModelInfo, Open
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, common_length
 from fly.types import Coupling, SparseDistribution
@@ -18,6 +17,7 @@ from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.streams import TokenStreams, Way
 from services.drafter.vocabulary.ways import WayChoice
+from services.drafter.wrapper import DrafterWrapper
 from services.engine.future import WaitReport
 from services.engine.interface import DrafterEngine
 
@@ -25,7 +25,7 @@ _INLINE_TOKENS = 2048
 """Most new tokens that are mapped on the event loop; more take milliseconds, in a thread."""
 
 
-class MappedDrafter:
+class MappedDrafter(DrafterWrapper):
     """A `DrafterEngine` that drafts for a target with another vocabulary; its streams have target tokens."""
 
     def __init__(
@@ -37,7 +37,8 @@ class MappedDrafter:
         max_draft: int,
     ) -> None:
         """Wrap an engine; `token_map_hash` is the target's, and a draft has at most `max_draft` tokens."""
-        self._engine, self._map, self._ways = engine, mapping, ways
+        super().__init__(engine)
+        self._map, self._ways = mapping, ways
         self._token_map_hash, self._max_draft = token_map_hash, max_draft
 
     @property
@@ -50,17 +51,6 @@ class MappedDrafter:
             vocabulary_overlap=self._map.overlap,
         )
 
-    @property
-    def index_budget(self) -> IndexBudget:
-        return self._engine.index_budget
-
-    @property
-    def level_gains(self) -> Mapping[str, Callable[[], float]]:
-        return self._engine.level_gains
-
-    def load(self) -> Load:
-        return self._engine.load()
-
     @asynccontextmanager
     async def open(self, opening: Open, report: WaitReport | None = None) -> AsyncIterator[DraftSteps]:
         if opening.standalone:
@@ -71,12 +61,6 @@ class MappedDrafter:
                 return stack.enter_async_context(self._engine.open(own, report))
 
             yield MappedSession(self._engine, self._map, self._ways, opening, open_engine, self._max_draft)
-
-    async def failure(self) -> None:
-        await self._engine.failure()
-
-    async def stop(self) -> None:
-        await self._engine.stop()
 
 
 class MappedSession:
