@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from fly.clock import Clock, SystemClock
-from fly.messages import Endpoint, Snapshot
+from fly.endpoints import Endpoint, Snapshot
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryServicer, add_RegistryServicer_to_server
 from protos.wire.streams import snapshot_to_wire

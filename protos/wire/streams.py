@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from fly.endpoints import Endpoint, Snapshot
 from fly.errors import InvalidRequest
 from fly.messages import (
     Close,
     Draft,
     DraftStep,
-    Endpoint,
     Extend,
     Load,
     ModelInfo,
@@ -16,7 +16,6 @@ from fly.messages import (
     Opened,
     Queued,
     Role,
-    Snapshot,
     Stale,
     Verification,
     VerifyStep,

@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack, aclosing, suppress
 import grpc
 
 from fly.clock import Clock
+from fly.endpoints import Endpoint, Snapshot
 from fly.errors import ConfigError, NotReady
-from fly.messages import Endpoint, ModelInfo, Role, Snapshot
+from fly.messages import ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import grpc
 
 from fly.clock import Clock
+from fly.endpoints import Endpoint
 from fly.errors import NotReady
-from fly.messages import Endpoint, Load, ModelInfo, Role
+from fly.messages import Load, ModelInfo, Role
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.flyserve.v1.target_pb2_grpc import TargetStub

@@ -9,7 +9,8 @@ from typing import Protocol
 import grpc
 
 from fly.clock import Clock
-from fly.messages import Endpoint, Role, Snapshot
+from fly.endpoints import Endpoint, Snapshot
+from fly.messages import Role
 from protos.flyserve.v1 import registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub
 from protos.wire.streams import snapshot_from_wire

@@ -10,9 +10,10 @@ from functools import partial
 
 import grpc
 
+from fly.endpoints import Snapshot
 from fly.errors import FlyServeError, NotReady
 from fly.lookup.budget import IndexBudget, IndexShare
-from fly.messages import Open, Role, Snapshot
+from fly.messages import Open, Role
 from fly.sequence import TokenSequence
 from services.common.channel import Backoff, open_channel
 from services.common.endpoint_sources import EndpointSource

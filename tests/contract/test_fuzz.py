@@ -19,7 +19,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fly.messages import Close, DraftStep, Endpoint, Open, Role, VerifyStep
+from fly.endpoints import Endpoint
+from fly.messages import Close, DraftStep, Open, Role, VerifyStep
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from orchestration.control.registry import Registry, registry_service

@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from fly.clock import SystemClock
+from fly.endpoints import Endpoint, Snapshot
 from fly.errors import ConfigError, NotReady
-from fly.messages import Endpoint, Role, Snapshot
+from fly.messages import Role
 from protos.flyserve.v1 import registry_pb2, registry_pb2_grpc
 from protos.wire.streams import snapshot_to_wire
 from router.config import RouterConfig

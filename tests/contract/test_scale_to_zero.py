@@ -11,7 +11,8 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from fly.messages import Endpoint, Role
+from fly.endpoints import Endpoint
+from fly.messages import Role
 from orchestration.control.registry import Registry, registry_service
 from router.config import RouterConfig
 from router.server import create_host

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Endpoint, Load, Role
+from fly.endpoints import Endpoint
+from fly.messages import Load, Role
 from flyserve import AsyncClient, Mode, SpeculationParams
 from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2

@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from fly.clock import SystemClock
-from fly.messages import Endpoint, Role
+from fly.endpoints import Endpoint
+from fly.messages import Role
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.security import controller_identity, registry_access_policy
 from services.common.endpoint_sources import RegistryEndpointSource

@@ -10,8 +10,9 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from fly.endpoints import Endpoint
 from fly.errors import NotReady, Unauthenticated
-from fly.messages import Endpoint, Role
+from fly.messages import Role
 from flyserve import AsyncClient, Tls
 from orchestration.control.registry import Registry, registry_service
 from orchestration.deployment.file import Deployment, load_deployment

@@ -27,7 +27,8 @@ from benchmarks.scenarios.simulate.plan import (
     Plan,
 )
 from benchmarks.scenarios.simulate.router import Profile
-from fly.messages import Endpoint, Role, Snapshot
+from fly.endpoints import Endpoint, Snapshot
+from fly.messages import Role
 from flyserve.bench.statistics import bootstrap
 from protos.wire.streams import snapshot_to_wire
 

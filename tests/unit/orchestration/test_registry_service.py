@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import pytest
 
-from fly.messages import Endpoint, Role
+from fly.endpoints import Endpoint
+from fly.messages import Role
 from orchestration.control.registry import Registry, registry_service
 from protos.flyserve.v1 import common_pb2, registry_pb2
 from protos.flyserve.v1.registry_pb2_grpc import RegistryStub

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Endpoint, Load, ModelInfo, Role
+from fly.endpoints import Endpoint
+from fly.messages import Load, ModelInfo, Role
 from router.policies import create_policy
 from router.replicas.breaker import Breaker
 from router.replicas.pools import Replica, ReplicaPool, any_replica
