@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from fly import messages
+from fly.endpoints import Endpoint, Snapshot
 from fly.errors import InvalidRequest
 from fly.messages import ModelInfo, Role
 from fly.request import (
@@ -113,8 +114,8 @@ MESSAGES: list[tuple[type[Any], Descriptor]] = [
     (messages.Close, common_pb2.Close.DESCRIPTOR),
     (messages.Stale, common_pb2.Stale.DESCRIPTOR),
     (messages.SequenceUpdate, common_pb2.SequenceUpdate.DESCRIPTOR),
-    (messages.Endpoint, registry_pb2.Endpoint.DESCRIPTOR),
-    (messages.Snapshot, registry_pb2.Snapshot.DESCRIPTOR),
+    (Endpoint, registry_pb2.Endpoint.DESCRIPTOR),
+    (Snapshot, registry_pb2.Snapshot.DESCRIPTOR),
 ]
 
 
