@@ -32,6 +32,7 @@ SCENARIOS = (
     "outcomes",
     "overload",
     "peers",
+    "prepared",
     "quality",
     "simulate",
     "soak",

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from fly.lookup.budget import IndexBudget
 from fly.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps
-from services.drafter.level_choice import LevelChoice
-from services.drafter.session import DraftingLimits, DraftSession
+from services.drafter.ahead import AheadChoices, DraftingLimits
+from services.drafter.session import DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
 from services.engine.future import WaitReport
@@ -20,7 +20,7 @@ class BuiltinDrafter:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
-        self._ahead = LevelChoice() if limits.is_ahead_chosen else None
+        self._ahead = AheadChoices(limits, engine.info.costs)
 
     @property
     def info(self) -> ModelInfo:
@@ -32,7 +32,11 @@ class BuiltinDrafter:
 
     @property
     def level_gains(self) -> Mapping[str, Callable[[], float]]:
-        choices = {"sub_drafter": self._sub_drafters.level, "ahead": self._ahead}
+        choices = {
+            "sub_drafter": self._sub_drafters.level,
+            "ahead": self._ahead.level,
+            "branches": self._ahead.branch_level,
+        }
         return {name: choice.gain for name, choice in choices.items() if choice is not None}
 
     def load(self) -> Load:
@@ -49,7 +53,7 @@ class BuiltinDrafter:
                     sequence=sequence,
                     sub_drafter=sub_drafter,
                     limits=self._limits,
-                    ahead=self._ahead,
+                    choices=self._ahead,
                 )
                 try:
                     yield session

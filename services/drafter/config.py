@@ -11,7 +11,7 @@ from fly.lookup.budget import IndexBudget
 from fly.messages import Role
 from services.common.config import AutoSwitch
 from services.common.service_config import ServeSection
-from services.drafter.session import DraftingLimits
+from services.drafter.ahead import DraftingLimits
 from services.engine.config import EngineName, EngineSection, ModelConfig, ModelSection
 
 _USUAL_STANDALONE_PART = 4
@@ -33,6 +33,12 @@ class DrafterSection(EngineSection, DraftingSection):
     does so while rounds with it are faster than rounds without it, and if the CPUs of the machine are enough
     for the whole deployment; otherwise only while fewer sequences are open than there are CPUs, because each
     sequence keeps one CPU busy with its verification."""
+
+    prepared_outcomes: int = Field(4, ge=1, le=16)
+    """Most outcomes of a verification that a drafter which drafts ahead prepares at once: 1 is the one that
+    all tokens are accepted, further ones are likely corrections by the target. Each one uses a free place and
+    free KV memory, and loses both as soon as any sequence lacks them. With `draft_ahead: auto` they are
+    prepared only while that pays."""
 
     standalone_sequences: int | None = Field(None, ge=0)
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
@@ -107,7 +113,12 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     def limits(self) -> DraftingLimits:
         """The limits of a session on this machine."""
         ahead_sequences = self.ahead_sequences(len(os.sched_getaffinity(0)))
-        return DraftingLimits(self.max_draft, ahead_sequences, is_ahead_chosen=self.draft_ahead == "auto")
+        return DraftingLimits(
+            self.max_draft,
+            ahead_sequences,
+            is_ahead_chosen=self.draft_ahead == "auto",
+            branches=self.prepared_outcomes - 1 if ahead_sequences else 0,
+        )
 
     def ahead_sequences(self, usable_cpus: int) -> float:
         """Return the number of open sequences up to which `usable_cpus` CPUs are enough to draft ahead."""

@@ -19,9 +19,9 @@ from services.common.telemetry.buckets import TOKENS
 from services.common.telemetry.index_metrics import register_index_metrics
 from services.common.telemetry.instrumented_stream import StreamTelemetry
 from services.common.telemetry.process import Telemetry
+from services.drafter.ahead import DraftingLimits
 from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
-from services.drafter.session import DraftingLimits
 from services.drafter.standalone import StandaloneDrafter
 from services.drafter.sub_drafters import SubDrafters
 from services.drafter.vocabulary.start import map_vocabulary

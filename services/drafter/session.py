@@ -1,52 +1,14 @@
 """The session of one sequence at a drafter: apply updates, return drafts."""
 
 import contextlib
-import time
-from dataclasses import dataclass
 
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
+from services.drafter.ahead import AheadChoices, DraftAhead, DraftingLimits
 from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
-from services.drafter.level_choice import LevelChoice, SequenceRounds
 from services.engine.engine import Engine
-from services.engine.future import IdleJob
 from services.engine.sequence import EngineSequence
-
-_MIN_FREE_MEMORY = 0.25
-"""Share of KV memory that must be free for drafting ahead."""
-
-
-class DraftAhead:
-    """The draft of one sequence beyond the response that its client has.
-
-    Between `start` and `stop` the sequence belongs to a background job, which yields to all other jobs of the
-    engine.
-    """
-
-    def __init__(self, engine: Engine, sequence: EngineSequence) -> None:
-        self._engine = engine
-        self._sequence = sequence
-        self._running: tuple[Drafting, IdleJob] | None = None
-
-    def start(self, drafting: Drafting) -> None:
-        """Start drafting in the background; do nothing if memory is scarce."""
-        if self._has_memory():
-            self._running = drafting, self._engine.run_when_idle(drafting.job())
-
-    async def stop(self) -> Drafting | None:
-        """End the job and return its draft, which stays at the end of the sequence; None if there is none."""
-        running, self._running = self._running, None
-        if running is None:
-            return None
-        drafting, job = running
-        await job.cancel()
-        return drafting
-
-    def _has_memory(self) -> bool:
-        """Return True if no sequence waits for memory and enough is free that none is evicted soon."""
-        load = self._engine.load()
-        return not load.queued and load.kv_capacity - load.kv_used >= load.kv_capacity * _MIN_FREE_MEMORY
 
 
 def confirms(sequence: EngineSequence, update: SequenceUpdate, start: int) -> bool:
@@ -60,21 +22,6 @@ def confirms(sequence: EngineSequence, update: SequenceUpdate, start: int) -> bo
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DraftingLimits:
-    """Limits of drafting.
-
-    Attributes:
-        max_draft: Longest draft that one step may request, in tokens.
-        ahead_sequences: Most open sequences with which the drafter drafts ahead; 0 never does.
-        is_ahead_chosen: Draft ahead only while that pays, by the rounds so far.
-    """
-
-    max_draft: int = 64
-    ahead_sequences: float = 0
-    is_ahead_chosen: bool = False
-
-
 class DraftSession:
     """The session of one stream, on one engine sequence."""
 
@@ -84,17 +31,15 @@ class DraftSession:
         sequence: EngineSequence,
         sub_drafter: SubDrafterSession,
         limits: DraftingLimits,
-        ahead: LevelChoice | None = None,
+        choices: AheadChoices | None = None,
     ) -> None:
-        """Create a session; `ahead` is the replica's choice, if it drafts ahead only while that pays."""
+        """Create a session; `choices` are those of the replica."""
         self._engine = engine
         self._sequence = sequence
         self._sub_drafter = sub_drafter
         self._proposer = sub_drafter.proposer
         self._limits = limits
-        self._ahead = DraftAhead(engine, sequence)
-        self._ahead_choice = ahead
-        self._ahead_rounds = SequenceRounds(ahead) if ahead else None
+        self._ahead = DraftAhead(engine, sequence, limits, choices or AheadChoices(limits))
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
@@ -106,8 +51,7 @@ class DraftSession:
         times = await self._draft(drafting)
         result = drafting.result()
         forwards = result.forwards - forwards_ahead
-        if self._ahead_rounds:
-            self._ahead_rounds.record_draft(len(result.tokens), time.perf_counter())
+        self._ahead.record_draft(len(result.tokens))
         counts = self._proposer.record_draft(
             len(result.tokens), forwards, times.forward_ns * 1e-9, result.sub_drafter_tokens
         )
@@ -129,31 +73,37 @@ class DraftSession:
     async def finish(self, last: SequenceUpdate) -> None:
         """Apply the last update and send the final sequence to the sub-drafter; ignore an invalid update."""
         if (ahead := await self._ahead.stop()) is not None:
-            self._sequence.truncate(ahead.start)
+            self._sequence.truncate(ahead.whole.start)
         with contextlib.suppress(StaleState, InvalidRequest):
             self._sequence.apply(last)
             self._sub_drafter.finish(self._sequence.tokens.ids, self._sequence.decided)
 
     async def close(self) -> None:
         """Stop drafting ahead."""
-        await self._ahead.stop()
+        await self._ahead.close()
 
     async def _apply(self, step: DraftStep) -> tuple[Drafting, int]:
         """Apply the update; return the draft so far, and the number of tokens drafted ahead but dropped."""
-        ahead = await self._ahead.stop()
+        ahead, update = await self._ahead.stop(step.update), step.update
         ending_ids = self._sequence.opening.sampling.ending_ids if step.end_at_stop else frozenset[int]()
-        dropped = 0
+        length, branch, dropped = update.keep + len(update.tokens), None, 0
+        max_tokens = self._max_tokens(step.max_tokens, length)
         if ahead is not None:
-            if ahead.ending_ids == ending_ids and confirms(self._sequence, step.update, ahead.start):
-                self._sequence.decided = step.update.decided
-                length = step.update.keep + len(step.update.tokens)
-                ahead.advance(length, self._max_tokens(step.max_tokens, length))
-                return ahead, 0
-            dropped = ahead.num_tokens
-            self._sequence.truncate(ahead.start)
-        self._sequence.apply(step.update)
-        max_tokens = self._max_tokens(step.max_tokens, len(self._sequence))
-        return Drafting(self._sequence, max_tokens, ending_ids, self._proposer), dropped
+            whole, dropped = ahead.whole, ahead.num_tokens
+            if whole.ending_ids == ending_ids and confirms(self._sequence, update, whole.start):
+                self._sequence.decided = update.decided
+                self._ahead.record_update(update, len(self._sequence))
+                whole.advance(length, max_tokens)
+                return whole, dropped
+            if ahead.branch is not None and ahead.branch.ending_ids == ending_ids:
+                branch = ahead.branch
+            dropped += whole.num_tokens - (branch.num_tokens if branch else 0)
+            self._sequence.truncate(whole.start)
+        self._ahead.record_update(update, self._sequence.apply(update))
+        drafting = Drafting(self._sequence, max_tokens, ending_ids, self._proposer)
+        if branch is not None:
+            drafting.adopt(branch)
+        return drafting, dropped
 
     def _max_tokens(self, requested: int, length: int) -> int:
         """Return the longest draft after the first `length` tokens: `requested`, if the context allows it."""
@@ -178,9 +128,7 @@ class DraftSession:
         # One more token than the next draft: the target's own token comes before that draft.
         max_tokens = self._max_tokens(drafting.max_tokens + 1, len(sequence))
         self._proposer.prefetch(sequence, max_tokens)
-        is_possible = self._engine.load().sequences <= self._limits.ahead_sequences
-        if max_tokens > 1 and is_possible and (self._ahead_choice is None or self._ahead_choice.is_used):
-            self._ahead.start(Drafting(sequence, max_tokens, drafting.ending_ids, self._proposer))
+        self._ahead.start(drafting, max_tokens)
 
 
 def _sum(first: StepTimes, second: StepTimes) -> StepTimes:

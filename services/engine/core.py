@@ -9,7 +9,7 @@ from fly.clock import Clock
 from fly.errors import InternalError, NotReady, Overloaded
 from fly.messages import Load, Open, Opened, Queued
 from services.engine.admission import Admission
-from services.engine.base import ForwardInput, Job, KvSlot, Runner, Scores
+from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Runner, Scores
 from services.engine.future import Delivery, EngineFuture, Notice
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
@@ -92,6 +92,14 @@ class EngineCore:
             f" {load.kv_used} of {load.kv_capacity} KV positions are in use"
         )
         self.resolve(future, error=Overloaded(message, RETRY_AFTER_S))
+
+    def make_branch(self, opening: Open) -> EngineSequence:
+        """Return an empty branch without a slot; may be called at any time."""
+        return self._make_sequence(opening, NO_SLOT)
+
+    def fork(self, branch: EngineSequence) -> None:
+        """Give a branch a place, if one is free."""
+        self._kv.fork(branch)
 
     def cancel_open(self, future: EngineFuture) -> None:
         """Cancel an `open` that is no longer awaited; close its sequence if it was admitted."""
@@ -220,6 +228,8 @@ class EngineCore:
 
     def _make_room(self, growing: EngineSequence) -> None:
         """Preempt a sequence, which may be the growing one; end the growing job if it is an idle one."""
+        if self._end_branches():
+            return
         job, victim = self._scheduler.job_of(growing.slot), self._kv.next_victim()
         if (job is not None and job.priority == IDLE_PRIORITY) or self._kv.num_admitted == 1:
             message = f"no KV memory is free, of {self._runner.kv_capacity} positions in total"
@@ -250,8 +260,20 @@ class EngineCore:
         if (future := self._futures.get(job.job_id)) is not None:
             self._deliveries.append(Notice(future, notice))
 
+    def _end_branches(self) -> bool:
+        """Close all branches, because a sequence lacks memory or a place; return False if there are none."""
+        branches = self._kv.branches()
+        for branch in branches:
+            self._scheduler.throw(branch.slot, Overloaded("the branch gave way", RETRY_AFTER_S))
+            self._kv.release(branch)
+        self._collect()
+        return bool(branches)
+
     def _admit(self, has_changed: bool = True) -> None:
-        for applicant in self._admission.admit(has_changed):
+        admitted = self._admission.admit(has_changed)
+        if len(self._admission) and self._end_branches():
+            admitted += self._admission.admit()
+        for applicant in admitted:
             assert applicant.sequence is not None
             if applicant.future is not None:
                 self.resolve(applicant.future, applicant.sequence)

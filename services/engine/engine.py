@@ -1,7 +1,7 @@
 """The engine's interface to its service: open sequences and run jobs on them, from any event loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
-from services.engine.future import EngineFuture, IdleJob, WaitReport
+from services.engine.future import EngineFuture, IdleJobs, WaitReport
 from services.engine.scheduling.scheduler import IDLE_PRIORITY
 from services.engine.sequence import EngineSequence
 
@@ -108,24 +108,41 @@ class Engine(ABC):
             raise
         return result, times
 
-    def run_when_idle(self, job: Job[Any]) -> IdleJob:
-        """Start a job that runs in forwards of its own, only while no other job waits for one.
+    def fork(self, sequence: EngineSequence) -> EngineSequence:
+        """Return a branch: an empty sequence, with the parameters of another one, for idle jobs only.
 
-        Its sequence must not be used until `IdleJob.cancel` returns. Its result or exception is not reported.
+        It uses a place while one is free, and does not count as open. It is closed as soon as any sequence
+        lacks a place or memory; its jobs end then, and so do those of a branch that found no place.
 
         Raises:
             NotReady: The engine is not running.
         """
-        future = self._new_future()
-        self._post(partial(self._core.submit, job, IDLE_PRIORITY, self._now_ns(), future))
-        return IdleJob(future, self._cancel)
+        if not self._is_running:
+            raise NotReady("the engine is not running")
+        branch = self._core.make_branch(sequence.opening)
+        self._post(partial(self._core.fork, branch))
+        return branch
 
-    async def _cancel(self, future: EngineFuture) -> None:
-        """Cancel the job of `future` and wait until it has ended; return at once if the engine is stopped."""
+    def run_when_idle(self, *jobs: Job[Any]) -> IdleJobs:
+        """Start jobs that run in forwards of their own, only while no other job waits for one.
+
+        Their sequences must not be used until `IdleJobs.cancel` returns. No result or exception is reported.
+
+        Raises:
+            NotReady: The engine is not running.
+        """
+        futures = [self._new_future() for _ in jobs]
+        for job, future in zip(jobs, futures, strict=True):
+            self._post(partial(self._core.submit, job, IDLE_PRIORITY, self._now_ns(), future))
+        return IdleJobs(futures, self._cancel)
+
+    async def _cancel(self, futures: Sequence[EngineFuture]) -> None:
+        """Cancel the jobs and wait until they have ended; return at once if the engine is stopped."""
         if not self._is_running:
             return
         cancelled = EngineFuture()
-        self._post(partial(self._core.cancel, future))
+        for future in futures:
+            self._post(partial(self._core.cancel, future))
         self._post(partial(self._core.resolve, cancelled))
         await cancelled.wait()
 

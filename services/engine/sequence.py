@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from fly.blocks import BLOCK_TOKENS, BlockChain, BlockKey
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, NotReady
 from fly.messages import Open
 from fly.sequence import ReplicatedSequence, SequenceUpdate
 from fly.types import SparseDistribution
-from services.engine.base import ForwardInput, Job, KvSlot, Replan, Scores
+from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Replan, Scores
 from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache
 
 
@@ -20,6 +20,7 @@ class EngineSequence(ReplicatedSequence):
 
     Attributes:
         opening: The parameters that its stream was opened with.
+        num_logprobs: As in `opening`; its owner may change it between two jobs.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class EngineSequence(ReplicatedSequence):
     ) -> None:
         super().__init__(vocab_size, context_length)
         self.opening = opening
+        self.num_logprobs = opening.num_logprobs
         self.slot = slot
         self._chunk_tokens = chunk_tokens
         self._prefix_cache = prefix_cache
@@ -42,6 +44,7 @@ class EngineSequence(ReplicatedSequence):
         self._num_computed = 0
         self._num_unchanged = 0
         self._num_reused = 0
+        self._kv_source: tuple[EngineSequence, int] | None = None
 
     @property
     def priority(self) -> int:
@@ -68,6 +71,13 @@ class EngineSequence(ReplicatedSequence):
         self.tokens.truncate(length)
         self._mark_changed(length)
 
+    def take_kv(self, source: "EngineSequence", length: int) -> None:
+        """Begin the next job with the KV of another sequence, whose first `length` tokens are the same.
+
+        Until then no job may compute other tokens at these positions of the source.
+        """
+        self._kv_source = source, length
+
     def forget_kv(self) -> None:
         """Record that its KV memory was taken: its next input computes all tokens again."""
         self._num_computed = self._num_reused = 0
@@ -85,7 +95,10 @@ class EngineSequence(ReplicatedSequence):
 
         Raises:
             InvalidRequest: It has fewer tokens than `num_outputs`, or more than the context allows.
+            NotReady: It is a branch without a place.
         """
+        if self.slot == NO_SLOT:
+            raise NotReady("the branch has no place")
         if not 1 <= num_outputs <= len(self.tokens):
             raise InvalidRequest.of("num_outputs", f"is {num_outputs}, must be 1 to {len(self.tokens)}")
         if len(self.tokens) > self._context_length:
@@ -94,6 +107,7 @@ class EngineSequence(ReplicatedSequence):
                 f"are {len(self.tokens)}, must be at most {self._context_length}, the context length",
             )
         self._num_computed, self._num_unchanged = self.num_computed, len(self.tokens)
+        self._copy_kv()
         while True:
             item = self._next_input(num_outputs, proposals, is_proposing)
             try:
@@ -130,6 +144,17 @@ class EngineSequence(ReplicatedSequence):
             return self._forward_input(blocks, start, min(start + self._chunk_tokens, first_output))
         return self._forward_input(blocks, start, end, num_outputs, proposals, is_proposing)
 
+    def _copy_kv(self) -> None:
+        """Copy KV from the source that `take_kv` has set, as far as it is longer and still in memory."""
+        taken, self._kv_source = self._kv_source, None
+        if taken is None:
+            return
+        source, start = taken[0], self._num_computed
+        length = min(taken[1], source._num_computed)
+        if length > start and self._prefix_cache.copy(source.slot, self.slot, length, start):
+            self._num_computed = length
+            self._num_reused += length - start
+
     def _reuse_prefix(self, first_output: int) -> Sequence[BlockKey]:
         """Share cached KV of the tokens before `first_output`; return their keys if some have none yet."""
         wanted, computed = first_output // BLOCK_TOKENS, self._num_computed // BLOCK_TOKENS
@@ -153,6 +178,8 @@ class EngineSequence(ReplicatedSequence):
         """Record that the tokens from position `length` on have changed, so their KV must be computed."""
         self._num_unchanged = min(self._num_unchanged, length)
         self._chain.truncate(length)
+        if self._kv_source is not None:
+            self._kv_source = self._kv_source[0], min(self._kv_source[1], length)
 
     def _forward_input(
         self,
@@ -174,7 +201,7 @@ class EngineSequence(ReplicatedSequence):
             history=ids,
             drafts=[*ids[end - num_outputs + 1 : end], -1] if num_outputs else (),
             entropy=None if self.opening.without_entropies else self.opening.entropy,
-            num_logprobs=self.opening.num_logprobs,
+            num_logprobs=self.num_logprobs,
             num_reused=self._num_reused,
             blocks=blocks,
             num_shared=self.decided // BLOCK_TOKENS,

@@ -11,8 +11,8 @@ from protos.flyserve.v1 import generation_pb2 as pb
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.host import Host
+from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine as host_drafter
-from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import Dtype, ModelConfig
 from services.engine.factory import build_engine
@@ -39,7 +39,7 @@ async def host(role: Role, folder: Any) -> Host:
         return host_target(engine)
     sub_drafters = SubDrafters(None)
     await sub_drafters.start()
-    limits = DraftingLimits(max_draft=16, ahead_sequences=1)
+    limits = DraftingLimits(max_draft=16, ahead_sequences=1, branches=3)
     return host_drafter(engine, sub_drafters, limits, standalone_sequences=2)
 
 

@@ -17,10 +17,10 @@ from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import info_from_wire
 from services.common.config import parse
 from services.common.streams import DrafterStream
+from services.drafter.ahead import DraftingLimits
 from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import host_drafter
-from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
 from services.drafter.vocabulary.session import MappedDrafter
 from services.drafter.vocabulary.streams import Way

@@ -18,8 +18,8 @@ from router.config import LimitsConfig, RouterConfig
 from router.server import create_host
 from services.common.channel import open_channel
 from services.common.endpoint_sources import ListedEndpointSource
+from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine as host_drafter
-from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner

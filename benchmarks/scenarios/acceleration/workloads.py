@@ -68,10 +68,17 @@ class SubDrafting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """A deployment's way of drafting: its sub-drafter, and whether it drafts while the target verifies."""
+    """A deployment's way of drafting.
+
+    Attributes:
+        sub_drafting: Its sub-drafter.
+        is_ahead: It drafts while the target verifies.
+        outcomes: Outcomes of a verification that it prepares then.
+    """
 
     sub_drafting: SubDrafting
     is_ahead: bool = False
+    outcomes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,5 +213,6 @@ def _sub_drafter_command(sub_drafting: SubDrafting, models: Models) -> Flags:
 
 def _drafter_command(drafting: Drafting, models: Models, helped: Mapping[SubDrafting, str]) -> Flags:
     helper = helped.get(drafting.sub_drafting)
-    flags = ("--draft-ahead", "on" if drafting.is_ahead else "off")
+    ahead = "on" if drafting.is_ahead else "off"
+    flags = ("--draft-ahead", ahead, "--prepared-outcomes", str(drafting.outcomes))
     return ("services.drafter", *models.drafter, *flags, *(("--sub-drafter", helper) if helper else ()))

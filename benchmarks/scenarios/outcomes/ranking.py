@@ -1,64 +1,14 @@
-"""Outcomes of a round, ranked by their probability as far as the drafter can tell. Pure.
+"""Recorded rounds, and what the drafter could have foreseen of their outcomes. Pure.
 
-A round keeps some drafts and adds one token of the target, so the start of the next round is one of a few.
-Walk along the draft: at each position the round either ends there, with one of the tokens that the drafter
-finds likely, or goes on. The probabilities of both are frequencies among recorded rounds, by how far the
-score of a token lies below the best one.
+Outcomes are ranked as the drafter's service ranks them, by the rates of the rounds of other responses.
 """
 
-from bisect import bisect
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-_EDGES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Limits of the classes of gaps, in nats."""
-_MOST_RANK = 4
-"""Later ranks share the frequencies of this one."""
-_TAIL = 2
-"""Last drafts, whose mismatches no window can follow."""
+from services.drafter.outcomes import Outcome, OutcomeRates, Round, steps
+
 _FOLDS = 2
-_ENDS = -1
-"""Stands in for a rank: the round ends at the position, with any token."""
-
-
-class Outcome(NamedTuple):
-    """The start of the next round: drafts that are kept, negative if earlier tokens go too, and one token."""
-
-    kept: int
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The tokens that may be chosen at one position: the drafter's own choice, then the others by score.
-
-    Attributes:
-        gaps: Distance of each token's score from the best one, in nats.
-    """
-
-    ids: tuple[int, ...]
-    gaps: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round with a draft.
-
-    Attributes:
-        rows: One per draft token, then one for the token after them; that one is missing if the last draft
-            ends the response.
-        num_open: Provisional tokens before the draft; the first one may still be rejected.
-        open_row: The row of the first provisional token.
-        outcome: The start of the next round; None if the response has ended.
-    """
-
-    num_drafts: int
-    rows: tuple[Row, ...]
-    num_open: int
-    open_row: Row | None
-    outcome: Outcome | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,96 +46,30 @@ class Answer:
     starts: tuple[Start, ...]
 
 
-class Step(NamedTuple):
-    """A position at which a round may end."""
-
-    kind: str
-    kept: int
-    row: Row
-
-    @property
-    def first_rank(self) -> int:
-        """Rank of the first token with which it may end here: a draft token is corrected by another one."""
-        return int(self.kind != "bonus")
-
-    def cell(self, rank: int) -> tuple[str, int, int]:
-        """Return the class of a token, or of the end with any token, whose frequency is counted."""
-        nearest = min(max(1, rank), len(self.row.gaps) - 1)
-        return self.kind, min(rank, _MOST_RANK), bisect(_EDGES, self.row.gaps[nearest])
-
-
-def steps(round_: Round) -> Iterator[Step]:
-    """Yield the positions at which the round may end, in the order in which the rule decides them."""
-    if round_.open_row is not None:
-        yield Step("open", -round_.num_open, round_.open_row)
-    for kept, row in enumerate(round_.rows[: round_.num_drafts]):
-        yield Step("draft" if kept < round_.num_drafts - _TAIL else "tail", kept, row)
-    for row in round_.rows[round_.num_drafts :]:
-        yield Step("bonus", round_.num_drafts, row)
-
-
-class Frequencies:
-    """Frequencies of the ends of recorded rounds."""
-
-    def __init__(self, rounds: Sequence[Round]) -> None:
-        self._seen, self._ended = Counter[tuple[str, int, int]](), Counter[tuple[str, int, int]]()
-        for round_ in rounds:
-            if round_.outcome is not None:
-                self._count(round_, round_.outcome)
-
-    def ranked(self, round_: Round) -> list[Outcome]:
-        """Return the outcomes of a round, the most likely first."""
-        found, reached = dict[Outcome, float](), 1.0
-        for step in steps(round_):
-            for rank in range(step.first_rank, len(step.row.ids)):
-                outcome = Outcome(step.kept, step.row.ids[rank])
-                found[outcome] = reached * self._rate(step.cell(rank))
-            reached *= 1 - self._rate(step.cell(_ENDS))
-        return sorted(found, key=lambda outcome: -found[outcome])
-
-    def _count(self, round_: Round, outcome: Outcome) -> None:
-        for step in steps(round_):
-            ends = outcome.kept == step.kept
-            self._add(step.cell(_ENDS), ends)
-            for rank in range(step.first_rank, len(step.row.ids)):
-                self._add(step.cell(rank), ends and step.row.ids[rank] == outcome.token)
-            if ends:
-                return
-
-    def _add(self, cell: tuple[str, int, int], has_ended: bool) -> None:
-        self._seen[cell] += 1
-        self._ended[cell] += has_ended
-
-    def _rate(self, cell: tuple[str, int, int]) -> float:
-        """Return a frequency, which is low but not 0 where nothing was seen."""
-        return (self._ended[cell] + 0.05) / (self._seen[cell] + 1)
-
-
 def rank(responses: Sequence[Response]) -> list[Answer]:
-    """Rank every round's outcomes by the frequencies in responses of the other half."""
-    folds = [
-        Frequencies(
-            [
-                each
-                for number, other in enumerate(responses)
-                if number % _FOLDS != fold
-                for each in other.rounds
-            ]
-        )
-        for fold in range(_FOLDS)
-    ]
+    """Rank every round's outcomes by the rates in responses of the other half."""
+    folds = [OutcomeRates() for _ in range(_FOLDS)]
+    for number, response in enumerate(responses):
+        for fold, rates in enumerate(folds):
+            for each in response.rounds if number % _FOLDS != fold else ():
+                rates.record(each)
     return [
         Answer(
             response.tokens,
             len(response.rounds),
             tuple(
-                make_start(each, each.outcome, folds[number % _FOLDS].ranked(each))
+                make_start(each, each.outcome, ranked(each, folds[number % _FOLDS]))
                 for each in response.rounds
                 if each.outcome is not None
             ),
         )
         for number, response in enumerate(responses)
     ]
+
+
+def ranked(round_: Round, rates: OutcomeRates) -> list[Outcome]:
+    """Return the outcomes of a round, the most likely first."""
+    return [outcome for outcome, _ in rates.likely(round_).outcomes]
 
 
 def make_start(round_: Round, outcome: Outcome, ranked: Sequence[Outcome]) -> Start:

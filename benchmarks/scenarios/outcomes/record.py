@@ -1,25 +1,23 @@
 """Recorded rounds: the pair decodes in this process, without a socket, and the drafter's scores are kept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks.harness.client import Prompts, demo_prompts, random_prompts
 from benchmarks.harness.system import BUILD, DEMO_MODELS
 from benchmarks.scenarios.acceleration.workloads import RECIPE
 from benchmarks.scenarios.outcomes.plan import DEMO, Plan, Setting
-from benchmarks.scenarios.outcomes.ranking import Outcome, Response, Round, Row
+from benchmarks.scenarios.outcomes.ranking import Response
 from benchmarks.scenarios.peers.in_process import Side, load, open_side, verify
 from fly.messages import Open, Role
-from fly.noise import Domain, noise_keys, token_noise
 from fly.presets import DEFAULT_PRESET, EXACT, PRESETS
 from fly.request import SamplingParams
 from fly.speculation import Speculation
 from fly.types import Mode, ResponseLimits
 from router.text.tokenizer import Tokenizer
+from services.drafter.outcomes import Outcome, Round, Row, make_row
 from services.engine.base import Job
 from services.engine.forward.torch_runner import TorchRunner
 from services.engine.sequence import EngineSequence
@@ -118,34 +116,12 @@ def drafted_rows(sequence: EngineSequence, max_tokens: int, ending_ids: frozense
     while True:
         scores = yield from sequence.score(is_proposing=True)
         choice, ranked = scores.choices[0], scores.logprobs[0].top
-        rows.append(make_row(choice, ranked, sequence.opening.sampling, len(sequence)))
+        rows.append(make_row(choice, ranked, sequence.opening.sampling, len(sequence), _MOST_KEPT))
         if len(rows) > max_tokens:
             return rows
         sequence.extend((choice,))
         if choice in ending_ids:
             return rows
-
-
-def make_row(
-    choice: int, ranked: Sequence[tuple[int, float]], sampling: SamplingParams, position: int
-) -> Row:
-    """Return the tokens that the target may choose at a position, as far as the drafter can tell.
-
-    The score of a token is its log-probability by the drafter; above temperature 0 it is divided by that,
-    and the noise that drafter and target share is added.
-    """
-    ids = np.array([token for token, _ in ranked])
-    scores = np.array([logprob for _, logprob in ranked], dtype=np.float64)
-    if sampling.temperature > 0:
-        words = (np.array([word], dtype=np.uint64) for word in (sampling.seed or 0, position, Domain.SHARED))
-        scores = scores / sampling.temperature + token_noise(ids[None], noise_keys(*words))[0]
-    best = float(scores.max())
-    others = [index for index in np.argsort(-scores, kind="stable").tolist() if ids[index] != choice]
-    kept = others[: _MOST_KEPT - 1]
-    return Row(
-        ids=(choice, *ids[kept].tolist()),
-        gaps=(0.0, *(best - score for score in scores[kept].tolist())),
-    )
 
 
 def load_pair(name: str, plan: Plan) -> Pair:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.harness.link import delayed_link
 from benchmarks.harness.system import serving
-from fly.clock import SystemClock
+from fly.clock import Clock, SystemClock
 from fly.messages import Role
 from router.config import RouterConfig
 from router.server import create_host
 from services.common.host import Host
 from services.common.telemetry.process import Telemetry
+from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine as host_drafter
-from services.drafter.session import DraftingLimits
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.config import ModelSection
 from services.engine.simulation.clock_engine import ClockEngine
@@ -133,6 +133,10 @@ class Hosts:
         """Start routers, and return their addresses."""
         return [self._run(self._start_router(config)) for _ in range(number)]
 
+    def start(self, make: Callable[[Clock], Awaitable[Host]]) -> str:
+        """Start another host on this clock, and return its address."""
+        return str(self._run(self._serve_made(make)))
+
     def sample(self) -> Sample:
         """Return the counters of this process."""
         clock, steps_s = self._clock, (self._steps_s(Role.TARGET), self._steps_s(Role.DRAFTER))
@@ -162,6 +166,9 @@ class Hosts:
 
     async def _start_router(self, config: RouterConfig) -> str:
         return await self._serve(await create_host(config, self._clock))
+
+    async def _serve_made(self, make: Callable[[Clock], Awaitable[Host]]) -> str:
+        return await self._serve(await make(self._clock))
 
     async def _serve(self, host: Host) -> str:
         return await self._stack.enter_async_context(serving(host))

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +17,16 @@ from benchmarks.scenarios.outcomes.ceiling import AHEAD, NOTHING, Costs, Totals,
 from benchmarks.scenarios.outcomes.plan import DEMO, Plan, Setting
 from benchmarks.scenarios.outcomes.ranking import (
     Answer,
-    Frequencies,
-    Outcome,
     Response,
-    Round,
-    Row,
     Start,
     rank,
+    ranked,
 )
 from benchmarks.scenarios.outcomes.record import load_pair
 from benchmarks.scenarios.outcomes.report import make_report
 from benchmarks.scenarios.peers.in_process import InProcess
 from fly.types import Mode
+from services.drafter.outcomes import Outcome, OutcomeRates, Round, Row
 
 SURE, UNSURE = Row((1, 2, 3), (0.0, 9.0, 9.5)), Row((1, 2, 3), (0.0, 0.05, 2.5))
 PLAN = Plan(draft_lengths=(4,), branches=(1, 2))
@@ -43,18 +42,26 @@ def made(outcome: Outcome | None, num_open: int = 0) -> Round:
     return Round(4, rows, num_open, UNSURE if num_open else None, outcome)
 
 
+def learnt(rounds: Sequence[Round]) -> OutcomeRates:
+    """Return the rates of recorded rounds."""
+    rates = OutcomeRates()
+    for each in rounds:
+        rates.record(each)
+    return rates
+
+
 def test_the_most_likely_outcome_is_the_one_that_was_seen_most_often() -> None:
     seen = [made(Outcome(1, 2))] * 6 + [made(Outcome(4, 1))] * 3 + [made(Outcome(1, 3))]
-    ranked = Frequencies(seen).ranked(made(None))
-    assert ranked[:3] == [Outcome(1, 2), Outcome(4, 1), Outcome(1, 3)]
-    assert Outcome(1, 1) not in ranked, "a draft token is not corrected by itself"
+    found = ranked(made(None), learnt(seen))
+    assert found[:3] == [Outcome(1, 2), Outcome(4, 1), Outcome(1, 3)]
+    assert Outcome(1, 1) not in found, "a draft token is not corrected by itself"
 
 
 def test_an_open_window_may_fail_before_the_draft() -> None:
     seen = [made(Outcome(-3, 2), 3)] * 6 + [made(Outcome(4, 1), 3)] * 2
-    frequencies = Frequencies(seen)
-    assert frequencies.ranked(made(None, 5))[:2] == [Outcome(-5, 2), Outcome(4, 1)]
-    assert all(outcome.kept >= 0 for outcome in frequencies.ranked(made(None)))
+    rates = learnt(seen)
+    assert ranked(made(None, 5), rates)[:2] == [Outcome(-5, 2), Outcome(4, 1)]
+    assert all(outcome.kept >= 0 for outcome in ranked(made(None), rates))
 
 
 def test_a_response_is_ranked_by_others_and_its_last_round_has_no_next_start() -> None:

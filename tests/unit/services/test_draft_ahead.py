@@ -15,9 +15,9 @@ from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
 from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling
+from services.drafter.ahead import AheadChoices, DraftingLimits
 from services.drafter.drafting import SubDrafterSession
-from services.drafter.level_choice import LevelChoice
-from services.drafter.session import DraftingLimits, DraftSession
+from services.drafter.session import DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.clock_engine import ClockEngine
@@ -27,6 +27,7 @@ LANGUAGE = SimulatedConfig(response_tokens=(30, 30), vocab_size=64)
 GREEDY = SamplingParams(stop_token_ids=(2,))
 SAMPLED = [replace(GREEDY, temperature=1.0, seed=5, coupling=coupling) for coupling in Coupling]
 AHEAD, ALONE = DraftingLimits(ahead_sequences=math.inf), DraftingLimits()
+PREPARED = replace(AHEAD, branches=3)
 NUM_DRAFTS = 4
 
 
@@ -93,12 +94,12 @@ async def play(
     prompt: list[int],
     rng: random.Random,
     sampling: SamplingParams,
-    choice: LevelChoice | None = None,
+    choices: AheadChoices | None = None,
 ) -> Played:
     """Run exact speculation against the target, which takes a random time to verify."""
     opening = Open(f"test-{prompt}", len(prompt), sampling)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, SubDrafterSession(), limits, choice)
+    session = DraftSession(engine, sequence, SubDrafterSession(), limits, choices)
     sequence_ids, mirror, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
     try:
         for _ in range(12):
@@ -137,10 +138,11 @@ def test_drafts_and_outputs_are_the_same_with_and_without(
     agreement: float, seed: int, sampling: SamplingParams
 ) -> None:
     alone = asyncio.run(play_all(agreement, ALONE, seed, sampling))
-    ahead = asyncio.run(play_all(agreement, AHEAD, seed, sampling))
-    for one, other in zip(alone, ahead, strict=True):
-        assert (one.tokens, one.drafts) == (other.tokens, other.drafts)
-        assert [a.distributions for a in one.answers] == [a.distributions for a in other.answers]
+    for limits in (AHEAD, PREPARED):
+        ahead = asyncio.run(play_all(agreement, limits, seed, sampling))
+        for one, other in zip(alone, ahead, strict=True):
+            assert (one.tokens, one.drafts) == (other.tokens, other.drafts)
+            assert [a.distributions for a in one.answers] == [a.distributions for a in other.answers]
 
 
 async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> None:
@@ -150,12 +152,52 @@ async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> No
 
 
 async def test_nothing_is_drafted_ahead_in_rounds_without_that_level() -> None:
-    choice = LevelChoice()
+    choices = AheadChoices(replace(AHEAD, is_ahead_chosen=True))
+    assert choices.level is not None and choices.branch_level is None
     for is_used in (True, False):
-        choice.is_used = is_used
+        choices.level.is_used = is_used
         async with drafter(1.0, 4096) as engine:
-            played = await play(engine, AHEAD, [20, 21, 22], random.Random(1), GREEDY, choice)
+            played = await play(engine, AHEAD, [20, 21, 22], random.Random(1), GREEDY, choices)
         assert (played.answers[1].drafted_ahead > 0) is is_used
+
+
+async def test_likely_corrections_are_prepared_too() -> None:
+    ahead, prepared = await play_all(0.6, AHEAD, 1, GREEDY), await play_all(0.6, PREPARED, 1, GREEDY)
+    used = [sum(each.drafted_ahead for each in played) for played in (ahead, prepared)]
+    assert used[1] > 1.2 * used[0]
+
+
+async def test_no_correction_is_prepared_in_rounds_without_that_level() -> None:
+    choices = AheadChoices(replace(PREPARED, is_ahead_chosen=True))
+    assert choices.branch_level is not None
+    choices.branch_level.is_used = False
+    played = [
+        await _play_alone(limits, each)
+        for limits, each in ((PREPARED, choices), (AHEAD, AheadChoices(AHEAD)))
+    ]
+    assert played[0].drafted_ahead == played[1].drafted_ahead
+
+
+async def _play_alone(limits: DraftingLimits, choices: AheadChoices) -> Played:
+    async with drafter(0.6) as engine:
+        return await play(engine, limits, [20, 21, 22], random.Random(1), GREEDY, choices)
+
+
+def nothing() -> Job[None]:
+    """Return a job that has ended when all earlier commands have been carried out."""
+    yield from ()
+
+
+async def test_branches_do_not_count_as_sequences_and_leave_no_memory() -> None:
+    async with drafter(0.6) as engine:
+        loads = []
+        play_one = asyncio.create_task(play(engine, PREPARED, [20, 21, 22], random.Random(1), GREEDY))
+        while not play_one.done():
+            loads.append(engine.load())
+            await asyncio.sleep(0)
+        await engine.run_when_idle(nothing()).cancel()
+        assert max(load.sequences for load in loads) == 1
+        assert (engine.load().sequences, engine.load().kv_used) == (0, 0)
 
 
 async def test_confirmed_drafts_are_ready_and_contradicted_drafts_are_dropped() -> None:

@@ -12,9 +12,9 @@ from fly.limits import MOST_PRIORITY
 from fly.messages import DraftStep, Open, Role
 from fly.sequence import SequenceUpdate
 from services.common.config import parse
+from services.drafter.ahead import DraftingLimits
 from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
-from services.drafter.session import DraftingLimits
 from services.drafter.standalone import StandaloneDrafter
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
