@@ -68,11 +68,11 @@ class Plan(BasePlan):
 
     prompts: Annotated[int, Field(ge=2), Quick(2)] = 24
     aligned_prompts: Annotated[int, Field(ge=2), Quick(2)] = 10
-    simulated_prompts: Annotated[int, Field(ge=2), Quick(2)] = 8
+    simulated_prompts: Annotated[int, Field(ge=2), Quick(2)] = 6
     max_new_tokens: Annotated[int, Field(ge=2), Quick(24)] = 128
     draft_lengths: Annotated[tuple[int, ...], Quick((6,))] = (4, 6, 8)
     outcomes: Annotated[tuple[int, ...], Quick((4,))] = (4, 8)
-    dilation: Annotated[float, Field(ge=1)] = 4.0
+    dilation: Annotated[float, Field(ge=1)] = 3.0
     repeat: Annotated[int, Field(ge=1)] = 1
 
     @property

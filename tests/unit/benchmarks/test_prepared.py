@@ -30,7 +30,7 @@ def test_the_report_compares_each_way_at_its_best_length(tmp_path: Path) -> None
     report = make_report(PLAN, this_machine(), {DEMO: runs, SIMULATED: runs})
     page = report.write(tmp_path, tmp_path).read_text("utf-8")
     assert "| fly | 4 outcomes | 8 | 83 | 1.25x | 1.25 to 1.25 | 5.00 | 50% |" in page
-    assert "| fly | nothing | 8 | 200 | 0.75x | 0.75 to 0.75 | 5.00 | 50% |" in page, "in simulated seconds"
+    assert "| fly | nothing | 8 | 150 | 0.75x | 0.75 to 0.75 | 5.00 | 50% |" in page, "in simulated seconds"
     goals = json.loads((tmp_path / "prepared.json").read_text("utf-8"))["goals"]
     assert [goal["limit"] for goal in goals] == [1.1, 1.1, 1.25, 1.25]
 
