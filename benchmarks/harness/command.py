@@ -28,6 +28,7 @@ SCENARIOS = (
     "capacity",
     "load",
     "lookup",
+    "memory",
     "open_loop",
     "outcomes",
     "overload",

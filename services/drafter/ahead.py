@@ -34,12 +34,14 @@ class DraftingLimits:
         ahead_sequences: Most open sequences with which the drafter drafts ahead; 0 never does.
         is_ahead_chosen: Draft ahead only while that pays, by the rounds so far.
         branches: Outcomes for which a draft is prepared ahead, beside the one that all drafts are kept.
+        are_branches_chosen: Prepare them only while that pays, by the rounds so far.
     """
 
     max_draft: int = 64
     ahead_sequences: float = 0
     is_ahead_chosen: bool = False
     branches: int = 0
+    are_branches_chosen: bool = False
 
 
 class AheadChoices:
@@ -49,13 +51,13 @@ class AheadChoices:
         level: The choice whether to draft ahead; None if there is none.
         branch_level: The choice whether to prepare more outcomes than one; likewise.
         rates: The rates of outcomes.
-        row_cost: Cost of another row of a forward, as a share of a forward of one row.
+        row_cost: Cost of another row of a forward, as a share of a forward of one row, before it is measured.
     """
 
     def __init__(self, limits: DraftingLimits | None = None, costs: ForwardCosts | None = None) -> None:
         limits = limits or DraftingLimits()
         self.level = LevelChoice() if limits.is_ahead_chosen else None
-        self.branch_level = LevelChoice() if limits.is_ahead_chosen and limits.branches else None
+        self.branch_level = LevelChoice() if limits.branches and limits.are_branches_chosen else None
         self.rates = OutcomeRates()
         self.row_cost = 0.0
         if costs is not None and costs.decode_s > 0:
@@ -158,7 +160,9 @@ class DraftAhead:
         if most := self._num_branches():
             round_ = draft.round()
             self._latest = round_, draft.start
-            outcomes = self._choices.rates.likely(round_).worth(most, self._choices.row_cost)
+            cost = self._engine.added_idle_cost
+            row_cost = self._choices.row_cost if cost is None else cost
+            outcomes = self._choices.rates.likely(round_).worth(most, row_cost)
             branches = self._branches.begin(draft, outcomes, max_tokens - 1)
         drafting = draft.continued(max_tokens)
         # NOTE: the sequence's own job begins first: branches copy what it may have to copy itself.

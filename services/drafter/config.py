@@ -37,8 +37,8 @@ class DrafterSection(EngineSection, DraftingSection):
     prepared_outcomes: int = Field(4, ge=1, le=16)
     """Most outcomes of a verification that a drafter which drafts ahead prepares at once: 1 is the one that
     all tokens are accepted, further ones are likely corrections by the target. Each one uses a free place and
-    free KV memory, and loses both as soon as any sequence lacks them. With `draft_ahead: auto` they are
-    prepared only while that pays."""
+    free KV memory, and loses both as soon as any sequence lacks them. They are prepared only while rounds
+    with them are faster than rounds without them."""
 
     standalone_sequences: int | None = Field(None, ge=0)
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
@@ -118,6 +118,7 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
             ahead_sequences,
             is_ahead_chosen=self.draft_ahead == "auto",
             branches=self.prepared_outcomes - 1 if ahead_sequences else 0,
+            are_branches_chosen=True,
         )
 
     def ahead_sequences(self, usable_cpus: int) -> float:

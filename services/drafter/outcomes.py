@@ -29,7 +29,7 @@ _MEMORY = 4096
 """Observations of a class after which all of them count half."""
 _UNSEEN, _UNSEEN_WEIGHT = 0.05, 1.0
 """Rate of a class without observations, and the observations that it counts as."""
-_LEAST = 0.02
+_LEAST = 0.005
 """Smallest probability of an outcome that is worth a branch."""
 
 

@@ -13,6 +13,7 @@ from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Runner, Sco
 from services.engine.future import Delivery, EngineFuture, Notice
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
+from services.engine.scheduling.idle_forwards import IdleForwards
 from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob, Scheduler, forward_inputs
 from services.engine.scheduling.shared_prefills import share_prefills
 from services.engine.sequence import EngineSequence
@@ -36,6 +37,9 @@ class EngineCore:
     An engine repeats: call the commands that have arrived, for as long as `wait_s` is positive; `next_batch`;
     compute the forward; `complete` or `fail`, which may return smaller forwards; deliver what
     `take_deliveries` returns.
+
+    Attributes:
+        idle_forwards: Durations of forwards of idle jobs.
     """
 
     def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
@@ -46,6 +50,7 @@ class EngineCore:
         self._admission = Admission(self._kv, runner.kv_capacity, self.context_length, self._make_sequence)
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
+        self.idle_forwards = IdleForwards()
         self._futures: dict[int, EngineFuture] = {}
         self._jobs: dict[EngineFuture, ScheduledJob] = {}
         self._deliveries: list[Delivery] = []
@@ -167,6 +172,8 @@ class EngineCore:
         for item in inputs:
             self._prefill_tokens += item.num_prefill
             self._reused_tokens += item.num_reused
+        if batch and batch[0].priority == IDLE_PRIORITY:
+            self.idle_forwards.record(len(batch), forward_ns / 1e9)
         self._batch_window.record_forward(sum(len(item.tokens) for item in inputs), forward_ns / 1e9)
         self._scheduler.complete(batch, scores, started_ns, forward_ns)
         for scheduled, item in zip(batch, inputs, strict=True):

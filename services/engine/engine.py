@@ -44,6 +44,11 @@ class Engine(ABC):
         """Longest sequence in tokens that the model and memory allow."""
         return self._core.context_length
 
+    @property
+    def added_idle_cost(self) -> float | None:
+        """Time that another idle job adds to a forward, as a share of one of one job; None without data."""
+        return self._core.idle_forwards.added_cost
+
     def load(self) -> Load:
         """Return the current load; may be called at any time."""
         return self._core.load()

@@ -168,7 +168,7 @@ async def test_likely_corrections_are_prepared_too() -> None:
 
 
 async def test_no_correction_is_prepared_in_rounds_without_that_level() -> None:
-    choices = AheadChoices(replace(PREPARED, is_ahead_chosen=True))
+    choices = AheadChoices(replace(PREPARED, are_branches_chosen=True))
     assert choices.branch_level is not None
     choices.branch_level.is_used = False
     played = [

@@ -54,7 +54,7 @@ def test_an_expensive_row_has_fewer_branches(weights: list[float], whole: float,
 
 
 def test_a_branch_that_costs_more_than_it_gains_is_left_out() -> None:
-    likely = Likely(((Outcome(1, 5), 0.3), (Outcome(2, 5), 0.05), (Outcome(3, 5), 0.01)), 0.5)
+    likely = Likely(((Outcome(1, 5), 0.3), (Outcome(2, 5), 0.05), (Outcome(3, 5), 0.001)), 0.5)
     assert likely.worth(4, 0.0) == [Outcome(1, 5), Outcome(2, 5)], "the last is too unlikely at any cost"
     assert likely.worth(4, 0.1) == [Outcome(1, 5)]
     assert likely.worth(4, 1.0) == []
