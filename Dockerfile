@@ -50,6 +50,7 @@ RUN pip install --no-cache-dir --constraint constraints-vllm.txt \
     ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable ".[$VLLM,ray,cluster]"
 
 FROM ${DEVICE}
+WORKDIR /app
 COPY protos protos
 COPY fly fly
 COPY services services

@@ -50,11 +50,12 @@ test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf, LiteLLM and an 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh
 
-lint: $(READY) ## Check format, lint, types and the direction of imports.
+lint: $(READY) ## Check format, lint, types, the direction of imports and the Dockerfile.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 verify: lint generate ## Lint, and prove that generated files are up to date.
 	git diff --exit-code -- protos docs/protocol.md docs/telemetry.md docs/configuration.md helm

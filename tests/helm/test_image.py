@@ -174,7 +174,7 @@ def test_what_it_installs_needs_only_what_was_copied_before(tmp_path: Path) -> N
 
 def test_the_chart_s_pods_are_this_image_s_user_and_folder(tmp_path: Path) -> None:
     (user,) = instructions("USER")
-    (folder,) = instructions("WORKDIR")
+    (folder,) = set(instructions("WORKDIR"))
     for pod in pod_templates(rendered(tmp_path, None, CPU_DEMO)):
         context = pod["spec"]["securityContext"]
         assert f"{context['runAsUser']}:{context['runAsGroup']}" == user

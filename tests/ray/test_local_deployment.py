@@ -142,12 +142,14 @@ def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(
 
 def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
     """SECURITY.md says so of `flyserve up`; Ray alone would listen at all interfaces."""
+    before = listening_ports(psutil.Process())
     with local_deployment(small.model_copy(update={"name": "ops"}), quiet, OPTIONS) as running:
         assert command("status").startswith("ops: registry 127.0.0.1:"), "commands take the only one"
         driver = psutil.Process()
+        started = driver.children(recursive=True)
         listening = [
             (process.name(), socket.laddr.ip)
-            for process in (driver, *driver.children(recursive=True))
+            for process in (driver, *started)
             for socket in process.net_connections("inet")
             if socket.status == psutil.CONN_LISTEN
         ]
@@ -156,6 +158,14 @@ def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:
         running.wait()
     assert {"gcs_server", "raylet", "ray::DashboardAgent"} <= {name for name, _ in listening}
     assert [(name, ip) for name, ip in listening if not is_loopback(ip)] == []
+    # NOTE: also those that have another parent by now.
+    assert [process for process in started if process.is_running()] == []
+    assert listening_ports(psutil.Process()) == before
+
+
+def listening_ports(process: psutil.Process) -> set[int]:
+    connections = process.net_connections("inet")
+    return {socket.laddr.port for socket in connections if socket.status == psutil.CONN_LISTEN}
 
 
 def is_loopback(ip: str) -> bool:
