@@ -76,7 +76,7 @@ metrics: $(READY)
 configuration: $(READY)
 	$(BIN)/python -m tools.configuration_reference
 
-train: $(READY) ## Train the demo pair again (about two hours on two cores).
+train: $(READY) ## Train the demo models again (about two hours on two cores).
 	$(BIN)/python -m demo.train
 
 quality: $(READY) ## Measure accuracy and tokens per round of every rule (about an hour; resumable).

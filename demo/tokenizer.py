@@ -19,6 +19,8 @@ __all__ = [
     "build_tokenizer",
     "load_tokenizer",
     "render",
+    "sample",
+    "wrap",
 ]
 
 VOCABULARY_SIZE = 640
@@ -44,6 +46,11 @@ def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(seed), merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = _pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
+    return wrap(tokenizer)
+
+
+def wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as transformers has it, with the pair's end of text and chat template."""
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=END_OF_TEXT,
@@ -70,7 +77,7 @@ def _vocabulary(seed: int) -> dict[str, int]:
     """Number the end of text, the bytes and the words in a sample, in alphabetical order; then fill up."""
     pre_tokenizer = _pre_tokenizer()
     letters = set(pre_tokenizers.ByteLevel.alphabet())
-    words = {piece for text in _sample(seed) for piece, _ in pre_tokenizer.pre_tokenize_str(text)} - letters
+    words = {piece for text in sample(seed) for piece, _ in pre_tokenizer.pre_tokenize_str(text)} - letters
     tokens = [END_OF_TEXT, *sorted(letters), *sorted(words)]
     if len(tokens) > VOCABULARY_SIZE:
         raise ValueError(f"the corpus needs {len(tokens)} tokens, more than {VOCABULARY_SIZE}")
@@ -78,7 +85,8 @@ def _vocabulary(seed: int) -> dict[str, int]:
     return {token: index for index, token in enumerate(tokens)}
 
 
-def _sample(seed: int) -> Iterator[str]:
+def sample(seed: int) -> Iterator[str]:
+    """Yield the texts of the corpus that tokenizers are built from."""
     for family in Family:
         source = problems(seed, Split.TRAIN, family)
         for _ in range(_PROBLEMS_PER_FAMILY):

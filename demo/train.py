@@ -1,4 +1,4 @@
-"""Train the demo pair on CPUs; an interrupted training goes on where it stopped."""
+"""Train the demo models on CPUs; an interrupted training goes on where it stopped."""
 
 import argparse
 import ctypes

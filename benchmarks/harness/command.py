@@ -39,6 +39,7 @@ SCENARIOS = (
     "soak",
     "structured",
     "telemetry",
+    "vocabulary",
 )
 TAKES_ADDRESS = "quality"
 """The scenario that measures a deployment which runs already."""

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
+from demo.foreign_tokenizer import build_foreign_tokenizer
 from demo.progress import tqdm
 from demo.tokenizer import build_tokenizer
 from demo.training import attention, checkpoint
@@ -44,8 +45,9 @@ def train(recipe: Recipe, work_dir: Path, folder: Path) -> bool:
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     attention.register()
-    tokenizer = build_tokenizer()
-    model = build_model(build_config(recipe.architecture, tokenizer.eos_token_id), recipe.seed)
+    tokenizer = build_foreign_tokenizer() if recipe.is_foreign else build_tokenizer()
+    config = build_config(recipe.architecture, len(tokenizer), tokenizer.eos_token_id)
+    model = build_model(config, recipe.seed)
     model.set_attn_implementation(attention.NAME)
     trainer = _Trainer(recipe, model, BatchSource(recipe, tokenizer), work_dir / f"{recipe.name}.pt")
     log = work_dir / f"{recipe.name}.jsonl"

@@ -6,14 +6,14 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
-from demo.tokenizer import CONTEXT_LENGTH, VOCABULARY_SIZE
+from demo.tokenizer import CONTEXT_LENGTH
 from demo.training.recipes import Architecture
 
 
-def build_config(architecture: Architecture, eos_token_id: int) -> LlamaConfig:
+def build_config(architecture: Architecture, vocab_size: int, eos_token_id: int) -> LlamaConfig:
     """Describe the model as transformers does."""
     return LlamaConfig(
-        vocab_size=VOCABULARY_SIZE,
+        vocab_size=vocab_size,
         hidden_size=architecture.hidden,
         intermediate_size=architecture.intermediate,
         num_hidden_layers=architecture.layers,

@@ -1,6 +1,6 @@
-"""The two recipes: architecture, data and schedule of each model."""
+"""The recipes: architecture, data and schedule of each model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from demo.corpus import Family, Style
 
@@ -91,7 +91,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that determines a trained model."""
+    """Everything that determines a trained model; `is_foreign` gives it the foreign tokenizer."""
 
     name: str
     architecture: Architecture
@@ -99,6 +99,7 @@ class Recipe:
     style: Style
     data: DataMix = field(default_factory=DataMix)
     seed: int = 1
+    is_foreign: bool = False
 
 
 TARGET = Recipe(
@@ -120,4 +121,6 @@ DRAFTER = Recipe(
     ),
     seed=2,
 )
-RECIPES = {recipe.name: recipe for recipe in (TARGET, DRAFTER)}
+FOREIGN_DRAFTER = replace(DRAFTER, name="foreign_drafter", schedule=Schedule(steps=2200), is_foreign=True)
+PAIR = {recipe.name: recipe for recipe in (TARGET, DRAFTER)}
+RECIPES = PAIR | {FOREIGN_DRAFTER.name: FOREIGN_DRAFTER}

@@ -9,6 +9,7 @@ from torch import Tensor
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer
+from services.engine.head.logit_biases import LogitBiases
 from services.engine.head.token_counts import TokenCounts, subtracted_penalties
 
 
@@ -18,16 +19,17 @@ def needs_processing(item: ForwardInput) -> bool:
 
 
 class LogitsProcessors:
-    """The processors of all sequences; the token counts of those with penalties live until `forget`."""
+    """The processors of all sequences; token counts and biases of those with any live until `forget`."""
 
     def __init__(self, vocab_size: int, tokenizer: GrammarTokenizer | None = None) -> None:
         self._vocab_size = vocab_size
         self._masks = GrammarMasks(tokenizer or GrammarTokenizer(None, vocab_size))
         self._counts: dict[KvSlot, TokenCounts] = {}
+        self._biases = LogitBiases()
 
     def __len__(self) -> int:
-        """Number of sequences whose tokens are counted."""
-        return len(self._counts)
+        """Number of sequences of which something is kept."""
+        return len(self._counts) + len(self._biases)
 
     def start(self, batch: Sequence[ForwardInput]) -> None:
         """Begin to compute the masks of a batch in other threads; called before its forward."""
@@ -72,8 +74,7 @@ class LogitsProcessors:
         if not _changes_logits(item):
             return
         if sampling.logit_bias:
-            ids, biases = zip(*sampling.logit_bias.items(), strict=True)
-            logits[:, list(ids)] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+            self._biases.add(logits, item)
         if _has_penalties(sampling):
             _penalize(logits, item, first, self._counts[item.slot], scratch)
         num_masked = min(max(0, sampling.min_tokens - _first_response_index(item) - first), len(logits))
@@ -85,6 +86,7 @@ class LogitsProcessors:
         """Free what is kept for a closed sequence."""
         self._masks.forget(slot)
         self._counts.pop(slot, None)
+        self._biases.forget(slot)
 
 
 def excluded_drafts(logits: Tensor, drafts: Sequence[int]) -> tuple[bool, ...]:

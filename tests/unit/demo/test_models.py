@@ -13,16 +13,16 @@ from demo.evaluation.agreement import measure_agreement
 from demo.evaluation.measure import load_model
 from demo.tasks import load_tasks
 from demo.tokenizer import CONTEXT_LENGTH, build_tokenizer, load_tokenizer, render
-from demo.training.recipes import RECIPES
+from demo.training.recipes import PAIR
 
 Models = dict[str, LlamaForCausalLM]
 MAX_BYTES_TOGETHER = 40e6
-EVERY_MODEL = pytest.mark.parametrize("name", RECIPES)
+EVERY_MODEL = pytest.mark.parametrize("name", PAIR)
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return {name: load_model(MODELS / name, torch.float32) for name in RECIPES}
+    return {name: load_model(MODELS / name, torch.float32) for name in PAIR}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @EVERY_MODEL
 def test_a_folder_is_what_its_recipe_says(name: str, models: Models) -> None:
-    config, shape = models[name].config, RECIPES[name].architecture
+    config, shape = models[name].config, PAIR[name].architecture
     assert (config.num_hidden_layers, config.hidden_size) == (shape.layers, shape.hidden)
     assert config.num_attention_heads % 2 == config.num_key_value_heads % 2 == 0
     assert config.max_position_embeddings == CONTEXT_LENGTH

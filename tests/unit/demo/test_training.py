@@ -80,7 +80,7 @@ def test_digits_weigh_more_than_wording(tokenizer: PreTrainedTokenizerFast) -> N
 
 def test_training_attention_equals_the_standard_one() -> None:
     attention.register()
-    model = build_model(build_config(TINY.architecture, 0), seed=0)
+    model = build_model(build_config(TINY.architecture, 640, 0), seed=0)
     torch.nn.init.normal_(model.model.layers[0].self_attn.o_proj.weight)
     tokens = torch.randint(0, 600, (3, 40))
     with torch.inference_mode():

@@ -189,6 +189,25 @@ def test_a_row_without_any_possible_token_is_an_error(sampling: SamplingParams) 
     assert (scores.choices, scores.error) == ((0, 0), "")
 
 
+@pytest.mark.parametrize("num_biases", [2, 40])
+def test_biases_few_or_many_are_those_of_the_request_and_freed_with_it(num_biases: int) -> None:
+    processors, logits = LogitsProcessors(VOCAB_SIZE), logits_of(2)
+    for first in (0, 5, 5):
+        biases = {token: 0.5 * token - 3 for token in range(first, first + num_biases)}
+        expected = logits.clone()
+        for token, bias in biases.items():
+            expected[:, token] += bias
+        blocks, maxima = logits.clone()[:, None], torch.empty(2, 1)
+        item = make_work(SamplingParams(logit_bias=biases), 2)
+        for rows in (slice(0, 1), slice(1, 2)):
+            processors.process(blocks[rows], maxima[rows], item, rows.start, torch.empty(1, VOCAB_SIZE))
+        assert torch.equal(blocks[:, 0], expected)
+        assert torch.equal(maxima[:, 0], expected.amax(-1))
+        assert len(processors) == 1
+    processors.forget(item.slot)
+    assert len(processors) == 0
+
+
 def test_token_counts_are_freed_with_their_sequence() -> None:
     processors = LogitsProcessors(VOCAB_SIZE)
     item = make_work(SamplingParams(presence_penalty=0.5), 2)

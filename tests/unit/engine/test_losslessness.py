@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from fly.presets import EXACT
 from fly.request import SamplingParams
 from fly.rule import decide
 from fly.types import Coupling, Evidence, Position, ResponseLimits, RuleState, SparseDistribution
+from services.drafter.vocabulary.streams import Way
 from services.engine.head.candidates import FewCandidates
 from services.engine.head.sampler import DrawnToken, Sampler, SampleRequest
 from services.sub_drafter.session import certain
+from tests.support.mapped_words import NUM_WORDS, mapped_draft
 
 WORDS = 10
 DRAWS = 8_000
@@ -113,7 +116,22 @@ def proposed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnTok
 
 def looked_up(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
     """Return a word for each text that is not drawn: it depends on the last one alone."""
-    words = [int(DRAFTER[text.last(index)].argmax()) for text in texts]
+    return undrawn([int(DRAFTER[text.last(index)].argmax()) for text in texts], coupling)
+
+
+def mapped(way: Way) -> Drafter:
+    """Return a drafter with another vocabulary; where its draft ends early, word 0 follows."""
+    draft = cache(partial(mapped_draft, way, most=2))
+
+    def next_words(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
+        drafts = [(*draft(tuple(text.words)), 0, 0) for text in texts]
+        return undrawn([words[index] for words in drafts], coupling)
+
+    return next_words
+
+
+def undrawn(words: list[int], coupling: Coupling) -> list[DrawnToken]:
+    """Return words that are not drawn, with all probability on each."""
     proposals = [certain((word,), SamplingParams(temperature=1.0, coupling=coupling)) for word in words]
     return [
         DrawnToken(word, False, next(iter(proposal), None))
@@ -172,6 +190,33 @@ def test_two_words_of_exact_speculation_have_the_targets_distribution(
 
 def test_drafts_that_are_looked_up_leave_the_targets_distribution() -> None:
     assert abs(deviation(first_two_words(Coupling.REJECTION, 2, looked_up))) < CRITICAL
+
+
+@pytest.mark.parametrize("way", Way)
+def test_drafts_of_another_vocabulary_leave_the_targets_distribution(way: Way) -> None:
+    assert NUM_WORDS == WORDS
+    assert abs(deviation(first_two_words(Coupling.REJECTION, 2, mapped(way)))) < CRITICAL
+
+
+def test_the_ways_to_map_draft_different_words() -> None:
+    drafts = {way: [mapped_draft(way, (word,), 2) for word in range(WORDS)] for way in Way}
+    assert drafts[Way.TEXT] != drafts[Way.INTERSECTION]
+    assert all(sum(map(len, found)) > WORDS for found in drafts.values())
+
+
+def test_a_mapped_draft_with_the_probability_of_a_drawn_one_is_biased() -> None:
+    """A greedy draft is no sample of the drafter's distribution: to send that one accepts it too often."""
+
+    def claimed(texts: list[Text], index: int, coupling: Coupling) -> list[DrawnToken]:
+        found = mapped(Way.TEXT)(texts, index, coupling)
+        return [
+            DrawnToken(
+                each.token, False, SparseDistribution((each.token, (each.token + 1) % WORDS), (0.5, 0.5))
+            )
+            for each in found
+        ]
+
+    assert deviation(first_two_words(Coupling.REJECTION, 2, claimed)) > CRITICAL
 
 
 def test_accepting_a_draft_that_equals_either_of_two_samples_is_biased() -> None:

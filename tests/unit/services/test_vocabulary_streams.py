@@ -1,6 +1,7 @@
 """Two vocabularies over random Unicode: the streams have the same bytes, and drafts continue them."""
 
 import json
+import os
 import random
 
 import pytest
@@ -15,6 +16,8 @@ from services.drafter.vocabulary.spelling import LOOKBACK, complete_length
 from services.drafter.vocabulary.streams import TokenStreams, Way
 from services.drafter.vocabulary.vocabulary import Vocabulary
 from tests.support.vocabularies import PAIRS, TEXTS, VOCABULARIES
+
+EXAMPLES = max(1, int(os.environ.get("FLYSERVE_VOCABULARY_TEXTS", "360")) // len(PAIRS))
 
 # Words of the corpora, so that merges apply, and any characters.
 words = st.sampled_from(" ".join(TEXTS).split(" "))
@@ -33,7 +36,7 @@ def spelled(mapping: VocabularyMap, streams: TokenStreams) -> bytes:
 
 
 @given(st.one_of(texts, st.text(max_size=80)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_bytes_survive_every_vocabulary_at_every_cut(text: str) -> None:
     data = text.encode("utf-8", "surrogatepass")
     for vocabulary in VOCABULARIES.values():
@@ -44,7 +47,7 @@ def test_bytes_survive_every_vocabulary_at_every_cut(text: str) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @given(texts, texts, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_the_streams_have_the_same_bytes_and_drafts_continue_them(
     pair: tuple[str, str], text: str, other: str, chance: random.Random
 ) -> None:
@@ -71,7 +74,7 @@ def test_the_streams_have_the_same_bytes_and_drafts_continue_them(
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_any_updates_keep_the_bytes_and_settled_tokens(pair: tuple[str, str], data: st.DataObject) -> None:
     mapping = PAIRS[pair]
     streams, decided = TokenStreams(mapping), 0
