@@ -14,7 +14,7 @@ from benchmarks.harness.client import generate, speculation
 from benchmarks.harness.command import BasePlan, Context, Quick
 from benchmarks.harness.report import AROUND, TIMES, Figure, Report, Table, make_rows
 from benchmarks.harness.statistics import Goal
-from benchmarks.harness.system import DEMO_MODELS, model_flags, running_services, sub_drafter_command
+from benchmarks.harness.system import DEMO_MODELS, Flags, model_flags, running_services, sub_drafter_command
 from benchmarks.scenarios.acceleration.measure import Run, Runs
 from benchmarks.scenarios.acceleration.report import compare, forwards_per_token
 from fly.types import Mode
@@ -95,9 +95,12 @@ def running() -> Iterator[Mapping[str, Client]]:
         memories = {ALONE: (), EACH: own, TIER: [shared] * _DRAFTERS}
         clients = dict[str, Client]()
         for name, used in memories.items():
-            helped = [("--sub-drafter", memory.address) for memory in used] or [()] * _DRAFTERS
+            flags: list[Flags] = [("--sub-drafter", memory.address) for memory in used]
             drafters = services.start_together(
-                [("services.drafter", *drafter, "--draft-ahead", "off", *flags) for flags in helped]
+                [
+                    ("services.drafter", *drafter, "--draft-ahead", "off", *each)
+                    for each in flags or [()] * _DRAFTERS
+                ]
             )
             addresses = [each.address for each in drafters]
             (router,) = services.start_together([services.router_command([target.address], addresses, {})])
