@@ -1,4 +1,4 @@
-"""Drafts for several likely outcomes of a verification beside drafting ahead, end to end (15 minutes)."""
+"""Drafts for several likely outcomes of a verification beside drafting ahead, end to end (10 minutes)."""
 
 from functools import partial
 

@@ -66,12 +66,12 @@ class Plan(BasePlan):
         repeat: Repetitions of every prompt under every setting.
     """
 
-    prompts: Annotated[int, Field(ge=2), Quick(2)] = 24
-    aligned_prompts: Annotated[int, Field(ge=2), Quick(2)] = 10
-    simulated_prompts: Annotated[int, Field(ge=2), Quick(2)] = 6
+    prompts: Annotated[int, Field(ge=2), Quick(2)] = 16
+    aligned_prompts: Annotated[int, Field(ge=2), Quick(2)] = 8
+    simulated_prompts: Annotated[int, Field(ge=2), Quick(2)] = 5
     max_new_tokens: Annotated[int, Field(ge=2), Quick(24)] = 128
     draft_lengths: Annotated[tuple[int, ...], Quick((6,))] = (4, 6, 8)
-    outcomes: Annotated[tuple[int, ...], Quick((4,))] = (4, 8)
+    outcomes: Annotated[tuple[int, ...], Quick((4,))] = (4,)
     dilation: Annotated[float, Field(ge=1)] = 3.0
     repeat: Annotated[int, Field(ge=1)] = 1
 
