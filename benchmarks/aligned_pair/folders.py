@@ -23,8 +23,8 @@ class PairFolders:
     sub_drafter: Path | None = None
 
 
-def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
-    """Return the pair's folders under `folder`; build them in bf16 unless this pair exists already."""
+def ensure_pair(recipe: PairRecipe, folder: Path, device: str = "cpu") -> PairFolders:
+    """Return the pair's folders under `folder`; build them in bf16 on a device unless this pair exists."""
     sub_drafter = folder / "sub_drafter" if recipe.sub_drafter else None
     folders = PairFolders(folder / "target", folder / "drafter", sub_drafter)
     made = json.dumps(asdict(recipe))
@@ -33,7 +33,7 @@ def ensure_pair(recipe: PairRecipe, folder: Path) -> PairFolders:
         return folders
     record.unlink(missing_ok=True)
     tokenizer = make_tokenizer(recipe)
-    for model, place in zip(build_pair(recipe), (folders.target, folders.drafter), strict=True):
+    for model, place in zip(build_pair(recipe, device), (folders.target, folders.drafter), strict=True):
         _save(model, tokenizer, place)
     if sub_drafter is not None:
         _save(build_sub_drafter(recipe), tokenizer, sub_drafter)

@@ -30,13 +30,14 @@ class BigramMap:
 
 
 @torch.no_grad()
-def build_pair(recipe: PairRecipe) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
-    """Return target and drafter in float32; the same recipe gives the same weights."""
-    bigrams = draw_bigrams(recipe)
-    return (
-        _build(recipe, recipe.target, bigrams, recipe.seed + 1),
-        _build(recipe, recipe.drafter, bigrams, recipe.seed + 2),
-    )
+def build_pair(recipe: PairRecipe, device: str = "cpu") -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
+    """Return target and drafter in float32; the same recipe gives the same weights on the same device."""
+    with torch.device(device):
+        bigrams = draw_bigrams(recipe)
+        return (
+            _build(recipe, recipe.target, bigrams, recipe.seed + 1),
+            _build(recipe, recipe.drafter, bigrams, recipe.seed + 2),
+        )
 
 
 @torch.no_grad()
@@ -139,4 +140,4 @@ def _noise_by_signal(model: Any, ids: Tensor) -> float:
 
 
 def _generator(seed: int) -> Generator:
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)

@@ -26,6 +26,7 @@ SCENARIOS = (
     "acceleration",
     "balancing",
     "capacity",
+    "gpu",
     "load",
     "lookup",
     "memory",
@@ -159,14 +160,13 @@ def main(
 ) -> None:
     """Run one scenario: page and charts go to docs/benchmarks, all results to benchmarks/results.
 
-    A quick or partial run writes everything to benchmarks/results, so that it replaces no published page.
+    A run that is quick, partial, or on a machine that it is not meant for writes everything to
+    benchmarks/results, so that it replaces no published page.
     """
     if not name:
         _list_scenarios()
         return
     os.environ["OMP_NUM_THREADS"] = str(THREADS)  # read by torch, which only some scenarios import
-    is_partial = quick or bool(only)
-    pages, results = folder or (RESULTS if is_partial else PAGES), folder or RESULTS
     with reported_errors(START_FIRST):
         scenario = load_scenario(name)
         check_parts(name, tuple(getattr(scenario, "PARTS", ())), only or ())
@@ -178,6 +178,8 @@ def main(
         parts = Parts(RESULTS / "parts" / name, repr(plan), resume)
         context = Context(this_machine(), parts, messages(), quick, tuple(only or ()), address, verbose)
         report = scenario.run(plan, context)
+        is_whole = report.is_published and not quick and not only
+        pages, results = folder or (PAGES if is_whole else RESULTS), folder or RESULTS
         context.say(f"wrote {report.write(pages, results)}")
         parts.clear()
     for table in report.tables:

@@ -111,6 +111,7 @@ class Report:
         charts: SVG by file name.
         data: Results for JSON: plain data, dataclasses, enums.
         faults: Failures that the command reports, and for which it ends with an error.
+        is_published: The page may replace a published one.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Report:
         self.charts: dict[str, str] = {}
         self.data: dict[str, Any] = {"machine": machine, "plan": plan, **data}
         self.faults: list[str] = []
+        self.is_published = True
         self.page = ""
         self._template = f"{name}.md"
 

@@ -1,0 +1,66 @@
+"""One GPU: probe, exactness against transformers, forwards against the limit, FLy by gRPC (10 minutes)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from benchmarks.aligned_pair.folders import PairFolders
+from benchmarks.harness.command import Context
+from benchmarks.harness.report import Report
+from benchmarks.harness.worker import Worker, worker
+from benchmarks.scenarios.gpu.plan import Plan
+from benchmarks.scenarios.gpu.report import Found, make_report
+from benchmarks.scenarios.gpu.results import Exactness, ForwardTimes, GraphTimes, Limits, Probe, Served
+from benchmarks.scenarios.gpu.serve import measure_serving
+from fly.errors import FlyServeError
+
+__all__ = ["PARTS", "Plan", "run"]
+
+PROBE, EXACT, FORWARD, CEILING, SERVE = PARTS = ("probe", "exact", "forward", "ceiling", "serve")
+_LIMITS = "limits"
+_KINDS: dict[str, Any] = {
+    _LIMITS: Limits,
+    PROBE: Probe,
+    EXACT: list[Exactness],
+    FORWARD: list[ForwardTimes],
+    CEILING: list[GraphTimes],
+}
+"""Parts that compute in one process, with the types of their results."""
+T = TypeVar("T")
+
+
+def run(plan: Plan, context: Context) -> Report:
+    """Measure part after part; one that fails is reported, and the next one runs."""
+    failures: dict[str, str] = {}
+
+    def attempt(name: str, kind: type[T], measure: Callable[[], T]) -> T | None:
+        context.say(f"gpu: {name}")
+        try:
+            return context.parts.measure(name, kind, measure)
+        except FlyServeError as error:
+            failures[name] = str(error)
+            context.say(f"gpu: {name} failed: {error}")
+            return None
+
+    chosen, found = context.chosen(PARTS), dict[str, Any]()
+    # NOTE: in a process of its own, whose end frees the GPU for the services.
+    with worker(_make_rig, plan) as rig:
+        actual: Plan = rig.ask("plan")
+        for name, kind in _KINDS.items():
+            if name in chosen or name == _LIMITS:
+                found[name] = attempt(name, kind, partial(rig.ask, name))
+        folders = attempt("models", PairFolders, lambda: _pair(rig)) if SERVE in chosen else None
+    if folders is not None:
+        found[SERVE] = attempt(SERVE, list[Served], lambda: measure_serving(actual, folders, context))
+    return make_report(context.machine, actual, Found(**found, chosen=tuple(chosen), failures=failures))
+
+
+def _make_rig(plan: Plan) -> object:
+    from benchmarks.scenarios.gpu.rig import Rig  # imports torch, in the worker alone
+
+    return Rig(plan)
+
+
+def _pair(rig: Worker) -> PairFolders:
+    folders: PairFolders = rig.ask("pair")
+    return folders

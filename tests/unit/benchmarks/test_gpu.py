@@ -1,0 +1,177 @@
+"""The scenario `gpu`: limits, its report on a GPU and on a CPU, and the static forward of the ceiling."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks.aligned_pair.models import build_pair
+from benchmarks.harness.command import Context, Parts
+from benchmarks.harness.machine import this_machine
+from benchmarks.harness.report import Report
+from benchmarks.scenarios import gpu
+from benchmarks.scenarios.gpu.graphs import StaticForward
+from benchmarks.scenarios.gpu.plan import CPU, GPU, Case, Device, Plan
+from benchmarks.scenarios.gpu.report import NO_GRAPHS, Found, make_report
+from benchmarks.scenarios.gpu.results import (
+    AttentionCost,
+    Exactness,
+    ForwardTime,
+    ForwardTimes,
+    GpuFacts,
+    GraphTime,
+    GraphTimes,
+    Limits,
+    Probe,
+    Served,
+    Turn,
+)
+from benchmarks.scenarios.gpu.serve import EXACT, FLY, PLAIN_NAME
+
+LIMITS = Limits(2.5e12, 3e12, 700e12, 5e-6, {1: 2.4e12, 16: 2.7e12})
+CASE = Case(512, 1, 16)
+EXACT_BF16 = Exactness("fused forward", "bfloat16", 3, 2, ["token 7 of 100, where"], True, 0.99)
+FOUND = Found(
+    limits=LIMITS,
+    probe=Probe(GpuFacts("G100", 80 * 10**9, 132, "580.1", "13.0", "91900", "2.28"), []),
+    exact=[EXACT_BF16, replace(EXACT_BF16, dtype="float32", equal=3, differences=[], verified_equal=1.0)],
+    forward=[ForwardTimes("target, 8.0B", "fused", 15 * 10**9, 30.0, 20 * 10**9, 0.011, [])],
+    ceiling=[],
+    serve=[],
+    chosen=("probe", "exact", "forward", "ceiling", "serve"),
+)
+
+
+def report_of(found: Found, device: Device = GPU) -> Report:
+    return make_report(this_machine(), Plan().on(device), found)
+
+
+def turn(seconds: float, tokens: list[list[int]]) -> Turn:
+    return Turn(seconds, tokens, tau=9.5, verify_s=0.02, draft_s=0.004, wire_s=0.001)
+
+
+def test_a_forward_takes_at_least_what_memory_or_arithmetic_needs() -> None:
+    weights = 15 * 10**9
+    assert LIMITS.forward_s(weights, 0, 1) == pytest.approx(weights / 3e12), "the better rate of memory"
+    assert LIMITS.forward_s(weights, 3 * 10**9, 1) == pytest.approx(18e9 / 3e12)
+    assert LIMITS.forward_s(weights, 0, 1024) == pytest.approx(weights * 1024 / 700e12)
+
+
+def test_a_plan_for_a_cpu_has_tiny_models_and_few_measurements() -> None:
+    plan = Plan()
+    assert plan.on(GPU).cases == plan.cases and plan.on(GPU).streams == (1, 8, 32)
+    target = plan.on(GPU).pair.target.num_parameters(plan.on(GPU).pair.vocab_size)
+    drafter = plan.on(GPU).pair.drafter.num_parameters(plan.on(GPU).pair.vocab_size)
+    assert 8.0e9 < target < 8.1e9 and 1.4e9 < drafter < 1.6e9
+    tiny = replace(plan, noise=0.2).on(CPU)
+    assert tiny.pair.target.num_parameters(tiny.pair.vocab_size) < 1e6 and tiny.pair.noise == 0.2
+    assert max(case.context for case in tiny.cases) < tiny.pair.context_length
+    assert tiny.chaos.target == tiny.pair.drafter and tiny.chaos.noise > tiny.pair.noise
+
+
+def test_the_report_of_a_gpu_compares_forwards_and_graphs_with_the_limit(tmp_path: Path) -> None:
+    kv = 3 * 10**9
+    forwards = ForwardTimes(
+        "target, 8.0B",
+        "fused",
+        15 * 10**9,
+        30.0,
+        20 * 10**9,
+        0.011,
+        [ForwardTime(CASE, kv, 0.012, 0.01, 0.001)],
+    )
+    graphs = GraphTimes("target, 8.0B", 15 * 10**9, [GraphTime(CASE, kv, 0.015, 0.0075)], 0.0123)
+    plain, fly = [[1, 2, 3, 4], [1, 2]], [[1, 2, 3, 4], [1, 9]]
+    ways = {PLAIN_NAME: [turn(2.0, plain)], EXACT: [turn(1.0, plain)], FLY: [turn(0.5, fly)]}
+    attention = [AttentionCost(16, True, 0.02, 0.0001)]
+    found = replace(
+        FOUND,
+        probe=Probe(FOUND.probe.gpu if FOUND.probe else None, attention),
+        forward=[forwards],
+        ceiling=[graphs],
+        serve=[Served(8, ways)],
+    )
+    report = report_of(found)
+    page = report.write(tmp_path, tmp_path).read_text("utf-8")
+    assert report.is_published and not report.faults
+    assert (
+        "GPU: G100, 80 GB, 132 multiprocessors; driver 580.1, CUDA 13.0" in page
+        and "ran on a CPU" not in page
+    )
+    assert "| target, 8.0B | 512 | 1 | 16 | 6.00 | 12.00 | 50% | 10.00 | 1.00 |" in page
+    assert "| target, 8.0B | 512 | 1 | 16 | 6.00 | 15.00 | 7.50 | 80% |" in page
+    assert "a draft of 15 tokens in one graph takes 12.30 ms" in page
+    assert "| 16 | allowed | 20.000 | 0.100 |" in page
+    assert "| fused forward | bfloat16 | 2 of 3 | yes | 99.0% |" in page
+    assert "- bfloat16, fused forward: token 7 of 100" in page
+    assert "| 8 | FLy | 12.0 | 4.00x | 4.00 to 4.00 | 9.50 | 50% | 20.00 | 4.00 | 1.00 |" in page
+    assert "- serving 32 streams: the time for serving was over (150 s, `serve_s`)" in page
+    assert json.loads((tmp_path / "gpu.json").read_text("utf-8"))["limits"]["flops"] == 700e12
+
+
+def test_the_report_of_a_cpu_says_so_names_what_it_lacks_and_is_not_published() -> None:
+    found = replace(FOUND, probe=Probe(None, [AttentionCost(1, None, 0.001, 0.001)]))
+    report = report_of(found, CPU)
+    assert not report.is_published
+    assert "**This ran on a CPU, with tiny models.**" in report.page.partition("Machine")[0]
+    assert f"- CUDA graphs: {NO_GRAPHS}" in report.page and "- attention by cuDNN: " in report.page
+
+
+def test_a_part_that_failed_and_a_difference_in_float32_are_faults() -> None:
+    wrong = replace(EXACT_BF16, dtype="float32")
+    found = replace(FOUND, exact=[wrong], forward=None, failures={"forward": "CUDA out of memory"})
+    report = report_of(found)
+    assert report.faults == [
+        "gpu: forward failed: CUDA out of memory",
+        "gpu: fused forward: differs from transformers in float32",
+    ]
+    assert "- forward: CUDA out of memory" in report.page and "## Forwards" not in report.page
+    assert not report_of(replace(FOUND, exact=None, chosen=("probe",))).faults
+
+
+def test_the_static_forward_chooses_as_transformers_does() -> None:
+    recipe = replace(Plan().on(CPU).pair, noise=1.0)
+    model, _ = build_pair(recipe)
+    static = StaticForward(model, recipe.target)
+    ids = torch.randint(recipe.vocab_size, (2, 12), generator=torch.Generator().manual_seed(2))
+    expected = model(ids).logits
+    memory, positions = static.new_memory(2, 20), torch.arange(12).expand(2, 12)
+    first, entropies = static(ids[:, :8], positions[:, :8], memory)
+    steps = [static(ids[:, n : n + 1], positions[:, n : n + 1], memory)[0] for n in range(8, 12)]
+    assert torch.equal(torch.cat([first, *steps], 1), expected.argmax(-1)), "rows at once and one by one"
+    top = expected[:, :8].log_softmax(-1).topk(3).values.flatten(0, 1)
+    assert torch.allclose(entropies, -(top.exp() * top).sum(-1), atol=1e-4)
+
+
+def context(folder: Path, only: tuple[str, ...] = ()) -> Context:
+    return Context(this_machine(), Parts(folder, "", False), Console(file=io.StringIO()), only=only)
+
+
+@pytest.mark.slow
+def test_the_whole_measurement_runs_on_a_cpu(tmp_path: Path) -> None:
+    plan = replace(Plan().quick(), device=CPU, models=tmp_path / "models", measure_s=0.01)
+    report = gpu.run(plan, context(tmp_path))
+    page = report.write(tmp_path, tmp_path).read_text("utf-8")
+    assert not report.faults and not report.is_published
+    titles = ("Attention at", "Exactness", "Forwards of", "The ceiling", "Through gRPC", "What the device")
+    assert all(f"## {title}" in page for title in titles)
+    assert f"- CUDA graphs: {NO_GRAPHS}" in page
+    found = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
+    assert all(each["equal"] == each["prompts"] for each in found["exact"] if each["dtype"] == "float32")
+    plain, exact = (found["serve"][0]["turns"][name][0]["tokens"] for name in (PLAIN_NAME, EXACT))
+    assert plain == exact
+
+
+@pytest.mark.slow
+def test_a_part_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
+    (tmp_path / "models").touch()
+    plan = replace(Plan(), device=CPU, models=tmp_path / "models")
+    report = gpu.run(plan, context(tmp_path, only=("exact", "probe")))
+    (fault,) = report.faults
+    assert fault.startswith("gpu: exact failed: ") and str(tmp_path / "models") in fault
+    assert report.data["probe"] is not None and report.data["exact"] is None
+    assert "- exact: " in report.page and "## Attention" in report.page
