@@ -76,7 +76,7 @@ def running(names: Sequence[str], dtype: str) -> Iterator[Mapping[str, Client]]:
     """Yield a client for each setting: one target, and a drafter and a router for each setting but plain."""
     with running_services() as services, ExitStack() as stack:
         target, *drafters = services.start_together(
-            [("services.target", *model_flags(_TARGET, dtype)), *(_drafter(n, dtype) for n in names[1:])]
+            [("services.target", *model_flags(_TARGET, dtype)), *map(_drafter, names[1:])]
         )
         routers = services.start_together(
             [services.router_command([target.address], [drafter.address], {}) for drafter in drafters]
@@ -85,11 +85,11 @@ def running(names: Sequence[str], dtype: str) -> Iterator[Mapping[str, Client]]:
         yield dict(zip(names, [clients[0], *clients], strict=True))
 
 
-def _drafter(name: str, dtype: str) -> Flags:
+def _drafter(name: str) -> Flags:
     if name == OWN:
-        return ("services.drafter", *model_flags(DEMO_MODELS / "drafter", dtype))
+        return ("services.drafter", *model_flags(DEMO_MODELS / "drafter", "float32"))
     mapped = ("--vocabulary", FOREIGN[name], "--target-tokenizer", str(_TARGET))
-    return ("services.drafter", *model_flags(_FOREIGN, dtype), *mapped)
+    return ("services.drafter", *model_flags(_FOREIGN, "float32"), *mapped)
 
 
 def measure_speed(plan: Plan, context: Context) -> Speeds:
