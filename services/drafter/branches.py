@@ -39,7 +39,7 @@ class _Branch:
             return False
         start = self.drafting.start
         return (
-            update.keep <= self.num_equal
+            0 <= update.keep <= self.num_equal
             and update.keep + len(update.tokens) == start
             and tuple(self.sequence.tokens.ids[update.keep : start]) == update.tokens
         )
@@ -77,9 +77,10 @@ class Branches:
 
     def find(self, update: SequenceUpdate) -> Drafting | None:
         """Return the draft on the branch that the update confirms, if there is one."""
-        if self._main.tokens.prefix_hash(update.keep) != update.prefix_hash:
+        found = next((branch.drafting for branch in self._branches if branch.fits(update)), None)
+        if found is None or self._main.tokens.prefix_hash(update.keep) != update.prefix_hash:
             return None
-        return next((branch.drafting for branch in self._branches if branch.fits(update)), None)
+        return found
 
     def keep(self, length: int) -> None:
         """Record that the tokens of the main sequence have changed from position `length` on."""

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, TokenSequence
+from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequence
 from fly.types import Coupling
 from services.drafter.ahead import AheadChoices, DraftingLimits
 from services.drafter.drafting import SubDrafterSession
@@ -186,6 +187,24 @@ async def _play_alone(limits: DraftingLimits, choices: AheadChoices) -> Played:
 def nothing() -> Job[None]:
     """Return a job that has ended when all earlier commands have been carried out."""
     yield from ()
+
+
+@pytest.mark.parametrize(("keep", "prefix_hash"), [(-1, 0), (500, 0), (8, 1)])
+async def test_an_update_that_does_not_fit_is_refused_while_branches_draft(
+    keep: int, prefix_hash: int
+) -> None:
+    async with drafter(0.6) as engine:
+        sequence, mirror = await engine.open(Open("test", 3, GREEDY)), SequenceMirror()
+        session = DraftSession(engine, sequence, SubDrafterSession(), PREPARED)
+        for length in (3, 5):
+            ids = TokenSequence([20, 21, 22, 23, 24][:length])
+            draft = await session.step(DraftStep(mirror.update(ids, (), length), NUM_DRAFTS))
+            mirror.append(draft.tokens)
+            await asyncio.sleep(0)
+        update = SequenceUpdate(3, keep, (30,), 5, prefix_hash)
+        with pytest.raises((StaleState, InvalidRequest)):
+            await session.step(DraftStep(update, NUM_DRAFTS))
+        await session.close()
 
 
 async def test_branches_do_not_count_as_sequences_and_leave_no_memory() -> None:
