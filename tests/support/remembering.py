@@ -11,6 +11,7 @@ from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from tests.support.kv_memory import store
 
 NUM_LAYERS = 2
 
@@ -63,11 +64,10 @@ class RememberingRunner:
         end = item.start + len(item.tokens)
         assert list(item.tokens) == list(item.history[item.start : end])
         for layer in range(NUM_LAYERS):
-            new = torch.tensor(item.tokens, dtype=torch.float32).view(1, -1, 1)
-            keys, values = self.kv_cache.store(layer, item.slot, item.start, new, new + layer)
+            keys, values = store(self.kv_cache, layer, item.slot, item.start, item.tokens, layer)
             past = torch.tensor(item.history[:end], dtype=torch.float32)
-            assert torch.equal(keys.flatten(), past), "the memory is not the sequence's own past"
-            assert torch.equal(values.flatten(), past + layer)
+            assert torch.equal(keys, past), "the memory is not the sequence's own past"
+            assert torch.equal(values, past + layer)
         self.num_rows += len(item.tokens)
         return self.answer(item) if item.num_outputs else Scores((), (), ())
 

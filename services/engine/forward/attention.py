@@ -1,18 +1,49 @@
 """Ragged attention for unmodified transformers classes: each sequence of a batch attends to itself only."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from fly.errors import ModelError
+from services.engine.forward.attend import attend, attend_eager
+from services.engine.forward.batched_attention import BatchedAttention
 from services.engine.forward.forward_batch import ForwardBatch
-from services.engine.memory.kv_cache import KvCache
+from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
+from services.engine.memory.paged_kv_cache import PagedKvCache
 
 IMPLEMENTATION = "flyserve_ragged"
 """Name registered with transformers. No mask function is registered, so transformers builds no mask."""
+
+
+class Attention(Protocol):
+    """Attention of one forward over KV memory."""
+
+    def __call__(
+        self,
+        layer: int,
+        queries: Tensor,
+        new: Tensor,
+        scaling: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Write a layer's new keys and values, then attend.
+
+        Args:
+            layer: Index of the layer.
+            queries: (rows, heads, dim).
+            new: Keys and values of the rows, (rows, 2, KV heads, dim).
+            scaling: Factor of the attention scores; 1 / sqrt(dim) by default.
+            window: Positions that a row attends to, including itself.
+            softcap: Soft cap of the attention scores (Gemma 2).
+            sinks: Attention sinks per head (GPT-OSS).
+
+        Returns:
+            (rows, heads, dim).
+        """
 
 
 class RaggedForward:
@@ -31,11 +62,53 @@ class RaggedForward:
             position_ids=batch.positions[None],
             use_cache=False,
             logits_to_keep=0 if batch.outputs is None else batch.outputs,
-            flyserve_batch=batch,
-            flyserve_kv_cache=self.kv_cache,
+            flyserve_attention=make_attention(batch, self.kv_cache),
         ).logits
         assert isinstance(logits, Tensor)
         return logits[0]
+
+
+def make_attention(batch: ForwardBatch, kv_cache: KvCache) -> Attention:
+    """Return the attention of a forward over this kind of memory."""
+    if isinstance(kv_cache, PagedKvCache):
+        return BatchedAttention(batch, kv_cache)
+    assert isinstance(kv_cache, ContiguousKvCache)
+    return SequentialAttention(batch, kv_cache)
+
+
+class SequentialAttention:
+    """Attention over contiguous memory, one sequence after another: the fastest on a CPU."""
+
+    def __init__(self, batch: ForwardBatch, kv_cache: ContiguousKvCache) -> None:
+        self._batch = batch
+        self._kv_cache = kv_cache
+
+    def __call__(
+        self,
+        layer: int,
+        queries: Tensor,
+        new: Tensor,
+        scaling: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """As `Attention`."""
+        queries = queries.to(self._kv_cache.dtype or queries.dtype)
+        is_eager = softcap is not None or sinks is not None
+        masks = self._batch.masks(window, queries.dtype, is_dense=is_eager)
+        by_head = queries.transpose(0, 1)[None]
+        parts = []
+        for rows, mask in zip(self._batch.rows, masks, strict=True):
+            span = slice(rows.offset, rows.offset + rows.num_rows)
+            keys, values = self._kv_cache.store(layer, rows.slot, rows.start, new[span])
+            own = by_head[:, :, span]
+            if is_eager:
+                parts.append(attend_eager(own, keys, values, mask, scaling, softcap, sinks))
+            else:
+                parts.append(attend(own, keys, values, mask, scaling))
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+        return attended[0].transpose(0, 1)
 
 
 def ragged_attention(
@@ -49,8 +122,7 @@ def ragged_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    flyserve_batch: ForwardBatch | None = None,
-    flyserve_kv_cache: KvCache | None = None,
+    flyserve_attention: Attention | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute the attention of a flat batch; an attention function of transformers' interface.
@@ -60,14 +132,13 @@ def ragged_attention(
         query: (1, heads, rows, dim).
         key: Keys of the new rows only, (1, KV heads, rows, dim).
         value: Values, shaped as `key`.
-        attention_mask: None; masks are made by `flyserve_batch`.
+        attention_mask: None; masks are made by `flyserve_attention`.
         scaling: Factor of the attention scores; 1 / sqrt(dim) by default.
         dropout: Must be 0.
         sliding_window: Positions that a row attends to, including itself.
         softcap: Soft cap of the attention scores (Gemma 2).
         s_aux: Attention sinks per head (GPT-OSS).
-        flyserve_batch: Sequence and position of each row.
-        flyserve_kv_cache: KV memory.
+        flyserve_attention: Computes it over KV memory.
         kwargs: Other arguments of the layer; not used.
 
     Returns:
@@ -76,83 +147,16 @@ def ragged_attention(
     Raises:
         ModelError: The layer needs attention that this function does not compute.
     """
-    if flyserve_batch is None or flyserve_kv_cache is None:
+    if flyserve_attention is None:
         raise ModelError(
             f"{type(module).__name__} does not pass keyword arguments on to its attention: not supported"
         )
     if kwargs.get("position_bias") is not None:
         raise ModelError(f"{type(module).__name__}: attention with a position bias is not supported")
-    dtype = flyserve_kv_cache.dtype or query.dtype
-    is_eager = softcap is not None or s_aux is not None
-    masks = flyserve_batch.masks(sliding_window, dtype, is_dense=is_eager)
-    query = query.to(dtype)
     layer = module.layer_idx
     assert isinstance(layer, int)
-    parts = []
-    for rows, mask in zip(flyserve_batch.rows, masks, strict=True):
-        span = slice(rows.offset, rows.offset + rows.num_rows)
-        keys, values = flyserve_kv_cache.store(
-            layer, rows.slot, rows.start, key[0, :, span], value[0, :, span]
-        )
-        if is_eager:
-            parts.append(attend_eager(query[:, :, span], keys, values, mask, scaling, softcap, s_aux))
-        else:
-            parts.append(attend(query[:, :, span], keys, values, mask, scaling))
-    output = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-    return output.transpose(1, 2).to(value.dtype), None
-
-
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
-    """Compute the attention of one sequence's rows over its KV; without a mask it is causal.
-
-    Args:
-        query: (1, heads, rows, dim).
-        keys: (1, KV heads, length, dim).
-        values: Shaped as `keys`.
-        mask: Additive, (rows, length), or torch's `CausalBias`.
-        scaling: Factor of the attention scores; 1 / sqrt(dim) by default.
-
-    Returns:
-        (1, heads, rows, dim).
-    """
-    is_causal = mask is None and query.shape[2] > 1
-    is_grouped = query.shape[1] != keys.shape[1]
-    return F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=is_grouped
+    new = torch.stack((key[0], value[0])).permute(2, 0, 1, 3)
+    attended = flyserve_attention(
+        layer, query[0].transpose(0, 1), new, scaling, sliding_window, softcap, s_aux
     )
-
-
-def attend_eager(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """Compute attention as `attend` does, with capped scores and sinks, which SDPA does not support.
-
-    `softcap` bounds the scores by tanh. `sinks`, (heads,), are the scores of a virtual position that receives
-    attention and has no value.
-    """
-    _, heads, num_rows, dim = query.shape
-    kv_heads, length = keys.shape[1:3]
-    grouped = query.reshape(1, kv_heads, heads // kv_heads, num_rows, dim)
-    scores: Tensor = (
-        grouped @ keys[:, :, None].transpose(-1, -2) * (dim**-0.5 if scaling is None else scaling)
-    )
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores + (_causal_mask(num_rows, length, scores) if mask is None else mask)
-    if sinks is not None:
-        column = sinks.to(scores.dtype).view(1, kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
-        scores = torch.cat([scores, column], dim=-1)
-    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)[..., :length]
-    attended: Tensor = weights @ values[:, :, None]
-    return attended.flatten(1, 2)
-
-
-def _causal_mask(num_rows: int, length: int, like: Tensor) -> Tensor:
-    """Return a causal mask for the last rows of a sequence, (rows, length)."""
-    return like.new_full((num_rows, length), float("-inf")).triu_(length - num_rows + 1)
+    return attended[None].to(value.dtype), None

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from services.engine.base import ForwardInput, KvSlot
+from services.engine.forward.plan_buffer import PlanBuffer
 
 
 class SequenceRows(NamedTuple):
@@ -33,15 +34,17 @@ class ForwardBatch:
         positions: Their positions, (num_tokens,).
         num_outputs: Number of rows that the head scores.
         outputs: Indices of these rows; None if they are all rows.
+        buffer: Holds these integers on the device, and those of the batch's attention.
+        windows: Attention windows that the layers of a forward have requested; None is all positions.
     """
 
     def __init__(
         self,
         batch: Sequence[ForwardInput],
-        device: torch.device | None = None,
+        buffer: PlanBuffer | None = None,
         uses_bias: bool | None = None,
     ) -> None:
-        """Build the tensors of a batch on its device.
+        """Build the tensors of a batch in a buffer, by default one of its own on the CPU.
 
         `uses_bias` describes causal attention after earlier positions by a bias without elements; by default
         on a GPU, where the fast kernels accept no mask.
@@ -57,18 +60,16 @@ class ForwardBatch:
             positions.extend(range(rows.start, rows.end))
             outputs.extend(range(len(ids) - item.num_outputs, len(ids)))
         self.num_tokens = len(ids)
-        self.ids = torch.tensor(ids, dtype=torch.long, device=device)
-        self.positions = torch.tensor(positions, dtype=torch.long, device=device)
         self.num_outputs = len(outputs)
-        is_partial = len(outputs) < len(ids)
-        self.outputs = torch.tensor(outputs, dtype=torch.long, device=device) if is_partial else None
+        self.buffer = buffer or PlanBuffer()
+        count, has_all = self.num_tokens, len(outputs) == len(ids)
+        numbers = [*ids, *positions] if has_all else [*ids, *positions, *outputs]
+        placed = self.buffer.place("batch", torch.tensor(numbers, dtype=torch.long))
+        self.ids, self.positions = placed[:count], placed[count : 2 * count]
+        self.outputs = None if has_all else placed[2 * count :]
+        self.windows: set[int | None] = set()
         self._uses_bias = self.ids.is_cuda if uses_bias is None else uses_bias
         self._masks: dict[tuple[int, bool], list[Tensor | None]] = {}
-
-    @property
-    def windows(self) -> set[int | None]:
-        """Attention windows for which the layers of a forward have requested masks."""
-        return {window or None for window, _ in self._masks}
 
     def masks(self, window: int | None, dtype: torch.dtype, is_dense: bool = False) -> list[Tensor | None]:
         """Return an additive mask (num_rows, end) per sequence; None where no or a causal mask suffices.
@@ -76,19 +77,20 @@ class ForwardBatch:
         `window` is the number of positions that a row attends to, including itself; None for all. Unless
         masks must be dense, one may be torch's `CausalBias`, for `scaled_dot_product_attention` alone.
         """
-        is_dense = is_dense or not self._uses_bias
-        key = window or 0, is_dense
+        self.windows.add(window or None)
+        key = window or 0, is_dense or not self._uses_bias
         if key not in self._masks:
-            self._masks[key] = [self._mask(rows, window, dtype, is_dense) for rows in self.rows]
+            self._masks[key] = [self.mask(rows, window, dtype, is_dense) for rows in self.rows]
         return self._masks[key]
 
-    def _mask(
-        self, rows: SequenceRows, window: int | None, dtype: torch.dtype, is_dense: bool
+    def mask(
+        self, rows: SequenceRows, window: int | None, dtype: torch.dtype, is_dense: bool = False
     ) -> Tensor | None:
+        """Return the mask of one sequence, as `masks`."""
         is_windowed = window is not None and rows.end > window
         if not is_windowed and (rows.num_rows == 1 or rows.start == 0):
             return None
-        if not is_windowed and not is_dense:
+        if not is_windowed and self._uses_bias and not is_dense:
             from torch.nn.attention.bias import causal_lower_right
 
             return causal_lower_right(rows.num_rows, rows.end)

@@ -11,11 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
+from services.engine.forward.batched_fused import BatchedFusedAttention
 from services.engine.forward.forward_batch import ForwardBatch
-from services.engine.forward.fused_attention import AttentionShape, FusedAttention, Rotary
+from services.engine.forward.fused_attention import FusedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
 from services.engine.forward.residual import RmsNorm, make_residual
-from services.engine.memory.kv_cache import KvCache
+from services.engine.forward.rotation import AttentionShape, Rotary
+from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
+from services.engine.memory.paged_kv_cache import PagedKvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 _STATIC_ROPE = {"default", "linear", "llama3"}
@@ -83,9 +86,7 @@ class FusedForward:
     def __call__(self, batch: ForwardBatch) -> Tensor:
         """Return the logits of the output rows, (outputs, embedding rows)."""
         residual = make_residual(F.embedding(batch.ids, self._embedding).to(self._rows_dtype))
-        attend = FusedAttention(
-            batch, self.kv_cache, shape=self._shape, rotary=self._rotary, dtype=self._dtype
-        )
+        attend = self._attention(batch)
         for index, layer in enumerate(self._layers):
             projected = layer.project(residual.normalized(layer.attention_norm))
             residual.add(layer.output(attend(index, projected)))
@@ -96,6 +97,14 @@ class FusedForward:
         if batch.outputs is not None:
             residual = make_residual(residual.rows.index_select(0, batch.outputs))
         return self._head(residual.normalized(self._norm))
+
+    def _attention(self, batch: ForwardBatch) -> Callable[[int, Tensor], Tensor]:
+        """Return the attention of a forward over this kind of memory."""
+        kv_cache = self.kv_cache
+        if isinstance(kv_cache, PagedKvCache):
+            return BatchedFusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
+        assert isinstance(kv_cache, ContiguousKvCache)
+        return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
 
 
 def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> FusedLayer:

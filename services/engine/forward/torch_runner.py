@@ -22,6 +22,7 @@ from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.int8 import Int8Maker
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
+from services.engine.forward.plan_buffer import PlanBuffer
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
@@ -60,6 +61,7 @@ class TorchRunner(DelegatedMemoryStats):
         self._kv_cache = forward.kv_cache
         super().__init__(self._kv_cache)
         self._device = device
+        self._buffer = PlanBuffer(device)
         self._head = Head(info.vocab_size, GrammarTokenizer(folder, info.vocab_size))
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
@@ -89,7 +91,7 @@ class TorchRunner(DelegatedMemoryStats):
         """Compute the first half of a forward: logits of all output rows, (outputs, embedding rows)."""
         self._head.start(batch)
         with _lost_with_device():
-            return self._forward(ForwardBatch(batch, self._device))
+            return self._forward(ForwardBatch(batch, self._buffer))
 
     @torch.inference_mode()
     def score(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:

@@ -1,7 +1,7 @@
 """The head: from logits to choices, entropies and log-probabilities."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -14,12 +14,15 @@ from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
+from services.engine.head.finite import RAW, non_finite
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
 from services.engine.head.mass import Mass
+from services.engine.head.plain_rows import is_plain, score_plain
 from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
+from services.engine.kernels.choice import RowFacts, choose_row_facts
 
 TOP_K = 3
 
@@ -37,15 +40,27 @@ class Head:
     """Scores all output rows of a batch: logits processors, then greedy choice or sampling.
 
     The rows are computed in chunks, in memory that is kept, so that a head never needs more of it than for
-    one chunk, and that of the token counts of sequences with penalties.
+    one chunk, and that of the token counts of sequences with penalties. On a GPU a kernel scores plain rows,
+    which need no copy.
     """
 
-    def __init__(self, vocab_size: int, tokenizer: GrammarTokenizer | None = None) -> None:
-        """Make a head for a vocabulary; without a `tokenizer` it computes no sequence with a grammar."""
+    def __init__(
+        self,
+        vocab_size: int,
+        tokenizer: GrammarTokenizer | None = None,
+        choose_kernel: Callable[[torch.device], RowFacts | None] = choose_row_facts,
+    ) -> None:
+        """Make a head for a vocabulary; without a `tokenizer` it computes no sequence with a grammar.
+
+        `choose_kernel` returns the kernel for plain rows on a device; it is called before the first forward
+        there.
+        """
         self._vocab_size = vocab_size
         self._num_blocks = -(-vocab_size // BLOCK)
         self._processors = LogitsProcessors(vocab_size, tokenizer)
         self._rows = self._scratch = torch.empty(0)
+        self._choose_kernel = choose_kernel
+        self._kernels: dict[torch.device, RowFacts | None] = {}
 
     def start(self, batch: Sequence[ForwardInput]) -> None:
         """Begin the part of the work that needs no logits, in other threads; called before the forward."""
@@ -60,8 +75,16 @@ class Head:
         self._processors.count(batch, logits.device)
         scores: list[list[Scores]] = [[] for _ in batch]
         num_logits = _CHUNK_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS)
-        for chunk in chunks_of(batch, max(1, num_logits // (self._num_blocks * BLOCK))):
-            for part, score in zip(chunk, self._score(logits, chunk), strict=True):
+        most_rows = max(1, num_logits // (self._num_blocks * BLOCK))
+        kernel = self._kernel(logits.device)
+        is_apart = is_plain if kernel is not None else lambda item: False
+        for chunk in chunks_of(batch, most_rows, is_apart):
+            index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
+            if kernel is not None and is_plain(chunk[0].item):
+                found = score_plain(kernel, logits, self._vocab_size, chunk, index)
+            else:
+                found = self._score(logits, chunk, index)
+            for part, score in zip(chunk, found, strict=True):
                 scores[part.number].append(score)
         return [_joined(parts) for parts in scores]
 
@@ -69,10 +92,14 @@ class Head:
         """Free what is kept for a sequence, which has been closed."""
         self._processors.forget(slot)
 
-    def _score(self, logits: Tensor, chunk: Sequence[Part]) -> list[Scores]:
+    def _kernel(self, device: torch.device) -> RowFacts | None:
+        if device not in self._kernels:
+            self._kernels[device] = self._choose_kernel(device)
+        return self._kernels[device]
+
+    def _score(self, logits: Tensor, chunk: Sequence[Part], index: Sequence[int]) -> list[Scores]:
         """Return the scores of each part of a chunk, whose inputs all sample or all do not."""
         spans = spans_of(chunk)
-        index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
         rows = self._load(logits, index)
         blocks = rows.view(len(index), self._num_blocks, BLOCK)
         maxima = blocks.amax(-1)
@@ -126,7 +153,7 @@ class Head:
 
         The logits of such a part are set to 0, so that they do not disturb the others.
         """
-        errors = _non_finite(maxima, chunk, spans, "the model's logits are NaN, infinite, or all -inf")
+        errors = non_finite(_is_finite(maxima), chunk, spans, RAW)
         faults = [self._processors.fault(part.item) for part in chunk]
         errors = [error or fault for error, fault in zip(errors, faults, strict=True)]
         changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
@@ -134,9 +161,8 @@ class Head:
             span, part, spare = spans[i], chunk[i], self._scratch[0, :, : self._vocab_size]
             self._processors.process(blocks[span], maxima[span], part.item, part.first, spare)
         if changed:
-            excluded = _non_finite(
-                maxima, chunk, spans, "logit_bias, penalties, min_tokens or the grammar exclude every token"
-            )
+            reason = "logit_bias, penalties, min_tokens or the grammar exclude every token"
+            excluded = non_finite(_is_finite(maxima), chunk, spans, reason)
             errors = [error or other for error, other in zip(errors, excluded, strict=True)]
         for i, error in enumerate(errors):
             if error:
@@ -239,17 +265,10 @@ def normalized_entropy(logits: Tensor) -> Tensor:
     return entropy / math.log(logits.shape[-1])
 
 
-def _non_finite(maxima: Tensor, chunk: Sequence[Part], spans: Sequence[slice], reason: str) -> list[str]:
-    """Return an error for each part with a row whose largest logit is not finite; NaN is larger than all."""
-    is_finite = maxima.amax(-1).isfinite().tolist()
-    if all(is_finite):
-        return [""] * len(chunk)
-    errors = []
-    for part, span in zip(chunk, spans, strict=True):
-        bad = is_finite[span].index(False) if False in is_finite[span] else None
-        position = part.item.first_position + part.first + (bad or 0)
-        errors.append("" if bad is None else f"no token can be chosen at position {position}: {reason}")
-    return errors
+def _is_finite(maxima: Tensor) -> list[bool]:
+    """Return for each row whether its largest logit is finite; NaN is larger than all."""
+    found: list[bool] = maxima.amax(-1).isfinite().tolist()
+    return found
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:

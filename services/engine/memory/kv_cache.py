@@ -22,15 +22,6 @@ class KvCache(KvAllocator, Protocol):
     def like(self, kv_tokens: int, max_sequences: int) -> "KvCache":
         """Return an empty cache of the same kind."""
 
-    def store(
-        self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Write new rows of shape (heads, rows, dim) from position `start` on.
-
-        Returns:
-            Keys and values of the sequence up to and including them, (1, heads, start + rows, dim).
-        """
-
 
 class ContiguousKvCache(SlotAllocator):
     """One tensor (positions, 2, heads, dim) per slot and layer: the best layout for a CPU.
@@ -65,14 +56,16 @@ class ContiguousKvCache(SlotAllocator):
         self._layers.pop(slot, None)
         super().free(slot)
 
-    def store(
-        self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        heads, rows, dim = keys.shape
-        memory = self.slot_tensor(layer, slot, heads, dim, keys)
-        end = start + rows
-        memory[start:end, 0].copy_(keys.transpose(0, 1))
-        memory[start:end, 1].copy_(values.transpose(0, 1))
+    def store(self, layer: int, slot: KvSlot, start: int, new: Tensor) -> tuple[Tensor, Tensor]:
+        """Write new rows, (rows, 2, heads, dim), from position `start` on.
+
+        Returns:
+            Keys and values of the sequence up to and including them, (1, heads, start + rows, dim).
+        """
+        num_rows, _, heads, dim = new.shape
+        memory = self.slot_tensor(layer, slot, heads, dim, new)
+        end = start + num_rows
+        memory[start:end].copy_(new)
         whole = memory[:end].permute(1, 2, 0, 3)
         return whole[:1], whole[1:]
 

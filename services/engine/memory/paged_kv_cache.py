@@ -7,7 +7,9 @@ gain and cost on a GPU have not been measured.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,8 @@ from services.engine.base import KvSlot
 
 Block = int
 """A block's number; its tokens are stored from row `block * BLOCK_TOKENS` on."""
+BlockTable = np.ndarray[Any, np.dtype[np.int64]]
+"""Blocks of a sequence in order, (blocks,)."""
 
 
 class BlockAllocator:
@@ -192,7 +196,7 @@ class PagedKvCache(BlockAllocator):
         self.dtype = dtype
         self._shapes: dict[int, Tensor] = {} if shapes is None else shapes  # empty tensors, like the layers'
         self._layers: dict[int, Tensor] = {}
-        self._rows: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
+        self._block_tables: dict[KvSlot, tuple[tuple[Block, ...], BlockTable]] = {}
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedKvCache":
         return PagedKvCache(kv_tokens, max_sequences, self.dtype, self._shapes)
@@ -213,41 +217,27 @@ class PagedKvCache(BlockAllocator):
             self._create(layer)
 
     def free(self, slot: KvSlot) -> None:
-        self._rows.pop(slot, None)
+        self._block_tables.pop(slot, None)
         super().free(slot)
 
-    def store(
-        self, layer: int, slot: KvSlot, start: int, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        heads, num_rows, dim = keys.shape
-        memory = self._memory(layer, heads, dim, keys)
-        rows = self._rows_of(slot, keys.device)
-        end = start + num_rows
-        new = torch.stack((keys.transpose(0, 1), values.transpose(0, 1)), 1).to(memory.dtype)
-        memory.index_copy_(0, rows[start:end], new)
-        whole = memory.index_select(0, rows[:end]).permute(1, 2, 0, 3)
-        return whole[:1], whole[1:]
+    def block_table(self, slot: KvSlot) -> BlockTable:
+        """Return the slot's blocks in order, as `table`; kept until they change."""
+        table = self.table(slot)
+        kept = self._block_tables.get(slot)
+        if kept is None or kept[0] is not table:
+            kept = self._block_tables[slot] = table, np.array(table, dtype=np.int64)
+        return kept[1]
 
-    def _memory(self, layer: int, heads: int, dim: int, like: Tensor) -> Tensor:
+    def layer(self, layer: int, like: Tensor) -> Tensor:
+        """Return a layer's memory, (positions, 2, heads, dim); made for rows `like` these if it is new."""
         if layer not in self._layers:
-            self._shapes[layer] = like.new_empty((0, 2, heads, dim), dtype=self.dtype or like.dtype)
+            self._shapes[layer] = like.new_empty((0, *like.shape[1:]), dtype=self.dtype or like.dtype)
             self._create(layer)
         return self._layers[layer]
 
     def _create(self, layer: int) -> None:
         shape = self._shapes[layer]
         self._layers[layer] = shape.new_zeros((self.kv_capacity, *shape.shape[1:]))
-
-    def _rows_of(self, slot: KvSlot, device: torch.device) -> Tensor:
-        """Return the rows of the slot's positions, (positions,), equal in every layer; cached per table."""
-        table = self.table(slot)
-        cached = self._rows.get(slot)
-        if cached is not None and cached[0] is table:
-            return cached[1]
-        starts = torch.tensor(table, dtype=torch.long)[:, None] * BLOCK_TOKENS
-        rows = (starts + torch.arange(BLOCK_TOKENS)).flatten().to(device)
-        self._rows[slot] = (table, rows)
-        return rows
 
     def _copy_block(self, source: Block, target: Block) -> None:
         for memory in self._layers.values():

@@ -14,8 +14,9 @@ from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
-from services.engine.forward import attention
+from services.engine.forward import attention, attention_groups, torch_runner
 from services.engine.forward.torch_runner import TorchRunner, load_runner
+from services.engine.memory.paged_kv_cache import PagedKvCache
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
 
 FolderMaker = Callable[[str], Path]
@@ -72,11 +73,29 @@ def largest_error(runner: TorchRunner, reference: Any, seed: int) -> float:
     return error
 
 
+def paged(kv_tokens: int, max_sequences: int, dtype: Any, device: str) -> PagedKvCache:
+    """Return the memory of a GPU, as `make_kv_cache` does there."""
+    return PagedKvCache(kv_tokens, max_sequences)
+
+
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_architecture_equals_transformers(model_folder: FolderMaker, kind: str) -> None:
     folder = model_folder(kind)
     reference: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     assert largest_error(served(folder), reference.eval(), seed=1) < 1e-4
+
+
+@pytest.mark.parametrize("free_positions", [0, 8192], ids=["many groups", "one group"])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture_equals_transformers_over_paged_memory(
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str, free_positions: int
+) -> None:
+    monkeypatch.setattr(torch_runner, "make_kv_cache", paged)
+    monkeypatch.setattr(torch_runner, "create_kv_memory", lambda *_: None)  # no GPU to measure
+    monkeypatch.setattr(attention_groups, "_FREE_POSITIONS", free_positions)
+    folder = model_folder(kind)
+    reference: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    assert largest_error(served(folder), reference.eval(), seed=2) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

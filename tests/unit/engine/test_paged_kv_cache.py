@@ -25,20 +25,17 @@ from services.engine.loading.model import load_model
 from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
+from tests.support.kv_memory import memory_rows, store
 
 BLOCK = 16
-
-
-def rows(numbers: list[int]) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float32).view(1, -1, 1)
 
 
 def write(kv_cache: Any, slot: int, start: int, numbers: list[int]) -> list[float]:
     """Return the contents of the slot after a write at `start`."""
     assert kv_cache.resize(slot, start + len(numbers), start)
-    keys, values = kv_cache.store(0, slot, start, rows(numbers), rows(numbers) + 0.5)
+    keys, values = store(kv_cache, 0, slot, start, numbers, 0.5)
     assert torch.equal(keys + 0.5, values)
-    held: list[float] = keys.flatten().tolist()
+    held: list[float] = keys.tolist()
     return held
 
 
@@ -152,7 +149,7 @@ def check(kv_cache: PagedKvCache, held: dict[int, list[int]], retired: set[int])
     assert kv_cache.kv_cached == BLOCK * len(used - opened)
     for slot, numbers in held.items():
         if kv_cache._layers:
-            positions = kv_cache._rows_of(slot, torch.device("cpu"))[: len(numbers)]
+            positions = memory_rows(kv_cache, slot)[: len(numbers)]
             assert kv_cache._layers[0][positions, 0].flatten().tolist() == numbers
 
 

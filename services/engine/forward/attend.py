@@ -1,0 +1,63 @@
+"""Attention of rows over keys and values, for one sequence or for several of equal length."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """Compute the attention of new rows; without a mask it is causal.
+
+    Args:
+        query: (sequences, heads, rows, dim).
+        keys: (sequences, KV heads, length, dim).
+        values: Shaped as `keys`.
+        mask: Additive, of a shape that expands to (sequences, heads, rows, length), or torch's `CausalBias`.
+        scaling: Factor of the attention scores; 1 / sqrt(dim) by default.
+
+    Returns:
+        (sequences, heads, rows, dim).
+    """
+    is_causal = mask is None and query.shape[2] > 1
+    is_grouped = query.shape[1] != keys.shape[1]
+    return F.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=is_grouped
+    )
+
+
+def attend_eager(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Compute attention as `attend` does, with capped scores and sinks, which SDPA does not support.
+
+    `softcap` bounds the scores by tanh. `sinks`, (heads,), are the scores of a virtual position that receives
+    attention and has no value.
+    """
+    count, heads, num_rows, dim = query.shape
+    kv_heads, length = keys.shape[1:3]
+    grouped = query.reshape(count, kv_heads, heads // kv_heads, num_rows, dim)
+    scores: Tensor = (
+        grouped @ keys[:, :, None].transpose(-1, -2) * (dim**-0.5 if scaling is None else scaling)
+    )
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is None:
+        mask = _causal_mask(num_rows, length, scores)
+    scores = scores + (mask if mask.dim() < 4 else mask.unsqueeze(1))
+    if sinks is not None:
+        column = sinks.to(scores.dtype).view(1, kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)[..., :length]
+    attended: Tensor = weights @ values[:, :, None]
+    return attended.flatten(1, 2)
+
+
+def _causal_mask(num_rows: int, length: int, like: Tensor) -> Tensor:
+    """Return a causal mask for the last rows of a sequence, (rows, length)."""
+    return like.new_full((num_rows, length), float("-inf")).triu_(length - num_rows + 1)
