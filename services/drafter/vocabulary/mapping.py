@@ -16,7 +16,8 @@ class VocabularyMap:
 
     A special token stands for the one of the same name, or one that ends a response for one that does. Such a
     pair has bytes of its own, which no text has. A special token of the target without a partner is spelled
-    out for the drafter. The special tokens before a text have no bytes: each vocabulary has its own.
+    out for the drafter. The special tokens before a text have no bytes: each vocabulary has its own. In a
+    sequence of both, a byte that the drafter has no token for, as of a control character, is a question mark.
 
     Attributes:
         target_images: Bytes of each token of the target in a sequence of both.
@@ -36,9 +37,9 @@ class VocabularyMap:
         """Map two vocabularies; `target_eos` and `drafter_eos` end responses.
 
         Raises:
-            ModelError: The drafter's vocabulary cannot spell every text.
+            ModelError: The drafter's vocabulary cannot spell written text.
         """
-        drafter.require_all_texts()
+        drafter.require_written_text()
         self.target, self.drafter = target, drafter
         leads = {drafter.images[token] for token in drafter.lead}
         target_leads = {
@@ -49,8 +50,8 @@ class VocabularyMap:
         self._specials = frozenset(pairs)
         inverse = {own: token for token, own in reversed(pairs.items())}
         self._endings = frozenset(inverse)
-        self.target_images = list(target.images)
-        self.drafter_images = list(drafter.images)
+        self.target_images = [image.translate(drafter.spellable) for image in target.images]
+        self.drafter_images = [image.translate(drafter.spellable) for image in drafter.images]
         for own in drafter.special_ids:
             self.drafter_images[own] = _MARK + drafter.images[own] + _MARK
         for token, own in pairs.items():
@@ -69,7 +70,7 @@ class VocabularyMap:
         """Read the tokenizers of two model folders.
 
         Raises:
-            ModelError: A tokenizer cannot be read, or the drafter's cannot spell every text.
+            ModelError: A tokenizer cannot be read, or the drafter's cannot spell written text.
         """
         return cls(
             Vocabulary.load(target), Vocabulary.load(drafter), read_eos_ids(target), read_eos_ids(drafter)
@@ -107,7 +108,7 @@ class VocabularyMap:
         """
         specials = self.drafter.special_ids
         end = next((index for index, own in enumerate(draft) if own in specials), len(draft))
-        data = b"".join(self.drafter_images[own] for own in draft[:end])
+        data = b"".join(self.drafter.images[own] for own in draft[:end])
         text = data[: complete_length(data)]
         tokens = self._continue(text, before)
         is_whole = len(text) == len(data) == sum(len(self.target.images[token]) for token in tokens)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -171,9 +171,12 @@ class MappedSession:
         """Return the opening of the engine's session; the filters of tokens are left to the target."""
         streams, opening, mapping = self._streams, self._opening, self._map
         given, to_own = opening.sampling, mapping.to_drafter
-        biases = {to_own[token]: bias for token, bias in given.logit_bias.items() if token in to_own}
+        biases: Mapping[int, float] = {
+            to_own[token]: bias for token, bias in given.logit_bias.items() if token in to_own
+        }
         if self._way is Way.INTERSECTION:
-            biases |= self._ways.excluded
+            excluded = self._ways.excluded
+            biases = {**biases, **excluded} if biases else excluded
         sampling = SamplingParams(
             logit_bias=biases,
             ignore_eos=given.ignore_eos,

@@ -23,7 +23,7 @@ def map_vocabulary(engine: DrafterEngine, config: DrafterConfig) -> DrafterEngin
 
     Raises:
         ConfigError: A key does not fit a drafter with another vocabulary.
-        ModelError: A tokenizer cannot be read, or the drafter's cannot spell every text.
+        ModelError: A tokenizer cannot be read, or the drafter's cannot spell written text.
     """
     if config.vocabulary == "same":
         return engine

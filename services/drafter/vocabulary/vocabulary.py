@@ -10,6 +10,10 @@ from fly.errors import ModelError, describe
 from services.drafter.vocabulary.pieces import SPACE, exact_spec, read_pieces
 
 _PROBE = "Any text, 123 words,\n\tin \u65e5\u672c\u8a9e and e\u0301 \U0001f642  "
+_WRITTEN = bytes((*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1)))
+"""Bytes of written text: UTF-8 without control characters and without planes that are nearly empty."""
+_REPLACEMENT = ord("?")
+"""Byte in place of one without a token."""
 _ESCAPED = "\udc80-\udcff"
 """Bytes that are no UTF-8, as Python decodes them."""
 
@@ -22,6 +26,7 @@ class Vocabulary:
         images: Bytes of each token by its id; of a special token its name.
         specials: Ids of the special tokens by their names.
         lead: Special tokens that the tokenizer puts before every text.
+        spellable: Translation table of bytes: those without a token become a question mark.
     """
 
     def __init__(self, spec: dict[str, Any], name: str) -> None:
@@ -43,6 +48,8 @@ class Vocabulary:
         self.images, self.specials, self.lead = pieces.images, pieces.specials, pieces.lead
         self.special_ids = frozenset(self.specials.values())
         self._by_byte = self._byte_tokens()
+        spelled = enumerate(self._by_byte)
+        self.spellable = bytes(_REPLACEMENT if token is None else byte for byte, token in spelled)
         self._unwritable = re.compile(f"([{_ESCAPED}{SPACE if pieces.marks_spaces else ''}]+)")
 
     @classmethod
@@ -77,12 +84,12 @@ class Vocabulary:
                 break
         return ids
 
-    def require_all_texts(self) -> None:
-        """Raise ModelError unless every sequence of bytes has tokens, and texts keep all their characters."""
-        if missing := [byte for byte, token in enumerate(self._by_byte) if token is None]:
+    def require_written_text(self) -> None:
+        """Raise ModelError unless each byte of written text has a token, and texts keep their characters."""
+        if missing := [byte for byte in _WRITTEN if self._by_byte[byte] is None]:
             raise ModelError(
-                f"{self.name}: the tokenizer has no token for {len(missing)} of 256 bytes, such as"
-                f" {missing[0]:#04x}: it cannot draft for another vocabulary"
+                f"{self.name}: the tokenizer has no token for {len(missing)} of {len(_WRITTEN)} bytes,"
+                f" such as {missing[0]:#04x}: it cannot draft for another vocabulary"
             )
         if self._join(self._tokens_of(_PROBE)) != _PROBE.encode():
             raise ModelError(

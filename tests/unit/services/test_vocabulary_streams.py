@@ -10,29 +10,23 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from fly.errors import ModelError
-from fly.sequence import SequenceUpdate, TokenSequence
+from fly.sequence import TokenSequence
 from services.drafter.vocabulary.mapping import VocabularyMap
 from services.drafter.vocabulary.spelling import LOOKBACK, complete_length
 from services.drafter.vocabulary.streams import TokenStreams, Way
 from services.drafter.vocabulary.vocabulary import Vocabulary
+from tests.support.mapped_streams import (
+    assert_drafts_continue,
+    assert_updates_keep_bytes,
+    set_to,
+    spelled,
+    texts_of,
+)
 from tests.support.vocabularies import PAIRS, TEXTS, VOCABULARIES
 
 EXAMPLES = max(1, int(os.environ.get("FLYSERVE_VOCABULARY_TEXTS", "360")) // len(PAIRS))
 
-# Words of the corpora, so that merges apply, and any characters.
-words = st.sampled_from(" ".join(TEXTS).split(" "))
-texts = st.lists(st.one_of(words, words, st.text(max_size=6)), max_size=12).map(" ".join)
-
-
-def set_to(streams: TokenStreams, step: int, keep: int, tokens: list[int], decided: int) -> None:
-    prefix = streams.target.tokens.prefix_hash(keep)
-    streams.apply(SequenceUpdate(step, keep, tuple(tokens), decided, prefix))
-
-
-def spelled(mapping: VocabularyMap, streams: TokenStreams) -> bytes:
-    lead = mapping.drafter.lead
-    assert tuple(streams.drafter.ids[: len(lead)]) == lead
-    return b"".join(mapping.drafter_images[token] for token in streams.drafter.ids[len(lead) :])
+texts = texts_of(TEXTS)
 
 
 @given(st.one_of(texts, st.text(max_size=80)))
@@ -51,51 +45,14 @@ def test_bytes_survive_every_vocabulary_at_every_cut(text: str) -> None:
 def test_the_streams_have_the_same_bytes_and_drafts_continue_them(
     pair: tuple[str, str], text: str, other: str, chance: random.Random
 ) -> None:
-    mapping = PAIRS[pair]
-    tokens = mapping.target.encode(text.encode("utf-8", "replace"))
-    own = mapping.drafter.encode(other.encode("utf-8", "replace"))
-    draft = [*own, chance.randrange(len(mapping.drafter))]
-    for cut in range(len(tokens) + 1):
-        streams = TokenStreams(mapping)
-        set_to(streams, 1, 0, tokens[:cut], 0)
-        assert spelled(mapping, streams) == streams.data
-        for way in Way:
-            before = streams.data
-            mapped = streams.take(draft, way, 8)
-            assert len(mapped) <= 8
-            drafted = b"".join(mapping.drafter_images[token] for token in draft)
-            assert (before + drafted).startswith(streams.data)
-            assert streams.data == before + b"".join(mapping.target_images[token] for token in mapped)
-            kept = cut + chance.randrange(len(mapped) + 1)
-            set_to(streams, 2, kept, [], 0)
-            assert spelled(mapping, streams) == streams.data
-            set_to(streams, 3, cut, [], 0)
+    assert_drafts_continue(PAIRS[pair], text, other, chance)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 @given(st.data())
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_any_updates_keep_the_bytes_and_settled_tokens(pair: tuple[str, str], data: st.DataObject) -> None:
-    mapping = PAIRS[pair]
-    streams, decided = TokenStreams(mapping), 0
-    ids = st.lists(st.integers(0, len(mapping.target) - 1), max_size=12)
-    for step in range(1, 8):
-        length = len(streams.target)
-        keep = data.draw(st.integers(decided, length))
-        added = data.draw(
-            st.one_of(ids, texts.map(lambda text: mapping.target.encode(text.encode("utf-8", "replace"))))
-        )
-        settled = streams.drafter.ids[: streams.num_settled]
-        decided = data.draw(st.integers(decided, keep + len(added)))
-        if keep == 0:
-            added = streams.target.tokens.ids[:decided] + added
-        set_to(streams, step, keep, added, decided)
-        assert spelled(mapping, streams) == streams.data
-        assert streams.drafter.ids[: len(settled)] == settled
-        draft = data.draw(st.lists(st.integers(0, len(mapping.drafter) - 1), max_size=5))
-        before = streams.data
-        streams.take(draft, data.draw(st.sampled_from(Way)), 4)
-        assert streams.data.startswith(before)
+    assert_updates_keep_bytes(PAIRS[pair], texts, data)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -161,12 +118,22 @@ def test_the_overlap_is_the_share_of_the_drafters_tokens() -> None:
     assert mapping.overlap == pytest.approx(len(shared) / len(ordinary)) and mapping.overlap > 0.8
 
 
-def test_a_vocabulary_that_cannot_spell_every_text_is_refused_by_name() -> None:
+def test_a_vocabulary_that_cannot_spell_written_text_is_refused_by_name() -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
-    with pytest.raises(ModelError, match=r"words: the tokenizer has no token for 253 of 256 bytes"):
+    with pytest.raises(ModelError, match=r"words: the tokenizer has no token for 205 of 208 bytes"):
         VocabularyMap(VOCABULARIES["small"], Vocabulary(json.loads(tokenizer.to_str()), "words"))
     with pytest.raises(ModelError, match="broken is not a tokenizer"):
         Vocabulary({"model": {}}, "broken")
+
+
+@pytest.mark.parametrize("target", ["pieces", "large"])
+def test_a_byte_without_a_token_is_a_question_mark_to_the_drafter(target: str) -> None:
+    mapping = PAIRS[target, "partial"]
+    streams = TokenStreams(mapping)
+    set_to(streams, 1, 0, mapping.target.encode(b"a\x04b \xf1 c\r\n"), 0)
+    assert spelled(mapping, streams) == b"a?b ? c?\n"
+    draft = mapping.drafter.encode(b" the cat")
+    assert b"".join(mapping.target.images[token] for token in streams.take(draft, Way.TEXT, 9)) == b" the cat"
 
 
 @pytest.mark.parametrize("text", ["", "a", "é", "日本", "🙂"])
