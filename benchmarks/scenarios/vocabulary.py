@@ -122,19 +122,30 @@ def measure_exact(plan: Plan, context: Context) -> Tokens:
 
 def measure_cost(plan: Plan) -> Costs:
     """Return the seconds of mapping alone in every round of a long sequence, by way."""
-    mapping = VocabularyMap.load(_TARGET, _FOREIGN)
     ids = [token for prompt in demo_prompts(300) for token in prompt]
-    while len(ids) < plan.context_tokens + plan.rounds * _LENGTH:
-        ids += ids
-    return {way.value: list(_mapped_rounds(mapping, way, ids, plan)) for way in Way}
+    return mapping_costs(VocabularyMap.load(_TARGET, _FOREIGN), ids, plan.context_tokens, plan.rounds)
 
 
-def _mapped_rounds(mapping: VocabularyMap, way: Way, ids: Sequence[int], plan: Plan) -> Iterator[float]:
+def mapping_costs(mapping: VocabularyMap, ids: Sequence[int], context_tokens: int, num_rounds: int) -> Costs:
+    """Return the seconds of every mapped round behind `context_tokens` of the target, by way.
+
+    The sequence consists of `ids`, repeated as often as it needs.
+    """
+    length = context_tokens + num_rounds * _LENGTH
+    repeated = [*ids] * (1 + length // len(ids))
+    return {
+        way.value: list(_mapped_rounds(mapping, way, repeated, context_tokens, num_rounds)) for way in Way
+    }
+
+
+def _mapped_rounds(
+    mapping: VocabularyMap, way: Way, ids: Sequence[int], context_tokens: int, num_rounds: int
+) -> Iterator[float]:
     """Yield the seconds of every round: an update of the target's tokens, and a draft in the drafter's."""
     streams, mirror = TokenStreams(mapping), SequenceMirror()
-    sequence = TokenSequence(ids[: plan.context_tokens])
+    sequence = TokenSequence(ids[:context_tokens])
     streams.apply(mirror.update(sequence, (), len(sequence)))
-    for _ in range(plan.rounds):
+    for _ in range(num_rounds):
         length = len(sequence)
         draft = mapping.respell(ids[length : length + _LENGTH], 0)
         started = time.perf_counter()
@@ -149,7 +160,7 @@ def _mapped_rounds(mapping: VocabularyMap, way: Way, ids: Sequence[int], plan: P
 
 
 Compared = tuple[str, Sequence[Timed], Speeds]
-SPEED: tuple[Figure[Compared], ...] = (
+BY_PLAIN: tuple[Figure[Compared], ...] = (
     Figure("name", lambda c: c[0], {"drafter": "{}"}),
     Figure("tokens_per_s", lambda c: tokens_per_s(c[1]), {"tokens/s": "{:.0f}"}),
     Figure(
@@ -158,11 +169,14 @@ SPEED: tuple[Figure[Compared], ...] = (
         {"by plain": TIMES, "95% interval": AROUND},
     ),
     Figure("tau", lambda c: _tau(c[1]), {"tau": "{:.2f}"}),
+)
+"""Figures of the timed responses of one setting beside those of plain decoding."""
+SPEED: tuple[Figure[Compared], ...] = (
+    *BY_PLAIN,
     Figure(
         "tau_by_own", lambda c: _ratio(c[1], c[2][OWN], _tau), {"by own": TIMES, "95% interval of it": AROUND}
     ),
 )
-"""Figures of the timed responses of one setting beside those of all."""
 EXACT: tuple[Figure[tuple[str, int, int]], ...] = (
     Figure("name", lambda c: c[0], {"drafter": "{}"}),
     Figure("equal", lambda c: c[1], {"equal to plain": "{}"}),
@@ -201,7 +215,7 @@ def run(plan: Plan, context: Context) -> Report:
 def make_report(plan: Plan, context: Context, speeds: Speeds, tokens: Tokens, costs: Costs) -> Report:
     """Return the report of the parts that were measured; a response unlike plain decoding's is a fault."""
     speed_rows = make_rows(SPEED, [(name, own, speeds) for name, own in speeds.items()])
-    exact_rows, cost_rows = make_rows(EXACT, _equal(tokens)), make_rows(COST, costs.items())
+    exact_rows, cost_rows = make_rows(EXACT, equal_to_plain(tokens)), make_rows(COST, costs.items())
     tables = (
         Table.of("Acceptance and speed", SPEED, speed_rows),
         Table.of("Equality with plain decoding", EXACT, exact_rows),
@@ -213,17 +227,23 @@ def make_report(plan: Plan, context: Context, speeds: Speeds, tokens: Tokens, co
         machine=context.machine,
         length=_LENGTH,
         tables=[table for table in tables if table.rows],
-        targets=[*_speed_goals(speed_rows), *_cost_goals(costs)],
+        targets=[*_speed_goals(speed_rows), *cost_goals(costs)],
     )
-    report.faults += [
+    report.faults += faults(exact_rows)
+    return report
+
+
+def faults(exact_rows: Sequence[Row]) -> list[str]:
+    """Return a line for each setting with responses unlike those of plain decoding."""
+    return [
         f"{row.name}: {row.problems - row.equal} of {row.problems} responses differ from plain decoding"
         for row in exact_rows
         if row.equal < row.problems
     ]
-    return report
 
 
-def _equal(tokens: Tokens) -> Iterator[tuple[str, int, int]]:
+def equal_to_plain(tokens: Tokens) -> Iterator[tuple[str, int, int]]:
+    """Yield each setting but plain with its number of responses equal to plain decoding, and of all."""
     for name, found in tokens.items():
         if name != BASELINE:
             yield name, sum(map(tuple.__eq__, found, tokens[BASELINE])), len(found)
@@ -236,7 +256,8 @@ def _speed_goals(rows: Sequence[Row]) -> Iterator[Goal]:
             yield Goal(f"speed of {row.name}, by plain", _SPEED_GOAL, row.speed_up)
 
 
-def _cost_goals(costs: Costs) -> Iterator[Goal]:
+def cost_goals(costs: Costs) -> Iterator[Goal]:
+    """Yield the goal of a mapped round, by way."""
     for way, seconds in costs.items():
         by_limit = bootstrap([1e3 * each / _MAPPING_GOAL_MS for each in seconds], median)
         yield Goal(f"a mapped round of {way}, by {_MAPPING_GOAL_MS} ms", 1.0, by_limit, is_least=False)

@@ -11,11 +11,19 @@ from transformers import LlamaForCausalLM
 from demo.tasks import Task
 from fly.types import Mode
 from flyserve import Client, SpeculationParams
-from tests.support.processes import Deployment
+from tests.support.processes import TARGET_MODEL, Deployment
 
 pytestmark = pytest.mark.slow
 
-TOLERANCE = 1e-3
+TOLERANCE = 2e-3
+"""Kernels of some CPUs, transformers' own too, are 1e-3 from exact arithmetic at one of 900 tokens."""
+
+
+@pytest.fixture(scope="module")
+def target() -> LlamaForCausalLM:
+    """The target in float64, which rounds alike on every CPU."""
+    torch.set_num_threads(1)
+    return LlamaForCausalLM.from_pretrained(TARGET_MODEL, dtype=torch.float64).eval()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """One GPU: probe, exactness against transformers, forwards against the limit, FLy by gRPC (10 minutes)."""
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,8 +34,12 @@ T = TypeVar("T")
 def run(plan: Plan, context: Context) -> Report:
     """Measure part after part; one that fails is reported, and the next one runs."""
     failures: dict[str, str] = {}
+    end = time.monotonic() + plan.total_s
 
     def attempt(name: str, kind: type[T], measure: Callable[[], T]) -> T | None:
+        if time.monotonic() > end:
+            failures[name] = f"not begun: {plan.total_s:g} s (total_s) had passed"
+            return None
         context.say(f"gpu: {name}")
         try:
             return context.parts.measure(name, kind, measure)
@@ -51,8 +57,15 @@ def run(plan: Plan, context: Context) -> Report:
                 found[name] = attempt(name, kind, partial(rig.ask, name))
         folders = attempt("models", PairFolders, lambda: _pair(rig)) if SERVE in chosen else None
     if folders is not None:
-        found[SERVE] = attempt(SERVE, list[Served], lambda: measure_serving(actual, folders, context))
+        found[SERVE] = attempt(
+            SERVE, list[Served], lambda: measure_serving(_shortened(actual, end), folders, context)
+        )
     return make_report(context.machine, actual, Found(**found, chosen=tuple(chosen), failures=failures))
+
+
+def _shortened(plan: Plan, end: float) -> Plan:
+    """Return the plan with as much time for serving as is left."""
+    return replace(plan, serve_s=min(plan.serve_s, max(1.0, end - time.monotonic())))
 
 
 def _make_rig(plan: Plan) -> object:

@@ -52,7 +52,8 @@ class Plan(BasePlan):
         streams: Numbers of concurrent requests.
         max_new_tokens: New tokens of each request.
         repeat: Repetitions of each way of decoding.
-        serve_s: Time after which no further number of requests is begun.
+        serve_s: Time of serving after which no further number of requests is begun.
+        total_s: Time of the whole run after which no further part or number of requests is begun.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -72,6 +73,7 @@ class Plan(BasePlan):
     max_new_tokens: Annotated[int, Field(ge=1), Quick(32)] = 128
     repeat: Annotated[int, Field(ge=1), Quick(1)] = 3
     serve_s: Annotated[float, Field(gt=0)] = 150.0
+    total_s: Annotated[float, Field(gt=0)] = 540.0
 
     def on(self, device: Device) -> Self:
         """Return the plan for this device."""

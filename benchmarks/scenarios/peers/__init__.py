@@ -41,7 +41,8 @@ from benchmarks.scenarios.peers.real_prompts import real_prompts
 from benchmarks.scenarios.peers.report import PairRuns, make_report
 from benchmarks.scenarios.peers.transformers_peer import TransformersPeer, VerificationRig
 from benchmarks.scenarios.peers.vllm_peer import flyserve_on_vllm, offline_vllm, vllm_python
-from demo.real.fetch import gguf_file, is_fetched, model_folder
+from demo.real.fetch import SMOLLM2, gguf_file, is_fetched, model_folder
+from flyserve.bench.tasks import load_tasks
 from flyserve.client import Client
 from router.text.tokenizer import Tokenizer
 
@@ -57,20 +58,25 @@ _MOST_STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target, its drafter if it has one, and prompts."""
+    """A target, its drafter if it has one, and prompts.
+
+    Attributes:
+        kinds: Kind of each prompt, if they are of several.
+    """
 
     name: str
     target: Path
     drafter: Path | None
     prompts: Prompts
     settings: tuple[Setting, ...]
+    kinds: tuple[str, ...] = ()
 
 
 def run(plan: Plan, context: Context) -> Report:
     """Measure each pair in every place, then the engine alone."""
     pairs, ways = [], list[WaysRun]()
     for name in context.chosen(PARTS):
-        if name == REAL and not is_fetched():
+        if name == REAL and not is_fetched(SMOLLM2):
             context.say(f"{REAL}: left out, its model is not here: `make real` fetches it")
         elif name == ENGINE:
             ways = context.parts.measure(name, list[WaysRun], partial(_run_engine, plan, context))
@@ -83,10 +89,11 @@ def load_pair(name: str, num_prompts: int, peers: frozenset[Place] = frozenset()
     """Return a pair, or the real model with `peers`; the aligned pair is built if it does not exist yet."""
     if name == "demo":
         models = DEMO_MODELS / "target", DEMO_MODELS / "drafter"
-        return Pair(name, *models, demo_prompts(num_prompts), settings_of(has_drafter=True))
+        kinds = tuple(task.family.replace("_", " ") for task in load_tasks(num_prompts))
+        return Pair(name, *models, demo_prompts(num_prompts), settings_of(has_drafter=True), kinds)
     if name == REAL:
-        settings = settings_of(has_drafter=False, peers=peers)
-        return Pair(name, model_folder(), None, real_prompts(model_folder(), num_prompts), settings)
+        settings, folder = settings_of(has_drafter=False, peers=peers), model_folder(SMOLLM2)
+        return Pair(name, folder, None, real_prompts(folder, num_prompts), settings)
     recipe = PairRecipe()
     folders = ensure_pair(recipe, BUILD / "aligned")
     prompts = random_prompts(range(recipe.vocab_size), num_prompts)
@@ -123,6 +130,7 @@ def _run_pair(name: str, plan: Plan, context: Context) -> PairRuns:
             limit_bytes_per_s=max(each["limit_bytes_per_s"] for each in (before, after)),
             alone=alone,
             streams=streams,
+            kinds=pair.kinds[: plan.prompts],
         )
 
 
@@ -174,7 +182,7 @@ def _start_peers(stack: ExitStack, pair: Pair, plan: Plan) -> dict[Place, Peer]:
         return found
     ending_ids = Tokenizer.load(pair.target).eos_ids
     if plan.llama_server is not None:
-        server = stack.enter_context(llama_cpp(plan.llama_server, gguf_file(), ending_ids))
+        server = stack.enter_context(llama_cpp(plan.llama_server, gguf_file(SMOLLM2), ending_ids))
         found[Place.LLAMA_CPP] = lambda _: server.decode
     if python is not None:
         model = python, pair.target, plan.dtype.value, _MOST_STREAMS

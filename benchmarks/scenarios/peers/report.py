@@ -35,6 +35,7 @@ class PairRuns:
         limit_bytes_per_s: Rate at which this machine reads weights, the best of two measurements.
         alone: One request at a time, by setting.
         streams: Several concurrent requests.
+        kinds: Kind of each prompt, in order; empty if all are of one kind.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PairRuns:
     limit_bytes_per_s: float
     alone: Mapping[str, Sequence[Run]]
     streams: Sequence[StreamsRun]
+    kinds: Sequence[str] = ()
 
 
 Compared = tuple[Setting, Sequence[Run], Sequence[Run], float]
@@ -111,6 +113,15 @@ STREAMS: tuple[Figure[tuple[str, int, Sequence[float], Sequence[float]]], ...] =
 )
 """The figures of concurrent requests: from method, number of streams, rates, and those of plain decoding."""
 
+KINDS: tuple[Figure[tuple[str, Setting, Sequence[Run], Sequence[Run]]], ...] = (
+    Figure("kind", lambda c: c[0]),
+    Figure("name", lambda c: c[1].name),
+    Figure("tokens", lambda c: sum(len(run.answer.tokens) for run in c[2])),
+    Figure("ratio", lambda c: _median_of_all(_ratios(c[2], c[3]))),
+    Figure("tau", lambda c: _tau(c[2])),
+)
+"""The figures of one kind of prompt: from the kind, a setting, its runs, and those of the baseline."""
+
 ENGINE: tuple[Figure[tuple[WaysRun, WaysRun]], ...] = (
     Figure("dtype", lambda c: c[0].dtype),
     Figure("rows", lambda c: c[0].rows),
@@ -135,6 +146,37 @@ def summarize_alone(runs: Mapping[str, Sequence[Run]], limit_s_per_token: float)
     """
     found = [setting for setting in SETTINGS if setting.name in runs]
     return make_rows(ALONE, [(each, runs[each.name], runs[BASELINE], limit_s_per_token) for each in found])
+
+
+def summarize_kinds(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str]) -> list[Row]:
+    """Return the figures of every setting on the prompts of each kind."""
+    found = [setting for setting in SETTINGS if setting.name in runs]
+    return make_rows(
+        KINDS,
+        [
+            (kind, each, _of_kind(runs[each.name], kinds, kind), _of_kind(runs[BASELINE], kinds, kind))
+            for kind in dict.fromkeys(kinds)
+            for each in found
+        ],
+    )
+
+
+def _of_kind(runs: Sequence[Run], kinds: Sequence[str], kind: str) -> list[Run]:
+    return [run for run in runs if kinds[run.prompt] == kind]
+
+
+def kinds_table(title: str, figures: Sequence[Row]) -> Table:
+    """Return a table with a row per setting and a column per kind of prompt."""
+    kinds = list(dict.fromkeys(each.kind for each in figures))
+    cells = {(each.name, each.kind): _kind_cell(each) for each in figures}
+    names = list(dict.fromkeys(each.name for each in figures))
+    rows = tuple((name, *(cells[name, kind] for kind in kinds)) for name in names)
+    return Table(title, ("", *kinds), rows)
+
+
+def _kind_cell(figures: Row) -> str:
+    tau = "" if figures.tau is None else f", tau {figures.tau:.1f}"
+    return f"{times(figures.ratio)}{tau}"
 
 
 def summarize_streams(runs: Sequence[StreamsRun]) -> list[Row]:
@@ -177,10 +219,12 @@ def make_report(machine: Machine, plan: Plan, pairs: Sequence[PairRuns], engine:
         alone = summarize_alone(pair.alone, pair.weight_bytes / pair.limit_bytes_per_s)
         streams = summarize_streams(pair.streams)
         runs = {name: [_run_data(run) for run in found] for name, found in pair.alone.items()}
-        data.append({"name": pair.name, "alone": alone, "streams": streams, "runs": runs})
+        kinds = summarize_kinds(pair.alone, pair.kinds)
+        data.append({"name": pair.name, "alone": alone, "kinds": kinds, "streams": streams, "runs": runs})
+        by_kind = kinds_table(f"{pair.name} pair, by kind of prompt", kinds) if kinds else None
         together = streams_table(f"{pair.name} pair, concurrent requests through the stack", streams)
         bars = bar_chart(title, "tokens/s", {each.name: each.tokens_per_s for each in alone})
-        measured.append((pair, Table.of(title, ALONE, alone), together, bars))
+        measured.append((pair, Table.of(title, ALONE, alone), by_kind, together, bars))
     return Report("peers", machine, plan, name, pairs=data, engine=figures).fill(
         draft_length=DRAFT_LENGTH,
         lookup_tokens=LOOKUP_TOKENS,

@@ -131,6 +131,7 @@ class Plan(BasePlan):
 
     Attributes:
         shards: GPUs of a target replica.
+        bandwidth_share: Share of a GPU's memory bandwidth that forwards of few rows reach.
         context_tokens: Mean context of a sequence.
         sizes: Targets of the deployments that are compared.
         streams: Concurrent requests per target.
@@ -151,6 +152,7 @@ class Plan(BasePlan):
     """
 
     shards: Annotated[int, Field(ge=2, le=8)] = 2
+    bandwidth_share: Annotated[float, Field(gt=0, le=1)] = H200.bandwidth_share
     context_tokens: int = 2048
     sizes: Annotated[tuple[int, ...], Quick((1, 2))] = (1, 4, 16, 64)
     streams: Annotated[int, Field(ge=1), Quick(8)] = 31
@@ -177,8 +179,9 @@ class Plan(BasePlan):
     @property
     def models(self) -> Models:
         """Llama 70B on several H200s, with Llama 8B on one as its drafter."""
-        drafter = Replica(LLAMA_8B, H200, 1, self.context_tokens)
-        return Models(Replica(LLAMA_70B, H200, self.shards, self.context_tokens), drafter)
+        gpu = replace(H200, bandwidth_share=self.bandwidth_share)
+        drafter = Replica(LLAMA_8B, gpu, 1, self.context_tokens)
+        return Models(Replica(LLAMA_70B, gpu, self.shards, self.context_tokens), drafter)
 
     def deployment(self, targets: int) -> Deployment:
         """Return a deployment with one drafter per target."""

@@ -175,3 +175,11 @@ def test_a_part_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> 
     assert fault.startswith("gpu: exact failed: ") and str(tmp_path / "models") in fault
     assert report.data["probe"] is not None and report.data["exact"] is None
     assert "- exact: " in report.page and "## Attention" in report.page
+
+
+@pytest.mark.slow
+def test_no_part_begins_after_the_time_of_the_run(tmp_path: Path) -> None:
+    plan = replace(Plan(), device=CPU, models=tmp_path / "models", total_s=1e-9)
+    report = gpu.run(plan, context(tmp_path, only=("probe", "forward")))
+    assert len(report.faults) == 3 and all("not begun: 1e-09 s (total_s)" in fault for fault in report.faults)
+    assert "- forward: not begun" in report.page and not (tmp_path / "models").exists()

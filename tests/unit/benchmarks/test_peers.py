@@ -37,6 +37,7 @@ from benchmarks.scenarios.peers.report import (
     make_report,
     summarize_alone,
     summarize_engine,
+    summarize_kinds,
     summarize_streams,
 )
 from benchmarks.scenarios.peers.vllm_peer import offline_vllm, vllm_python
@@ -98,6 +99,23 @@ def test_tau_is_reported_if_there_were_drafts() -> None:
     drafted = [replace(base[0], answer=replace(base[0].answer, tau=5.0))]
     plain, fly = summarize_alone({BASELINE: base, "stack, FLy": drafted}, 1.0)
     assert plain.tau is None and fly.tau == 5.0
+
+
+def test_kinds_of_prompts_are_compared_apart() -> None:
+    base = [run(p, r, 4.0) for r in range(2) for p in range(3)]
+    drafted = [
+        replace(b, answer=replace(b.answer, seconds=2.0 if b.prompt == 1 else 1.0, tau=float(b.prompt)))
+        for b in base
+    ]
+    found = summarize_kinds({BASELINE: base, "stack, FLy": drafted}, ("a", "b", "a"))
+    ratios = {(each.kind, each.name): (each.ratio, each.tau) for each in found}
+    assert ratios == {
+        ("a", BASELINE): (1.0, None),
+        ("a", "stack, FLy"): (4.0, 1.0),
+        ("b", BASELINE): (1.0, None),
+        ("b", "stack, FLy"): (2.0, 1.0),
+    }
+    assert summarize_kinds({BASELINE: base}, ()) == []
 
 
 def test_streams_are_compared_with_plain_at_as_many() -> None:
@@ -164,7 +182,7 @@ def test_a_vllm_that_cannot_start_is_reported_with_its_last_words(tmp_path: Path
 
 
 def test_a_missing_model_is_left_out_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(peers, "is_fetched", lambda: False)
+    monkeypatch.setattr(peers, "is_fetched", lambda model: False)
     written = StringIO()
     parts = Parts(tmp_path, "plan", resumes=False)
     report = peers.run(Plan(), Context(this_machine(), parts, Console(file=written), only=(peers.REAL,)))
@@ -192,6 +210,7 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
         limit_bytes_per_s=16e9,
         alone=runs,
         streams=streams,
+        kinds=("reasoning", "retrieval", "reasoning"),
     )
     engine = [
         WaysRun("bfloat16", "batched", 8, (0.1, 0.1)),
@@ -211,7 +230,8 @@ def test_the_report_holds_every_figure(tmp_path: Path) -> None:
     chart = (tmp_path / "peers-demo.svg").read_text()
     assert "(peers-demo.svg)" in text and ElementTree.fromstring(chart).tag.endswith("svg")
     assert all(setting.name in chart for setting in SETTINGS)
-    assert len(report.tables) == 3 and all(table.rich().row_count for table in report.tables)
+    assert "| stack, FLy + sub-drafter | 12.00x | 12.00x |" in text
+    assert len(report.tables) == 4 and all(table.rich().row_count for table in report.tables)
 
 
 def test_a_quick_run_is_smaller_in_everything() -> None:

@@ -71,6 +71,15 @@ def test_a_forward_costs_what_its_roofline_says() -> None:
     assert 300_000 < target.kv_tokens < 400_000
 
 
+def test_a_slower_engine_is_simulated_by_the_share_of_the_bandwidth_that_it_reaches() -> None:
+    slow = Plan(bandwidth_share=0.41).models
+    fixed_s = 0.3e-3 + 160 * 10e-6
+    for model, whole_s in ((slow.target, MODELS.target.base_s), (slow.drafter, MODELS.drafter.base_s)):
+        assert model.sequence_s == pytest.approx(2048 * model.model.kv_bytes / model.num_gpus / 4.8e12 / 0.41)
+        assert model.base_s > 1.7 * whole_s
+    assert slow.target.base_s - fixed_s == pytest.approx((MODELS.target.base_s - fixed_s) * 0.75 / 0.41)
+
+
 def test_both_models_have_one_language_and_only_the_drafter_deviates() -> None:
     target, drafter = MODELS.target_model, MODELS.drafter_model
     assert target.token_map_hash == drafter.token_map_hash
