@@ -24,10 +24,9 @@ from services.sub_drafter.servicer import create_host as create_sub_drafter
 from services.target.servicer import host_engine as host_target
 from tests.contract.fakes import save_tokenizer
 from tests.contract.router_rig import FLY, Rig, make_request
-from tests.support.loop_monitor import LongestPiece, longest_piece
+from tests.support.loop_monitor import assert_short_pieces
 from tests.support.serving import connected, serving
 
-MAX_PIECE_S = 0.020
 LANGUAGE = SimulatedConfig(
     vocab_size=128_000,
     context_length=140_000,
@@ -64,32 +63,19 @@ async def system(model: Path, sub_drafter: str) -> AsyncIterator[Rig]:
                 yield Rig(channel)
 
 
-async def longest_of(rig: Rig, length: int, num_choices: int) -> tuple[LongestPiece, pb.GenerateResponse]:
-    """Return the longest piece of work of one request, and the response."""
-    prompt = [(position * 7919 + length) % 100_000 + 20 for position in range(length)]
-    ids = pb.TokenIds(ids=prompt)
-    request = make_request(FLY, 48, prompt_token_ids=ids, n=num_choices)
-    with longest_piece() as longest:
-        response = await rig.stub.Generate(request, timeout=100)
-    return longest, response
-
-
 @pytest.mark.parametrize(("length", "num_logprobs"), [(8_000, 1), (4_000, 20)])
 async def test_a_long_prompt_is_scored_in_short_pieces(
     tmp_path: Path, length: int, num_logprobs: int
 ) -> None:
     async with system(save_tokenizer(tmp_path), "ngram") as rig:
-        pieces = []
-        for attempt in range(3):
+
+        async def score(attempt: int) -> None:
             ids = pb.TokenIds(ids=[(at * 7919 + attempt) % 300 for at in range(length)])
             request = make_request(FLY, 0, prompt_token_ids=ids, prompt_logprobs=num_logprobs)
-            with longest_piece() as longest:
-                response = await rig.stub.Generate(request, timeout=100)
+            response = await rig.stub.Generate(request, timeout=100)
             assert len(response.prompt) == length and not response.choices[0].tokens
-            pieces.append(longest)
-            if longest.seconds <= MAX_PIECE_S:
-                break
-        assert min(piece.seconds for piece in pieces) <= MAX_PIECE_S, pieces
+
+        await assert_short_pieces(score)
 
 
 @pytest.mark.parametrize("sub_drafter", ["ngram", "suffix"])
@@ -101,16 +87,16 @@ async def test_no_piece_of_work_on_a_loop_is_long(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with system(save_tokenizer(tmp_path), sub_drafter) as rig:
-        # The lengths differ, so the prompts share no prefix. Of a few requests the best counts: on a busy
-        # machine CPU time is not exact either.
-        pieces = []
-        for attempt in range(3):
-            longest, response = await longest_of(rig, length + attempt, num_choices)
-            pieces.append(longest)
+
+        async def generate(attempt: int) -> None:
+            # The lengths differ, so the prompts share no prefix.
+            size = length + attempt
+            ids = pb.TokenIds(ids=[(position * 7919 + size) % 100_000 + 20 for position in range(size)])
+            request = make_request(FLY, 48, prompt_token_ids=ids, n=num_choices)
+            response = await rig.stub.Generate(request, timeout=100)
             for choice in response.choices:
                 assert len(choice.tokens) == 48 and choice.statistics.replays == 0
                 assert choice.statistics.proposals_requested > 0
-            if longest.seconds <= MAX_PIECE_S:
-                break
+
+        await assert_short_pieces(generate)
         assert "without a sub-drafter" not in caplog.text
-        assert min(piece.seconds for piece in pieces) <= MAX_PIECE_S, pieces
