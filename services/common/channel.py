@@ -3,6 +3,8 @@
 import grpc
 
 from protos.wire.channel import CHANNEL_OPTIONS
+from services.common.in_process.channel import InProcessChannel
+from services.common.in_process.server import is_in_process
 from services.common.security.identity import PeerTls
 
 _OPTIONS = (
@@ -15,9 +17,13 @@ _OPTIONS = (
 def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
     """Return a channel to `host:port`; plaintext without `tls`. The caller closes it.
 
+    An address such as `inprocess:target-0` is that of a server in this process and event loop.
+
     NOTE: a channel keeps the certificate that it was opened with. A caller that keeps a channel for long
     must open another one when the files have changed.
     """
+    if is_in_process(address):
+        return InProcessChannel(address)
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     named = ("grpc.ssl_target_name_override", tls.name)

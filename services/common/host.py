@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from fly.errors import ConfigError
 from services.common.addresses import bind_fault
 from services.common.handlers import CallInterceptor
+from services.common.in_process.server import InProcessServer, is_in_process
 from services.common.security.access_policy import AccessPolicy
 from services.common.telemetry.process import Telemetry
 
@@ -111,7 +112,8 @@ class Host:
     ) -> None:
         """Prepare the server; without an access policy it accepts every caller, in plaintext.
 
-        Port 0 of the address host:port takes a free port, 50100-50199 the first free one of the range.
+        Port 0 of the address host:port takes a free port, 50100-50199 the first free one of the range. A host
+        at `inprocess:NAME` has no port: only channels of this process reach it.
         """
         self.telemetry = telemetry or Telemetry()
         self._service = service
@@ -119,7 +121,8 @@ class Host:
         self._access_policy = access_policy or AccessPolicy()
         self._health = Health()
         interceptor = CallInterceptor(self._access_policy.check)
-        self._server = grpc.aio.server(interceptors=(interceptor,), options=(*_OPTIONS, *options))
+        self._server = _make_server(address, interceptor, options)
+        self._interface = "127.0.0.1" if is_in_process(address) else address.rpartition(":")[0]
         self._health_server: grpc.aio.Server | None = None
         self._sidecars = sidecars
         self._watch: asyncio.Task[None] | None = None
@@ -130,7 +133,7 @@ class Host:
     @property
     def address(self) -> str:
         """Return the server's host:port; known after `start`."""
-        return f"{self._address.rpartition(':')[0]}:{self.port}"
+        return self._address if is_in_process(self._address) else f"{self._interface}:{self.port}"
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -156,7 +159,7 @@ class Host:
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind()
         self._access_policy.log_exposure(self.address)
-        self.telemetry.start(self._address.rpartition(":")[0])
+        self.telemetry.start(self._interface)
         await self._server.start()
         await self._serve_plaintext_health()
         for sidecar in self._sidecars:
@@ -198,13 +201,14 @@ class Host:
         self.failed.set()
 
     def _bind(self) -> int:
-        host, _, ports = self._address.rpartition(":")
-        for port in _ports_of(ports):
+        if is_in_process(self._address):
+            return 0
+        for port in _ports_of(self._address.rpartition(":")[2]):
             # NOTE: gRPC would print an error of its own.
-            if port and bind_fault(host, port):
+            if port and bind_fault(self._interface, port):
                 continue
             with contextlib.suppress(RuntimeError):
-                return self._listen(f"{host}:{port}")
+                return self._listen(f"{self._interface}:{port}")
         raise ConfigError(f"address: {self._address} is in use or cannot be bound")
 
     def _listen(self, address: str) -> int:
@@ -219,7 +223,7 @@ class Host:
             return
         self._health_server = grpc.aio.server(options=_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._health_server)
-        address = f"{self._address.rpartition(':')[0]}:{self._access_policy.health_port}"
+        address = f"{self._interface}:{self._access_policy.health_port}"
         try:
             self.health_port = self._health_server.add_insecure_port(address)
         except RuntimeError:
@@ -229,6 +233,16 @@ class Host:
     async def _set_health(self, status: int) -> None:
         for name in ("", self._service.name):
             await self._health.set(name, status)
+
+
+def _make_server(
+    address: str, interceptor: CallInterceptor, options: Sequence[tuple[str, Any]]
+) -> grpc.aio.Server:
+    """Return the server of an address, not bound yet."""
+    if is_in_process(address):
+        # It has the part of the interface that a host and the generated code use.
+        return cast(grpc.aio.Server, InProcessServer(address, interceptor))
+    return grpc.aio.server(interceptors=(interceptor,), options=(*_OPTIONS, *options))
 
 
 def _ports_of(ports: str) -> Sequence[int]:

@@ -106,10 +106,15 @@ async def _no_fault(step: int) -> None:
     return None
 
 
+def make_address() -> str:
+    """Return the address of a fake that has none of its own."""
+    return "127.0.0.1:0"
+
+
 class FakeService:
     """Common part of both servers: identity, scripted faults, and a record of their streams."""
 
-    def __init__(self, role: Role, model: HashModel, address: str = "127.0.0.1:0", **info: Any) -> None:
+    def __init__(self, role: Role, model: HashModel, address: str | None = None, **info: Any) -> None:
         self.model = model
         self.script: Script = _no_fault
         self.num_steps = 0
@@ -124,7 +129,7 @@ class FakeService:
         )
         self.info = replace(whole, **info)
         service = Service(f"flyserve.v1.{role.name.title()}", self._register, self._close)
-        self.host = Host(service, address)
+        self.host = Host(service, address or make_address())
         self._dying: asyncio.Task[None] | None = None
 
     async def Info(self, request: Any, context: Any) -> Any:

@@ -1,6 +1,7 @@
 """Router behaviour when replicas die, lose state, answer wrongly or hang, and when clients cancel."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from fly.messages import Draft, Stale, StaleReason, Verification
 from protos.flyserve.v1 import generation_pb2 as pb
+from tests.contract import fakes
 from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeService, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, FLY, PLAIN, Rig, ids, make_request, running
 
@@ -18,6 +20,14 @@ PATIENCE_S = 10
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save_tokenizer(tmp_path)
+
+
+@pytest.fixture(params=["sockets", "one process"], autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the replicas in processes of their own, as far as the router sees, or in its own one."""
+    if request.param == "one process":
+        names = itertools.count()
+        monkeypatch.setattr(fakes, "make_address", lambda: f"inprocess:{next(names)}")
 
 
 def dies_at(service: FakeService, step: int) -> None:

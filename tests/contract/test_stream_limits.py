@@ -18,9 +18,10 @@ from services.common import stream_server
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.target.servicer import host_engine
+from services.target.builtin import BuiltinTarget
+from services.target.servicer import host_target
 from tests.contract.fakes import FakeTarget, HashModel
-from tests.support.serving import becomes_true, connected, serving
+from tests.support.serving import TRANSPORTS, becomes_true, connected, serving
 
 PROMPT = [20, 21, 22, 23]
 TIMEOUT_S = 10.0
@@ -38,9 +39,9 @@ async def engine() -> AsyncIterator[ClockEngine]:
     await engine.stop()
 
 
-@pytest.fixture
-async def channel(engine: ClockEngine) -> AsyncIterator[grpc.aio.Channel]:
-    async with connected(host_engine(engine)) as channel:
+@pytest.fixture(params=TRANSPORTS)
+async def channel(engine: ClockEngine, request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
+    async with connected(host_target(BuiltinTarget(engine), request.param)) as channel:
         yield channel
 
 

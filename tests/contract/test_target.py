@@ -1,4 +1,4 @@
-"""The target's stream over a real socket, with a simulated engine."""
+"""The target's stream over a real socket and within a process, with a simulated engine."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -18,8 +18,9 @@ from protos.wire.streams import info_from_wire
 from services.common.streams import TargetStream
 from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
-from services.target.servicer import host_engine
-from tests.support.serving import becomes_true, connected
+from services.target.builtin import BuiltinTarget
+from services.target.servicer import host_target
+from tests.support.serving import TRANSPORTS, becomes_true, connected
 
 PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT), sampling=SamplingParams(stop_token_ids=(2,)))
@@ -36,9 +37,9 @@ async def engine() -> AsyncIterator[ClockEngine]:
     await engine.stop()
 
 
-@pytest.fixture
-async def channel(engine: ClockEngine) -> AsyncIterator[grpc.aio.Channel]:
-    async with connected(host_engine(engine)) as channel:
+@pytest.fixture(params=TRANSPORTS)
+async def channel(engine: ClockEngine, request: pytest.FixtureRequest) -> AsyncIterator[grpc.aio.Channel]:
+    async with connected(host_target(BuiltinTarget(engine), request.param)) as channel:
         yield channel
 
 

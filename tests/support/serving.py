@@ -10,6 +10,9 @@ import grpc
 from services.common.channel import open_channel
 from services.common.host import Host
 
+TRANSPORTS = ("127.0.0.1:0", "inprocess:tested")
+"""Addresses of a host, one per transport: a socket, and the same process."""
+
 
 @asynccontextmanager
 async def serving(host: Host) -> AsyncIterator[str]:

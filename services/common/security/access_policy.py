@@ -67,8 +67,8 @@ def require_peer_name(*names: str) -> Check:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a server at `host` can be reached from this machine only."""
+    """Return True if a server at `host` can be reached from this machine only, or this process."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        return host.startswith("unix")
+        return host.startswith(("unix", "inprocess"))
