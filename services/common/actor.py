@@ -19,7 +19,6 @@ class ServiceActor:
 
     Attributes:
         follower: Class of the actors that share a replica with this one; None if the tier cannot be shared.
-        followers: Handles of the followers, in order of their ranks.
     """
 
     role: ClassVar[str]
@@ -35,16 +34,19 @@ class ServiceActor:
         Raises:
             FlyServeError: The configuration or the model cannot be served.
         """
-        self.followers = followers
         config = dict(config)
         ports = config.pop("ports", 0)
         if registry:
             config = {"address": f"{interface_towards(registry)}:{ports}", **config}
         configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)
-        self._thread = HostThread(lambda: self.build(config), _end_process)
+        self._thread = HostThread(lambda: self.build(config, followers), _end_process)
 
-    async def build(self, config: dict[str, Any]) -> Host:
-        """Return the tier's host, not yet started; runs on the host's own event loop."""
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
+        """Return the tier's host, not yet started; runs on the host's own event loop.
+
+        `followers` are the handles of the followers of a shared replica, in order of their ranks.
+        """
         raise NotImplementedError
 
     def address(self) -> str:

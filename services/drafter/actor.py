@@ -1,5 +1,6 @@
 """Ray actors of drafter replicas, and of sub-drafter replicas that run a model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.common.actor import ServiceActor
@@ -13,7 +14,8 @@ class DrafterActor(ServiceActor):
 
     role = "drafter"
 
-    async def build(self, config: dict[str, Any]) -> Host:
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
         from services.drafter.servicer import create_host
 
         return await create_host(parse(DrafterConfig, config, "drafter"))

@@ -1,6 +1,7 @@
 """Build an engine from its configuration; torch is imported only for a real model."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from fly.clock import Clock, SystemClock
@@ -41,14 +42,29 @@ def build_engine(
 
             leader = lead(config, start_followers)
         leader.info = replace(leader.info, costs=_costs(leader))
-        return ThreadEngine(leader, config, keepalive=leader)
+        return ThreadEngine(leader, config, leader, _thread_setting(config))
     with light_start(is_whole=True):
         from services.engine.forward.torch_runner import load_runner
 
         runner = load_runner(config)
     runner.info = replace(runner.info, costs=_costs(runner))
     logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
-    return ThreadEngine(runner, config)
+    return ThreadEngine(runner, config, prepare_thread=_thread_setting(config))
+
+
+def _thread_setting(config: ModelConfig) -> Callable[[], object]:
+    """Return a function that gives the thread that calls it the CPU threads of this engine.
+
+    NOTE: torch counts them per thread; a new one takes the number that was set last, perhaps by another
+    engine of the process. It does so at its first use of the number, hence the reading before the setting.
+    """
+    import torch
+
+    def set_threads() -> None:
+        torch.get_num_threads()
+        torch.set_num_threads(config.threads)
+
+    return set_threads
 
 
 def _costs(runner: Runner) -> ForwardCosts | None:

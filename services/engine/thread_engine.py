@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fly.clock import SystemClock
@@ -29,12 +29,17 @@ class ThreadEngine(Engine):
         runner: Runner,
         config: ModelSection | None = None,
         keepalive: Keepalive | None = None,
+        prepare_thread: Callable[[], object] = lambda: None,
     ) -> None:
-        """Take ownership of a runner; `keepalive` is called while it is idle, and closed at the end."""
+        """Take ownership of a runner; `keepalive` is called while it is idle, and closed at the end.
+
+        `prepare_thread` is called first on the engine's thread.
+        """
         super().__init__(runner, config or ModelSection(), SystemClock())
         self._runner = runner
         self._keepalive = keepalive
         self._keepalive_due_s = 0.0
+        self._prepare_thread = prepare_thread
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._is_stopping = False
         self._has_ended = False
@@ -65,6 +70,7 @@ class ThreadEngine(Engine):
 
     def _serve(self) -> None:
         try:
+            self._prepare_thread()
             while not self._has_ended:
                 self._take_commands()
                 self._wait_for_jobs()

@@ -1,5 +1,6 @@
 """Ray actors of replicas that look tokens up."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.common.actor import ServiceActor
@@ -14,8 +15,9 @@ class SubDrafterActor(ServiceActor):
 
     role = "sub_drafter"
 
-    async def build(self, config: dict[str, Any]) -> Host:
-        return await create_host(parse(SubDrafterConfig, config, self.role))
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
+        return await create_host(parse(SubDrafterConfig, config, cls.role))
 
 
 class LookupDrafterActor(SubDrafterActor):

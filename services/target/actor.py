@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future
 from threading import Timer
 from typing import Any
@@ -50,11 +51,12 @@ class TargetActor(ServiceActor):
     role = "target"
     follower = TargetFollower
 
-    async def build(self, config: dict[str, Any]) -> Host:
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
         from services.target.servicer import create_host
 
         def start_followers(port: int) -> None:
-            for rank, follower in enumerate(self.followers, start=1):
+            for rank, follower in enumerate(followers, start=1):
                 follower.follow.remote(config, rank, port)
 
         return await create_host(parse(TargetConfig, config, "target"), start_followers=start_followers)

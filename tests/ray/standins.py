@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def _host(address: str) -> Host:
 class StandIn(ServiceActor):
     role = "target"
 
-    async def build(self, config: dict[str, Any]) -> Host:
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
         return _host(config["address"])
 
 
@@ -36,13 +38,15 @@ class StandInSubDrafter(StandIn):
 
 
 class Slow(StandIn):
-    async def build(self, config: dict[str, Any]) -> Host:
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
         threading.Event().wait()
         raise AssertionError
 
 
 class Broken(StandIn):
-    async def build(self, config: dict[str, Any]) -> Host:
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
         raise ModelError(f"{config['model']}: no weights\nin the folder")
 
 
@@ -58,13 +62,15 @@ def _simulated(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class SimulatedTarget(TargetActor):
-    async def build(self, config: dict[str, Any]) -> Host:
-        return await super().build(_simulated(config))
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
+        return await super().build(_simulated(config), followers)
 
 
 class SimulatedDrafter(DrafterActor):
-    async def build(self, config: dict[str, Any]) -> Host:
-        return await super().build(_simulated(config))
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
+        return await super().build(_simulated(config), followers)
 
 
 class Follower:

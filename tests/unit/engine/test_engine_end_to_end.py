@@ -104,3 +104,22 @@ async def test_sampled_tokens_depend_neither_on_drafts_nor_on_the_batch(engine: 
             speculate(engine, [5, 6, 7 + index], spoilt, 15, sampling), *others
         )
         assert together == alone
+
+
+async def test_every_engine_of_a_process_computes_with_its_own_threads(
+    model_folder: Callable[[str], Path],
+) -> None:
+    def config(threads: int) -> ModelConfig:
+        return ModelConfig(role=Role.TARGET, model=model_folder("llama"), kv_tokens=512, threads=threads)
+
+    def count_threads() -> Job[int]:
+        return torch.get_num_threads()
+        yield
+
+    engines = [build_engine(config(threads)) for threads in (2, 1)]
+    for engine in engines:
+        await engine.start()
+    counts = [await engine.run(count_threads()) for engine in engines]
+    for engine in engines:
+        await engine.stop()
+    assert counts == [2, 1]
