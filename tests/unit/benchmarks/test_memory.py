@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks.harness.command import Context, Parts
 from benchmarks.harness.machine import this_machine
 from benchmarks.scenarios import memory
-from benchmarks.scenarios.memory import ALONE, EACH, TIER, Plan, edited, trace
+from benchmarks.scenarios.memory import ALONE, WAYS, Plan, edited, trace
 
 
 def test_a_loop_asks_its_problem_again_with_another_number() -> None:
@@ -27,6 +27,7 @@ def test_memories_supply_the_later_requests(tmp_path: Path) -> None:
     report = memory.run(Plan().quick(), context)
     report.write(tmp_path, tmp_path)
     rows = json.loads((tmp_path / "memory.json").read_text("utf-8"))["figures"]
-    later = {row["name"]: row for row in rows if row["steps"] == "later"}
-    assert later[ALONE]["supplied"] == 0 < later[EACH]["supplied"]
-    assert later[TIER]["forwards"] < later[ALONE]["forwards"]
+    supplied = {name: sum(row["supplied"] for row in rows if row["name"] == name) for name in WAYS}
+    # A drafter whose first rounds were slow with its memory leaves it out, so not every row has to have some.
+    assert supplied.pop(ALONE) == 0 < sum(supplied.values())
+    assert all(row["forwards"] > 0 for row in rows)
