@@ -8,13 +8,16 @@ import typer
 
 from fly.errors import ConfigError
 from flyserve.cli.terminal import messages, output, reported_errors
-from flyserve.cli.up import running_deployment, serve_until_interrupted
+from flyserve.cli.up import SingleProcessOption
+from flyserve.cli.up import serve as serve_deployment
 
 EXAMPLES = """Examples:
 
 flyserve serve models/llama-70b --draft models/llama-8b --sub-draft suffix
 
 flyserve serve models/llama-70b --draft suffix
+
+flyserve serve models/llama-8b --draft models/llama-1b --single-process
 
 flyserve serve org/name@main --port 9000 --print-config > deployment.yaml"""
 
@@ -59,6 +62,7 @@ def serve(
         float, typer.Option(min=1, help="Time limit for Ray, and then the replicas, to be ready, in seconds.")
     ] = 120.0,
     verbose: Annotated[bool, typer.Option(help="Print what the services log.")] = False,
+    single_process: SingleProcessOption = False,
 ) -> None:
     """Serve a model on this machine: Ray, controller, services, router. Ctrl-C stops it.
 
@@ -90,11 +94,8 @@ def serve(
         if print_config:
             return output().print(text, markup=False)
         messages().print(text, markup=False)
-        try:
-            source = f"flyserve serve {target}"
-            serve_until_interrupted(running_deployment(deployment, startup_timeout_s, verbose, source))
-        except KeyboardInterrupt:
-            messages().print("stopped")
+        source = f"flyserve serve {target}"
+        serve_deployment(deployment, startup_timeout_s, verbose, source, single_process)
 
 
 def _check_host(host: str, has_keys: bool, allows_anyone: bool) -> None:

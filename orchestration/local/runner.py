@@ -14,7 +14,7 @@ import yaml
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
 from orchestration.control.status import DeploymentStatus, ReplicaState, ReplicaStatus
-from orchestration.deployment.file import Deployment, RouterTier
+from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS, plan, router_config, total_cpus
 from orchestration.deployment.scaling import at_its_largest
 from orchestration.local.local_ray import (
@@ -23,6 +23,7 @@ from orchestration.local.local_ray import (
     publish_local_deployment,
     temporary_folder,
 )
+from orchestration.local.ports import require_free_ports
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
 from orchestration.ray.controller_client import (
     create_controller,
@@ -30,7 +31,6 @@ from orchestration.ray.controller_client import (
     has_controller,
     stop_controller,
 )
-from services.common.addresses import bind_fault
 from services.common.model_source import model_folder
 
 _POLL_S = 0.1
@@ -120,7 +120,7 @@ def local_deployment(
     options = options or LocalOptions()
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed: pip install 'flyserve[router,engine,ray]'")
-    _require_free_ports(deployment.router)
+    require_free_ports(deployment.router)
     for tier in (deployment.target, deployment.drafter):
         if tier is not None and tier.model is not None:
             model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
@@ -197,13 +197,3 @@ def _wait_until_ready(controller: Any, on_progress: Progress, timeout_s: float) 
                 + ", ".join(missing)
             )
         time.sleep(_POLL_S)
-
-
-def _require_free_ports(router: RouterTier) -> None:
-    """Check the ports before anything is started; the router fails by itself if one is taken later."""
-    for name, port in (("grpc_port", router.grpc_port), ("http_port", router.http_port)):
-        if port is not None and (fault := bind_fault(router.host, port)):
-            raise ConfigError(
-                f"router.{name}: {router.host}:{port} cannot be bound: {fault};"
-                " stop the process that listens there, or choose another port; 0 takes a free one"
-            )

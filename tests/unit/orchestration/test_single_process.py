@@ -1,0 +1,103 @@
+"""A deployment in one process: deployments that it refuses, replicas that fail."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fly.errors import ConfigError, ModelError, NotReady
+from fly.messages import Role
+from orchestration.deployment.file import Deployment
+from orchestration.deployment.plan import ACTORS
+from orchestration.local.single_process import SingleProcess, run_single_process
+from services.common.config import parse
+from services.common.host import Host
+from services.target.actor import TargetActor
+from tests.support.processes import TARGET_MODEL
+
+
+def deployment(**changes: Any) -> Deployment:
+    content = {
+        "target": {"model": str(TARGET_MODEL), "kv_tokens": 4096, "threads": 1},
+        "router": {"grpc_port": 0},
+        **changes,
+    }
+    return parse(Deployment, content, "deployment")
+
+
+def target(**keys: Any) -> dict[str, Any]:
+    return {"target": {"model": str(TARGET_MODEL), **keys}}
+
+
+def drafter(**keys: Any) -> dict[str, Any]:
+    return {"drafter": {"model": str(TARGET_MODEL), **keys}}
+
+
+def unexpected(_: object) -> None:
+    raise AssertionError("it must not start")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            drafter() | {"sub_drafter": {"engine": "ngram", "replicas": 2}},
+            "sub_drafter.replicas: is 2, but one process has at most one",
+        ),
+        (
+            target(autoscaling={"min": 1, "max": 2}),
+            "target.autoscaling: one process cannot be scaled",
+        ),
+        (target(engine="vllm", gpus=1), "target.engine: is vllm, which starts processes of its own"),
+        (target(shards=2), "target.shards: is 2, each of them a process"),
+        (
+            target(gpus=1) | drafter(gpus=1),
+            "gpus: the tiers have 2 together, but one process computes on one",
+        ),
+        (target(gpus=1) | drafter(gpus=0), "gpus: is 0 for one tier and not for another"),
+    ],
+)
+def test_a_deployment_that_needs_more_than_a_process_is_refused(changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        run_single_process(deployment(**changes), unexpected, unexpected)
+    assert fault in str(refused.value)
+    assert "leave out --single-process" in str(refused.value)
+
+
+class Failing(TargetActor):
+    """A real target whose host the test keeps, to let it fail."""
+
+    hosts: ClassVar[list[Host]] = []
+
+    @classmethod
+    async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:
+        host = await super().build(config, followers)
+        cls.hosts.append(host)
+        return host
+
+
+def test_a_failed_replica_ends_the_process_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ACTORS, Role.TARGET, f"{__name__}:Failing")
+    loaded: list[str] = []
+
+    def fail(serving: SingleProcess) -> None:
+        assert serving.address.startswith("127.0.0.1:")
+        Failing.hosts[-1].failed.set()
+
+    with pytest.raises(NotReady, match="target-0 can serve no more"):
+        run_single_process(deployment(), loaded.append, fail)
+    assert loaded == ["target-0"]
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_replicas_before_it(tmp_path: Path) -> None:
+    """Two deployments cannot have replicas of one name in a process, so the second run shows it."""
+    broken = deployment(
+        drafter={"model": str(tmp_path)}, sub_drafter={"engine": "ngram"}, router={"grpc_port": 0}
+    )
+    for _ in range(2):
+        loaded: list[str] = []
+        with pytest.raises(ModelError, match=str(tmp_path)):
+            run_single_process(broken, loaded.append, unexpected)
+        assert loaded[0] == "sub_drafter-0"
+        assert len(loaded) > 1
