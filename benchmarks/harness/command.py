@@ -38,6 +38,7 @@ SCENARIOS = (
     "quality",
     "real_pair",
     "simulate",
+    "single_process",
     "soak",
     "structured",
     "telemetry",
