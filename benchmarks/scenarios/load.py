@@ -1,4 +1,4 @@
-"""The demo under load: 1, 4, 16 and 64 concurrent requests, compared with plain decoding (11 minutes)."""
+"""The demo under load, 1 to 64 requests at once: plain, fixed and chosen draft lengths (15 minutes)."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,15 +24,16 @@ from flyserve.bench.comparison import rotated
 from flyserve.bench.statistics import share
 
 DRAFT_LENGTH = 15
-BASELINE, FIXED, GOODPUT = "plain", f"FLy, fixed {DRAFT_LENGTH}", "FLy, goodput"
+BASELINE, GOODPUT = "plain", "FLy, goodput"
+FIXED = {f"FLy, fixed {length}": length for length in (5, 10, DRAFT_LENGTH)}
 SETTINGS = {
     BASELINE: PLAIN,
     "exact": speculation(Mode.EXACT, DRAFT_LENGTH),
-    FIXED: speculation(Mode.FLY, DRAFT_LENGTH),
+    **{name: speculation(Mode.FLY, length) for name, length in FIXED.items()},
     GOODPUT: speculation(Mode.FLY, DRAFT_LENGTH, is_goodput=True),
 }
 """Ways of decoding by name, in the order of the tables."""
-_GOODPUT_GOAL = 0.97
+_GOODPUT_GOAL = 0.99
 _NUM_PROMPTS = 300
 _PAUSE_S = 0.2
 """Pause between windows, in which cancelled requests end everywhere."""
@@ -171,24 +172,33 @@ _SHOWN = ("tokens/s", "by plain", "95% interval", "inter-token p50 / p95 / p99, 
 
 def summarize_load(windows: Windows) -> list[Row]:
     """Return the figures of each level and setting, in their order."""
-    by_key: dict[tuple[int, str], list[Window]] = {}
-    for window in sorted(windows, key=lambda window: window.repetition):
-        by_key.setdefault((window.concurrency, window.setting), []).append(window)
-    levels = sorted({concurrency for concurrency, _ in by_key})
-    keys = [(level, setting) for level in levels for setting in SETTINGS]
-    return make_rows(FIGURES, [(by_key[key], by_key[key[0], BASELINE]) for key in keys])
+    levels = sorted({window.concurrency for window in windows})
+    keys = [(setting, level) for level in levels for setting in SETTINGS]
+    return make_rows(FIGURES, [(_select(windows, *key), _select(windows, BASELINE, key[1])) for key in keys])
 
 
-def make_goals(figures: Sequence[Row]) -> list[Goal]:
-    """Return the goal of the draft length policy `goodput` at every level."""
-    return [
-        Goal(f"{GOODPUT}, {each.concurrency} at once, by plain decoding", _GOODPUT_GOAL, each.ratio)
-        for each in figures
-        if each.setting == GOODPUT
-    ]
+def make_goals(figures: Sequence[Row], windows: Windows) -> list[Goal]:
+    """Return the goal of the policy `goodput` at every level: by the best fixed length, 0 included.
+
+    NOTE: the best of several is chosen after measuring, so it looks a little better than it is.
+    """
+    goals = []
+    for level in dict.fromkeys(each.concurrency for each in figures):
+        speeds = {each.setting: each.tokens_per_s.value for each in figures if each.concurrency == level}
+        best = max((BASELINE, *FIXED), key=speeds.__getitem__)
+        rates = {name: _rates(_select(windows, name, level)) for name in (GOODPUT, best)}
+        measured = median_ratio(rates[GOODPUT], rates[best])
+        goals.append(Goal(f"{GOODPUT}, {level} at once, by {best}", _GOODPUT_GOAL, measured))
+    return goals
 
 
-def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: Windows = ()) -> Report:
+def _select(windows: Windows, setting: str, level: int) -> list[Window]:
+    """Return the windows of a setting at a level, in the order of their repetitions."""
+    found = [each for each in windows if (each.setting, each.concurrency) == (setting, level)]
+    return sorted(found, key=lambda window: window.repetition)
+
+
+def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: Windows) -> Report:
     """Return the report; its data have the figures, and the windows without their single waits."""
     kept = [{k: v for k, v in asdict(each).items() if k not in ("gaps", "firsts_s")} for each in windows]
     report = Report("load", machine, plan, figures=figures, windows=kept)
@@ -208,5 +218,9 @@ def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: W
         for title in ("One request at a time" if level == 1 else f"{level} concurrent requests",)
     ]
     return report.fill(
-        draft_length=DRAFT_LENGTH, targets=make_goals(figures), charts=charts, levels=levels, shown=_SHOWN
+        draft_length=DRAFT_LENGTH,
+        targets=make_goals(figures, windows),
+        charts=charts,
+        levels=levels,
+        shown=_SHOWN,
     )
