@@ -5,7 +5,7 @@ from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAccep
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
 
-_SHARE = 0.015
+_SHARE = 0.0075
 _EVERY_ROUNDS = 32
 _RARELY = 8
 
@@ -50,9 +50,9 @@ class ExplorationBudget:
             self._rounds = _EVERY_ROUNDS * _RARELY
 
 
-_TOKEN_PRICE = 0.003
+_TOKEN_PRICE = 0.0015
 """Share of the goodput that a draft token must gain beyond its cost: of equally good lengths, the shorter."""
-_DRAFT_PRICE = 0.015
+_DRAFT_PRICE = 0.01
 """The same for drafting at all: in doubt, the target decodes alone."""
 _MIN_GAIN = 0.005
 _GAIN_ROUNDS = 0.5
@@ -84,6 +84,7 @@ class GoodputLength:
         self._s_per_token = 0.0
         self._chosen_at = 0.0
         self._is_exploring = False
+        self._is_plain = False
         self._is_first_round = True
         self._missed_tokens: int | None = None
 
@@ -97,8 +98,20 @@ class GoodputLength:
         self._rounds_s = self._round_times.rounds_s(self._max_length)
         length = self._length = self._best_length(_goodputs(tokens, self._rounds_s))
         self._s_per_token = self._rounds_s[length] / tokens[length]
-        self._is_exploring = length < self._max_length and self._exploration.try_explore(is_plain=not length)
-        return min(self._max_length, 2 * length + 1) if self._is_exploring else length
+        explored = self._length_to_explore(length)
+        self._is_exploring = explored != length and self._exploration.try_explore(is_plain=not length)
+        self._is_plain = not (explored if self._is_exploring else length)
+        return explored if self._is_exploring else length
+
+    def _length_to_explore(self, length: int) -> int:
+        """Return a longer draft, or none if it is long unknown what decoding without drafts takes.
+
+        Only a lone sequence shows that: the drafts of others would be rows of the same forwards.
+        """
+        is_alone = self._round_times.num_sequences == 1
+        if is_alone and not self._is_first_round and not self._round_times.is_plain_known:
+            return 0
+        return min(self._max_length, 2 * length + 1)
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         if self._missed_tokens is not None and self._missed_tokens <= _LONG_PREFIX:
@@ -106,7 +119,9 @@ class GoodputLength:
         self._missed_tokens = 0
 
     def record_verification(self, verification: Verification, spent_s: float) -> None:
-        self._round_times.record_verification(verification, spent_s, is_usual=not self._is_first_round)
+        self._round_times.record_verification(
+            verification, spent_s, is_usual=not self._is_first_round, is_plain=self._is_plain
+        )
         self._is_first_round = False
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
@@ -139,8 +154,8 @@ class GoodputLength:
         A long prefix that the drafter computes is part of exploring.
         """
         if self._is_exploring:
-            spent_s = max(round_s, self._rounds_s[num_drafts])
-            self._exploration.record_exploration(spent_s, usual_s=tokens * self._s_per_token)
+            spent_s, usual_s = max(round_s, self._rounds_s[num_drafts]), tokens * self._s_per_token
+            self._exploration.record_exploration(num_steps * spent_s, num_steps * usual_s)
             return
         self._exploration.record_rounds(num_steps, round_s)
         if num_drafts == self._length:

@@ -4,19 +4,24 @@ import math
 
 from fly.clock import Clock
 from fly.costs import CostCurve
-from fly.ewma import RecentMean
+from fly.ewma import RecentLine, RecentMean
 from fly.messages import Draft, StepTimes, Verification
 
 _MEMORY_STEPS = 32.0
 _MEMORY_FORWARDS = 2.0
+_MEMORY_DRAFTS = 64.0
+_PRIOR_VARIANCE = 64.0
+"""Squared forwards for which the assumption counts that every forward of a draft costs the same."""
 _SMALLEST_S = 1e-9
 _ITERATIONS = 2
 _ALIKE = 0.1
 _MEMORY_ROUNDS = 16.0
 _FADE_ROUNDS = 50.0
 _LARGEST_FACTOR = 1.5
+_PLAIN_AGE_S = 30.0
 _SHARED = 0.5
-"""Share of the usual correction that applies to a length without recent rounds."""
+"""Share of the usual correction that applies to a length without recent rounds, with several
+sequences."""
 
 
 class RoundTimes:
@@ -35,15 +40,24 @@ class RoundTimes:
     """
 
     def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._target = CostCurve(clock)
         self._drafter = CostCurve(clock, extrapolates=False)
         self.num_sequences = 1
         self._rows_per_sequence = RecentMean(1.0, _MEMORY_FORWARDS)
         self._verify_wait_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._plain_wait_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._plain_at_s = -math.inf
         self._draft_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._forwards_per_token = RecentMean(1.0, _MEMORY_STEPS)
+        self._draft_forwards = RecentLine(_MEMORY_DRAFTS, _PRIOR_VARIANCE)
         self._drafter_share = RecentMean(1.0, _MEMORY_STEPS)
         self._correction = RoundTimeCorrection()
+
+    @property
+    def is_plain_known(self) -> bool:
+        """True if a step that decoded tokens without drafts was measured lately."""
+        return self._clock.now() - self._plain_at_s < _PLAIN_AGE_S
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         """Record a draft for which the drafter had no long prefix to compute first."""
@@ -52,17 +66,29 @@ class RoundTimes:
         batch = max(1, draft.times.batch_size)
         forward_s = draft.times.forward_ns * 1e-9 / draft.forwards
         self._drafter.observe(batch, forward_s, 1 / (batch * draft.forwards))
+        if self.num_sequences == 1 and (usual_s := self._drafter.estimate(batch)):
+            self._draft_forwards.add(draft.forwards, draft.forwards * forward_s / usual_s)
         self._forwards_per_token.add(draft.forwards / len(draft.tokens))
         self._drafter_share.add(max(1.0, draft.load.sequences / self.num_sequences))
         self._draft_wait_s.add(_wait_s(draft.times, spent_s))
 
-    def record_verification(self, verification: Verification, spent_s: float, is_usual: bool = True) -> None:
-        """Record a verification; the first one of a sequence is not usual, since it includes the prefill."""
+    def record_verification(
+        self, verification: Verification, spent_s: float, is_usual: bool = True, is_plain: bool = False
+    ) -> None:
+        """Record a verification; the first one of a sequence is not usual, since it includes the prefill.
+
+        If the round was to have no draft it is `is_plain`: the target may have decoded several tokens in one
+        step, of which each has a part of the wait.
+        """
         times = verification.times
         self.num_sequences = max(1, times.batch_size, verification.load.sequences)
         if not is_usual:
             return
-        self._verify_wait_s.add(_wait_s(times, spent_s))
+        if is_plain:
+            self._plain_wait_s.add(_wait_s(times, spent_s))
+            self._plain_at_s = self._clock.now()
+        else:
+            self._verify_wait_s.add(_wait_s(times, spent_s))
         # Every sequence of a forward reports the same forward.
         weight = 1 / max(1, times.batch_size)
         self._rows_per_sequence.add(len(verification.choices), weight)
@@ -89,16 +115,23 @@ class RoundTimes:
         draft_s = late_s = 0.0
         if length:
             waits_s += self._draft_wait_s.value
+        elif self._plain_wait_s.weight:
+            waits_s = self._plain_wait_s.value
         for _ in range(_ITERATIONS if self.num_sequences > 1 else 1):
             forward_s = self._target.estimate(self.num_sequences * (length + 1) / groups)
             if length:
                 late_s = self._drafter_s(groups)
-                draft_s = length * self._forwards_per_token.value * late_s
+                draft_s = self._forwards(length) * late_s
             own_s, late_s = forward_s + waits_s + draft_s, late_s + waits_s / 2
             groups = min(float(self.num_sequences), _groups(own_s, forward_s, late_s))
         if groups > 1:
             own_s += late_s / 2
         return max(own_s, groups * forward_s)
+
+    def _forwards(self, length: int) -> float:
+        """Return the forwards of a draft in units of its mean one: a lone sequence's first one is slower."""
+        forwards = length * self._forwards_per_token.value
+        return self._draft_forwards.estimate(forwards) if self.num_sequences == 1 else forwards
 
     def _drafter_s(self, groups: float) -> float:
         """Return the seconds of a drafter's forward while all groups but the verified one draft."""
@@ -123,7 +156,8 @@ class RoundTimeCorrection:
         """Add the ratio of one round of one of `num_sequences` sequences."""
         if not math.isfinite(ratio):
             return
-        ratio, share = max(1.0, min(_LARGEST_FACTOR, ratio)), 1 / num_sequences
+        # NOTE: as far down as up, or the noise of single rounds would look like rounds that are too long.
+        ratio, share = max(1 / _LARGEST_FACTOR, min(_LARGEST_FACTOR, ratio)), 1 / num_sequences
         key = _key(length, num_sequences)
         self._rounds += share
         self._seen_at[key] = self._rounds
@@ -131,8 +165,10 @@ class RoundTimeCorrection:
         self._usual.add(ratio, share)
 
     def factor(self, length: int, num_sequences: int) -> float:
-        """Return the factor for the estimated seconds of a round; at least 1."""
-        default = 1 + _SHARED * (self._usual.value - 1)
+        """Return the factor for the estimated seconds of a round."""
+        # NOTE: a lone sequence waits for no drafts of others: one factor fits all its lengths but none.
+        shared = _SHARED if num_sequences > 1 else float(length > 0)
+        default = 1 + shared * (self._usual.value - 1)
         key = _key(length, num_sequences)
         if key not in self._ratios:
             return default
