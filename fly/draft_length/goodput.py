@@ -2,7 +2,6 @@
 
 from fly.clock import Clock
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.plain_reference import PlainReference
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
 
@@ -53,7 +52,7 @@ class ExplorationBudget:
 
 _TOKEN_PRICE = 0.0015
 """Share of the goodput that a draft token must gain beyond its cost: of equally good lengths, the shorter."""
-_DRAFT_PRICE = 0.015
+_DRAFT_PRICE = 0.01
 """The same for drafting at all: in doubt, the target decodes alone."""
 _MIN_GAIN = 0.005
 _GAIN_ROUNDS = 0.5
@@ -70,19 +69,13 @@ class GoodputLength:
     """
 
     def __init__(
-        self,
-        pool: AcceptancePool,
-        round_times: RoundTimes,
-        exploration: ExplorationBudget,
-        reference: PlainReference,
-        clock: Clock,
+        self, pool: AcceptancePool, round_times: RoundTimes, exploration: ExplorationBudget, clock: Clock
     ) -> None:
-        """Control one sequence; it shares `pool` by weights and rule, and all else by target."""
+        """Control one sequence; it shares `pool` by weights and rule, the times and the budget by target."""
         self._acceptance = Acceptance(pool)
         self._max_length = pool.max_length
         self._round_times = round_times
         self._exploration = exploration
-        self._reference = reference
         self._clock = clock
         self._pending = PendingAcceptance()
         self._length: int | None = None
@@ -91,7 +84,7 @@ class GoodputLength:
         self._s_per_token = 0.0
         self._chosen_at = 0.0
         self._is_exploring = False
-        self._chosen = 0
+        self._is_plain = False
         self._is_first_round = True
         self._missed_tokens: int | None = None
 
@@ -103,24 +96,21 @@ class GoodputLength:
         self._chosen_at = self._clock.now()
         tokens = self._acceptance.expected_tokens()
         self._rounds_s = self._round_times.rounds_s(self._max_length)
-        goodputs = _goodputs(tokens, self._rounds_s)
-        length = self._length = self._best_length(goodputs)
+        length = self._length = self._best_length(_goodputs(tokens, self._rounds_s))
         self._s_per_token = self._rounds_s[length] / tokens[length]
-        self._chosen = 0 if self._is_reference(length, goodputs) else self._explore(length)
-        self._is_exploring = self._chosen > length
-        return self._chosen
+        explored = self._length_to_explore(length)
+        self._is_exploring = explored != length and self._exploration.try_explore(is_plain=not length)
+        self._is_plain = not (explored if self._is_exploring else length)
+        return explored if self._is_exploring else length
 
-    def _is_reference(self, length: int, goodputs: list[float]) -> bool:
-        """Return True if this round has no draft only to know what that takes."""
-        if not length:
-            self._reference.record_plain(self._round_times.num_sequences)
-            return False
-        return self._reference.is_now(self._round_times.num_sequences, goodputs[length] / goodputs[0])
+    def _length_to_explore(self, length: int) -> int:
+        """Return a longer draft, or none if it is long unknown what decoding without drafts takes.
 
-    def _explore(self, length: int) -> int:
-        """Return the length, or a longer one to explore."""
-        if length == self._max_length or not self._exploration.try_explore(is_plain=not length):
-            return length
+        Only a lone sequence shows that: the drafts of others would be rows of the same forwards.
+        """
+        is_alone = self._round_times.num_sequences == 1
+        if is_alone and not self._is_first_round and not self._round_times.is_plain_known:
+            return 0
         return min(self._max_length, 2 * length + 1)
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
@@ -130,7 +120,7 @@ class GoodputLength:
 
     def record_verification(self, verification: Verification, spent_s: float) -> None:
         self._round_times.record_verification(
-            verification, spent_s, is_usual=not self._is_first_round, is_plain=not self._chosen
+            verification, spent_s, is_usual=not self._is_first_round, is_plain=self._is_plain
         )
         self._is_first_round = False
 
@@ -168,7 +158,7 @@ class GoodputLength:
             self._exploration.record_exploration(num_steps * spent_s, num_steps * usual_s)
             return
         self._exploration.record_rounds(num_steps, round_s)
-        if num_drafts == self._chosen:
+        if num_drafts == self._length:
             self._round_times.record_round(num_drafts, self._rounds_s[num_drafts], round_s)
 
 

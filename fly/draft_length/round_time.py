@@ -18,6 +18,7 @@ _ALIKE = 0.1
 _MEMORY_ROUNDS = 16.0
 _FADE_ROUNDS = 50.0
 _LARGEST_FACTOR = 1.5
+_PLAIN_AGE_S = 30.0
 _SHARED = 0.5
 """Share of the usual correction that applies to a length without recent rounds, with several
 sequences."""
@@ -39,17 +40,24 @@ class RoundTimes:
     """
 
     def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._target = CostCurve(clock)
         self._drafter = CostCurve(clock, extrapolates=False)
         self.num_sequences = 1
         self._rows_per_sequence = RecentMean(1.0, _MEMORY_FORWARDS)
         self._verify_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._plain_wait_s = RecentMean(0.0, _MEMORY_STEPS)
+        self._plain_at_s = -math.inf
         self._draft_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._forwards_per_token = RecentMean(1.0, _MEMORY_STEPS)
         self._draft_forwards = RecentLine(_MEMORY_DRAFTS, _PRIOR_VARIANCE)
         self._drafter_share = RecentMean(1.0, _MEMORY_STEPS)
         self._correction = RoundTimeCorrection()
+
+    @property
+    def is_plain_known(self) -> bool:
+        """True if a step that decoded tokens without drafts was measured lately."""
+        return self._clock.now() - self._plain_at_s < _PLAIN_AGE_S
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         """Record a draft for which the drafter had no long prefix to compute first."""
@@ -70,8 +78,7 @@ class RoundTimes:
         """Record a verification; the first one of a sequence is not usual, since it includes the prefill.
 
         If the round was to have no draft it is `is_plain`: the target may have decoded several tokens in one
-        step, of which each has a part of the wait. Until that is measured it is assumed to be none: what is
-        wrongly estimated as cheap is tried and then measured.
+        step, of which each has a part of the wait.
         """
         times = verification.times
         self.num_sequences = max(1, times.batch_size, verification.load.sequences)
@@ -79,6 +86,7 @@ class RoundTimes:
             return
         if is_plain:
             self._plain_wait_s.add(_wait_s(times, spent_s))
+            self._plain_at_s = self._clock.now()
         else:
             self._verify_wait_s.add(_wait_s(times, spent_s))
         # Every sequence of a forward reports the same forward.
@@ -103,10 +111,12 @@ class RoundTimes:
         ]
 
     def _round_s(self, length: int) -> float:
-        groups, waits_s = min(2.0, self.num_sequences), self._plain_wait_s.value
+        groups, waits_s = min(2.0, self.num_sequences), self._verify_wait_s.value
         draft_s = late_s = 0.0
         if length:
-            waits_s = self._verify_wait_s.value + self._draft_wait_s.value
+            waits_s += self._draft_wait_s.value
+        elif self._plain_wait_s.weight:
+            waits_s = self._plain_wait_s.value
         for _ in range(_ITERATIONS if self.num_sequences > 1 else 1):
             forward_s = self._target.estimate(self.num_sequences * (length + 1) / groups)
             if length:

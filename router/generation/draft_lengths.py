@@ -9,7 +9,6 @@ from fly.clock import Clock
 from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
 from fly.draft_length.lookup_costs import LookupCosts
-from fly.draft_length.plain_reference import PlainReference
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length
@@ -35,7 +34,6 @@ class DraftLengths:
         self._pools: _LruCache[AcceptancePool] = _LruCache()
         self._round_times: _LruCache[RoundTimes] = _LruCache()
         self._exploration: _LruCache[ExplorationBudget] = _LruCache()
-        self._references: _LruCache[PlainReference] = _LruCache()
         self._lookup_costs: _LruCache[LookupCosts] = _LruCache()
 
     def for_response(self, plan: SpeculationPlan, target: Replica, looks_up: bool) -> DraftLength:
@@ -53,7 +51,6 @@ class DraftLengths:
             ),
             round_times=self._round_times.get(target.address, lambda: RoundTimes(self._clock)),
             exploration=self._exploration.get((target.address, plan.rule), ExplorationBudget),
-            reference=self._references.get(target.address, lambda: PlainReference(self._clock)),
             clock=self._clock,
         )
 

@@ -86,10 +86,7 @@ async def test_exact_output_does_not_depend_on_the_policy(tmp_path: Path, drafts
 async def settles(
     rig: Rig, is_settled: Callable[[list[Answer]], bool], mode: int = EXACT, count: int = 2
 ) -> bool:
-    """Send responses until they are as wanted.
-
-    The first ones find out what decoding without drafts takes, and a busy machine distorts the first costs.
-    """
+    """Send responses until they are as wanted; a busy machine distorts the first costs."""
     for _ in range(MOST_TRIES):
         answers = await several(rig, mode, count)
         assert all(len(answer.tokens) == LENGTH for answer in answers)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
-from fly.draft_length.plain_reference import PlainReference
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimeCorrection, RoundTimes
 from fly.messages import Draft, Load, StepTimes, Verification
@@ -213,7 +212,9 @@ ROUNDS = st.lists(
 def test_the_length_stays_in_its_range_for_any_observation(max_length: int, rounds: list[tuple]) -> None:
     clock = VirtualClock()
     pool = AcceptancePool(max_length, lambda length: min(6, length))
-    policy = GoodputLength(pool, RoundTimes(clock), ExplorationBudget(), PlainReference(clock), clock)
+    policy = GoodputLength(
+        pool=pool, round_times=RoundTimes(clock), exploration=ExplorationBudget(), clock=clock
+    )
     position = 5
     for queue_ns, forward_ns, batch, sequences, kept, is_open, draft_s, verify_s in rounds:
         length = policy.choose()
@@ -280,9 +281,7 @@ class LoneSequence:
 
 def lone_sequence(agreement: float, first_forward_s: float = 0.0) -> LoneSequence:
     clock = VirtualClock()
-    policy = GoodputLength(
-        AcceptancePool(15), RoundTimes(clock), ExplorationBudget(), PlainReference(clock), clock
-    )
+    policy = GoodputLength(AcceptancePool(15), RoundTimes(clock), ExplorationBudget(), clock)
     return LoneSequence(clock, policy, agreement, first_forward_s)
 
 
@@ -294,28 +293,12 @@ def test_drafts_end_where_the_target_decodes_faster_with_one_message_for_many_to
 
 
 def test_plain_decoding_is_tried_now_and_then_where_drafts_pay() -> None:
-    """Drafts of 15 give 8.1 tokens in 10.5 ms, 1.7 times plain decoding's."""
-    sequence = lone_sequence(agreement=0.9)
+    sequence = lone_sequence(agreement=0.97)
     sequence.run(500)
-    fixed = LoneSequence(VirtualClock(), FixedLength(15), agreement=0.9)
+    assert sequence.lengths[1:].count(0) > 0
+    fixed = LoneSequence(VirtualClock(), FixedLength(15), agreement=0.97)
     fixed.run(500)
-    tried = len(sequence.lengths)
-    assert sequence.speed(9000) > 0.985 * fixed.speed(9000)
-    assert sequence.lengths[tried:].count(0) >= 10, "in 90 s, three times some steps"
-
-
-def test_all_sequences_try_plain_decoding_at_once_for_a_moment_at_each_load() -> None:
-    clock = VirtualClock()
-    reference = PlainReference(clock)
-    assert not reference.is_now(4, speed_up=3.5), "drafts pay without doubt"
-    assert reference.is_now(4, 1.5) and reference.is_now(5, 3.5)
-    clock.advance(0.3)
-    assert not reference.is_now(4, 1.5), "the moment is over"
-    assert reference.is_now(1, 1.5), "another load is not known yet"
-    clock.advance(0.3)
-    reference.record_plain(16)
-    clock.advance(29.8)
-    assert not reference.is_now(16, 1.5) and reference.is_now(4, 1.5)
+    assert sequence.speed(5000) > 0.99 * fixed.speed(5000)
 
 
 def test_a_slow_first_forward_of_a_draft_does_not_make_long_drafts_look_slow() -> None:

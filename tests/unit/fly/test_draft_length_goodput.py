@@ -6,7 +6,6 @@ import pytest
 
 from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
-from fly.draft_length.plain_reference import PlainReference
 from fly.draft_length.policy import FixedLength
 from fly.draft_length.round_time import RoundTimes
 from tests.support.queueing_simulation import Costs, RoundLog, RoundSimulation, SimulationClock
@@ -47,11 +46,10 @@ def fixed(curve: str, callers: int) -> list[RoundLog]:
 def controlled(curve: str, callers: int, seed: int) -> RoundLog:
     """Run the control through all agreements, one after the other."""
     clock = SimulationClock()
-    pool, round_times = AcceptancePool(MAX_LENGTH), RoundTimes(clock)
-    exploration, reference = ExplorationBudget(), PlainReference(clock)
+    pool, round_times, exploration = AcceptancePool(MAX_LENGTH), RoundTimes(clock), ExplorationBudget()
 
     def make_policy() -> GoodputLength:
-        return GoodputLength(pool, round_times, exploration, reference, clock)
+        return GoodputLength(pool=pool, round_times=round_times, exploration=exploration, clock=clock)
 
     simulation = RoundSimulation(CURVES[curve], clock, callers, make_policy, seed)
     for phase, agreement in enumerate(AGREEMENTS, start=1):
