@@ -36,7 +36,7 @@ SingleProcessOption = Annotated[
     typer.Option(
         "--single-process",
         help="Serve from this process alone, without Ray: it starts sooner and takes a third of the memory,"
-        " but with a draft model on CPUs it is slower.",
+        " but with a draft model on CPUs it is slower under load.",
     ),
 ]
 
