@@ -64,6 +64,11 @@ class Stream(StreamCore, Iterator[Chunk]):
             fault: FlyServeError = NotReady("the stream ended before the response did")
         except grpc.RpcError as error:
             fault = self._client.error(error, self._policy)
+        except RuntimeError as error:
+            # NOTE: if Ctrl-C arrives while gRPC waits for its own lock, leaving the lock fails and hides it.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
         self._call = None
         return None, fault
 

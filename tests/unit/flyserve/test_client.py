@@ -265,3 +265,27 @@ def test_the_client_imports_nothing_of_the_system_but_the_protocol_and_the_core(
     ours = {"fly", "flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
     unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy", "yaml", "grpc_status"}
     assert set(loaded.stdout.split()) & (ours | unwanted) == {"fly", "flyserve", "protos"}
+
+
+class InterruptedCall:
+    """A call that is interrupted where gRPC waits: the wait has released the lock that is left then."""
+
+    def __next__(self) -> None:
+        lock = threading.RLock()
+        with lock:
+            lock.release()
+            raise KeyboardInterrupt
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_an_interrupt_within_grpcs_own_lock_is_an_interrupt(
+    served: tuple[FakeGeneration, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RuntimeError, match="un-acquired lock"):
+        next(InterruptedCall())
+    stream = served[1].stream("hello")
+    monkeypatch.setattr(stream, "_open", InterruptedCall)
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
