@@ -90,7 +90,8 @@ class GoodputLength:
 
     @property
     def is_exploring(self) -> bool:
-        return self._is_exploring
+        # NOTE: a round without a draft teaches nothing about one, so no late draft is waited for.
+        return self._is_exploring and not self._is_plain
 
     def choose(self) -> int:
         self._chosen_at = self._clock.now()

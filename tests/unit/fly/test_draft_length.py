@@ -259,6 +259,7 @@ class LoneSequence:
         random = Random(7)
         for _ in range(num_rounds):
             length = self.policy.choose()
+            assert length or not self.policy.is_exploring, "nothing waits for a draft that was not requested"
             self.lengths.append(length)
             drafting_ns = int(length * 3e5 + (length > 0) * self.first_forward_s * 1e9)
             if length:
