@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -72,9 +72,11 @@ def _end(processes: list[psutil.Process]) -> None:
     """Kill processes with their descendants, which may hide their environment behind a title."""
     found = {*processes}
     for process in processes:
-        found.update(process.children(recursive=True))
+        with suppress(psutil.NoSuchProcess):  # It has ended by itself since it was found.
+            found.update(process.children(recursive=True))
     for process in found:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(found, timeout=30)
 
 
