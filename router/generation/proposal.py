@@ -21,7 +21,8 @@ async def propose(response: "SpeculativeResponse") -> Draft:
     """
     drafter, speculation = response.drafter, response.speculation
     length, most = response.draft_length.choose(), speculation.max_drafts
-    if drafter is None or min(length, most) <= 0:
+    response.wants_draft = drafter is not None and min(length, most) > 0
+    if drafter is None or not response.wants_draft:
         return NO_DRAFT
     most_free, is_first = min(length, most), not speculation.statistics.rounds
     predicted = response.predictions.propose(speculation.sequence, most_free)

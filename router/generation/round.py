@@ -41,6 +41,7 @@ class SpeculativeResponse(Response):
         predictions: Drafts from the prediction of the request.
         forced: Drafts from the grammar of the request.
         strict_spans: Parts of the response that are decoded exactly.
+        wants_draft: True if the present round was to have a draft.
         rounds_without_draft: Rounds in which no drafter was available.
         late_rounds: Rounds whose draft was outstanding when the target had to continue.
         waited_s: Time that rounds waited for drafts and that is not in the statistics yet.
@@ -57,6 +58,7 @@ class SpeculativeResponse(Response):
     predictions: Predictions
     forced: ForcedDrafts
     strict_spans: StrictSpans
+    wants_draft: bool = False
     rounds_without_draft: int = 0
     late_rounds: int = 0
     waited_s: float = 0.0
@@ -113,7 +115,7 @@ async def extend(response: SpeculativeResponse) -> Decision:
     """Let the target decode some tokens by itself, and decide them."""
     speculation, requested_at = response.speculation, response.clock.now()
     # NOTE: one token at a time while a draft is late, since every further token makes it fit less.
-    is_drafting = response.drafter is not None and response.drafter.is_drafting
+    is_drafting = response.wants_draft and response.drafter is not None and response.drafter.is_drafting
     most = min(response.lookup.tokens_until_request or math.inf, speculation.max_drafts + 1)
     num_tokens = 1 if is_drafting else response.extension.choose(int(most))
     start, decided_length = len(speculation.sequence), speculation.decided_length

@@ -1,5 +1,6 @@
 """Rounds without drafts in which the target decodes several tokens by itself."""
 
+import asyncio
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fly.draft_length.policy import DraftLength
 from fly.messages import Extend, Open, StepTimes, Verification
+from router.generation.draft_lengths import DraftLengths
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
 from tests.contract.scripted import LoggingTarget
@@ -146,3 +149,31 @@ async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: 
     assert longest == [2, 4, 8, 16, 25, 4] and len(whole.tokens) == 60
     assert {len(chunk.tokens) for chunk in chunks} == {1}
     assert len(target.asked) == 120 and not any(isinstance(step, Extend) for step in target.asked)
+
+
+class EndsDrafting(DraftLength):
+    """Two drafts, then none."""
+
+    def __init__(self) -> None:
+        self._lengths = itertools.chain((4, 4), itertools.repeat(0))
+
+    def choose(self) -> int:
+        return next(self._lengths)
+
+
+async def test_a_late_draft_that_is_not_wanted_any_more_shortens_no_step(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this, a response that has stopped drafting decodes token by token to its end."""
+    gate, target, drafter = asyncio.Event(), LoggingTarget(HashModel()), FakeDrafter(HashModel())
+
+    async def never(number: int) -> None:
+        await gate.wait()
+
+    drafter.script = never
+    monkeypatch.setattr(DraftLengths, "for_response", lambda *_: EndsDrafting())
+    async with running(model, [target], [drafter], stream_interval_s=LONG_S, draft_patience=0.0) as rig:
+        response = await rig.generate(EXACT, 60)
+        gate.set()
+    steps = [step.max_tokens for step in target.asked if isinstance(step, Extend)]
+    assert len(response.tokens) == 60 and steps[:3] == [2, 4, 8]
