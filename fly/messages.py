@@ -217,11 +217,13 @@ class VerifyStep:
 class Extend:
     """Update the sequence, then decode at most `max_tokens` tokens after its end; a stop token ends it.
 
-    The answer is a `Verification` with one position per token; the sequence keeps these tokens.
+    The answer is a `Verification` with one position per token; the sequence keeps these tokens. A target may
+    leave out their entropies if the step is `without_entropies`.
     """
 
     update: SequenceUpdate
     max_tokens: int
+    without_entropies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,8 @@ class Verification:
 
     Attributes:
         choices: Token that the target itself chooses, at `num_drafts + 1` positions.
-        entropies: Entropy at these positions, in the estimator's unit; none if `Open.without_entropies`.
+        entropies: Entropy at these positions, in the estimator's unit; none if the stream or the step
+            is without them.
         excluded_drafts: Indices of draft tokens that the sampling filters exclude.
         logprobs: One per choice if they were requested, else empty.
     """

@@ -255,7 +255,7 @@ class Token(NamedTuple):
         choice: The target's own choice at this position; differs from `id` only if the token was rescued. In
             mode draft, `id` itself.
         entropy: Entropy of the target's distribution at this position, in the unit of the rule's estimator;
-            None in mode draft, and in mode plain without log-probabilities.
+            None in mode draft, and without log-probabilities where the verdict is `plain`.
         text: Text that the token adds to the response; empty while a character is incomplete. A stop string
             is part of it.
         choice_text: Text of the choice alone, if it differs from the token.

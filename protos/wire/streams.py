@@ -74,7 +74,11 @@ def verify_request_to_wire(message: Open | VerifyStep | Extend | Close) -> targe
             )
             return target_pb2.VerifyRequest(step=step)
         case Extend():
-            extend = target_pb2.Extend(update=update_to_wire(message.update), max_tokens=message.max_tokens)
+            extend = target_pb2.Extend(
+                update=update_to_wire(message.update),
+                max_tokens=message.max_tokens,
+                without_entropies=message.without_entropies,
+            )
             return target_pb2.VerifyRequest(extend=extend)
         case Close():
             return target_pb2.VerifyRequest(close=encode(message, common_pb2.Close()))
@@ -83,7 +87,8 @@ def verify_request_to_wire(message: Open | VerifyStep | Extend | Close) -> targe
 def verify_request_from_wire(wire: target_pb2.VerifyRequest) -> Open | VerifyStep | Extend | Close:
     """Raise InvalidRequest if the message has no kind or an unknown enumeration value."""
     if wire.HasField("extend"):
-        return Extend(update_from_wire(wire.extend.update), wire.extend.max_tokens)
+        extend = wire.extend
+        return Extend(update_from_wire(extend.update), extend.max_tokens, extend.without_entropies)
     return _request_from_wire(wire, _verify_step_from_wire)
 
 

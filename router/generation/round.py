@@ -119,10 +119,7 @@ async def extend(response: SpeculativeResponse) -> Decision:
     most = min(response.lookup.tokens_until_request or math.inf, speculation.max_drafts + 1)
     num_tokens = 1 if is_drafting else response.extension.choose(int(most))
     start, decided_length = len(speculation.sequence), speculation.decided_length
-    if num_tokens == 1:
-        extension = await response.target.verify(speculation.sequence, (), decided_length)
-    else:
-        extension = await response.target.extend(speculation.sequence, decided_length, num_tokens)
+    extension = await response.target.extend(speculation.sequence, decided_length, num_tokens)
     spent_s, num_tokens = response.clock.now() - requested_at, len(extension.choices)
     if not extension.times.prefill_tokens:
         forward_s = forward_seconds(extension.times)
@@ -130,7 +127,8 @@ async def extend(response: SpeculativeResponse) -> Decision:
         response.lookup.record_extension(extension.choices, forward_s, spent_s)
     response.draft_length.record_verification(_per_token(extension), spent_s / num_tokens)
     _count_verification(response, extension, spent_s)
-    decision = speculation.extend(extension.choices, extension.entropies)
+    entropies = () if response.request.logprobs is None else extension.entropies
+    decision = speculation.extend(extension.choices, entropies)
     _record_round(response, start, 0, decision)
     return decision
 

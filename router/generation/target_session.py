@@ -74,7 +74,7 @@ class TargetSession(ReplicaSession[TargetStream]):
 
         async def verify(stream: TargetStream) -> Verification:
             verification = await stream.verify(sequence, drafts, decided, distributions)
-            self._check(verification, num_drafts=len(drafts), num_positions=len(drafts) + 1)
+            self._check(verification, len(drafts), len(drafts) + 1, self._needs_entropies)
             return verification
 
         self._is_extension = False
@@ -83,13 +83,15 @@ class TargetSession(ReplicaSession[TargetStream]):
     async def extend(self, sequence: TokenSequence, decided: int, max_tokens: int) -> Verification:
         """Let the target decode at most `max_tokens` tokens; return one position per token.
 
-        Arguments and errors are those of `verify`.
+        No rule judges these tokens: the target may leave out their entropies unless log-probabilities are
+        requested. Arguments and errors are those of `verify`.
         """
+        without_entropies = self._num_logprobs is None
 
         async def extend(stream: TargetStream) -> Verification:
-            extension = await stream.extend(sequence, decided, max_tokens)
+            extension = await stream.extend(sequence, decided, max_tokens, without_entropies)
             num_tokens = max(1, min(max_tokens, len(extension.choices)))
-            self._check(extension, num_drafts=0, num_positions=num_tokens)
+            self._check(extension, 0, num_tokens, self._needs_entropies and not without_entropies)
             return extension
 
         self._is_extension = True
@@ -125,10 +127,12 @@ class TargetSession(ReplicaSession[TargetStream]):
         self._failed.clear()
         return await self._pick(accepts)
 
-    def _check(self, answer: Verification, num_drafts: int, num_positions: int) -> None:
+    def _check(
+        self, answer: Verification, num_drafts: int, num_positions: int, needs_entropies: bool
+    ) -> None:
         """Raise InvalidAnswer if the answer does not fit its step, which is a fault of the replica."""
         vocab_size = self.replica.info.vocab_size
-        wanted = num_positions if self._needs_entropies or answer.entropies else 0
+        wanted = num_positions if needs_entropies or answer.entropies else 0
         if len(answer.choices) != num_positions or len(answer.entropies) != wanted:
             found = f"{len(answer.choices)} choices and {len(answer.entropies)} entropies"
             raise InvalidAnswer(f"the target answered {found} for {num_positions} positions")

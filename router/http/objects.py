@@ -79,7 +79,8 @@ class NamedToken(ResponseModel):
 class VerdictToken(NamedToken):
     """A token and its verdict; `choice` is the target's own choice if it differs.
 
-    `entropy` is null for the drafter's own model, and in mode plain unless log-probabilities were requested.
+    `entropy` is null for the drafter's own model, and where the verdict is `plain` unless log-probabilities
+    were requested.
     """
 
     verdict: Literal["exact", "rescued", "corrected", "bonus", "plain", "draft"]

@@ -194,14 +194,17 @@ class TargetStream(SequenceStream[VerifyStep | Extend, Verification]):
 
         return await self._step(make_step, sequence, drafts, decided)
 
-    async def extend(self, sequence: TokenSequence, decided: int, max_tokens: int) -> Verification:
+    async def extend(
+        self, sequence: TokenSequence, decided: int, max_tokens: int, without_entropies: bool = False
+    ) -> Verification:
         """Let the target decode at most `max_tokens` tokens after `sequence`; return one position per token.
 
-        The first `decided` tokens of the sequence will never be rolled back.
+        The first `decided` tokens of the sequence will never be rolled back. The target may leave out the
+        entropies if the step is `without_entropies`.
         """
 
         def make_step(update: SequenceUpdate) -> Extend:
-            return Extend(update, max_tokens)
+            return Extend(update, max_tokens, without_entropies)
 
         extension = await self._step(make_step, sequence, (), decided)
         self._view.append(extension.choices)

@@ -1,6 +1,7 @@
 """One sequence of the engine: its token ids, and how far their KV is computed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fly.blocks import BLOCK_TOKENS, BlockChain, BlockKey
 from fly.errors import InvalidRequest, NotReady
@@ -9,6 +10,16 @@ from fly.sequence import ReplicatedSequence, SequenceUpdate
 from fly.types import SparseDistribution
 from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Replan, Scores
 from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """What a forward returns of the last positions of a sequence; see `EngineSequence.score`."""
+
+    number: int
+    proposals: Sequence[SparseDistribution] = ()
+    is_proposing: bool = False
+    without_entropies: bool = False
 
 
 class EngineSequence(ReplicatedSequence):
@@ -87,11 +98,13 @@ class EngineSequence(ReplicatedSequence):
         num_outputs: int = 1,
         proposals: Sequence[SparseDistribution] = (),
         is_proposing: bool = False,
+        without_entropies: bool = False,
     ) -> Job[Scores]:
         """Compute the tokens without KV, in chunks; return the scores of the last `num_outputs` positions.
 
         `proposals` are the distributions that the drafts among them, `num_outputs - 1`, were drawn from,
-        empty if unknown. If `is_proposing`, the chosen tokens are drafts themselves.
+        empty if unknown. If `is_proposing`, the chosen tokens are drafts themselves. Entropies are 0 if the
+        step or the sequence is `without_entropies`.
 
         Raises:
             InvalidRequest: It has fewer tokens than `num_outputs`, or more than the context allows.
@@ -108,8 +121,11 @@ class EngineSequence(ReplicatedSequence):
             )
         self._num_computed, self._num_unchanged = self.num_computed, len(self.tokens)
         self._copy_kv()
+        outputs = _Outputs(
+            num_outputs, proposals, is_proposing, without_entropies or self.opening.without_entropies
+        )
         while True:
-            item = self._next_input(num_outputs, proposals, is_proposing)
+            item = self._next_input(outputs)
             try:
                 scores = yield item
             except Replan:
@@ -118,31 +134,29 @@ class EngineSequence(ReplicatedSequence):
             if item.num_outputs:
                 return scores
 
-    def decode(self, max_tokens: int) -> Job[Scores]:
+    def decode(self, max_tokens: int, without_entropies: bool = False) -> Job[Scores]:
         """Choose a token, append it, and repeat; return the scores of all.
 
         Ends after `max_tokens` tokens, at the end of the context, or with a token that ends the response.
-        Raises what `score` raises.
+        `without_entropies` and errors are those of `score`.
         """
         ending_ids, parts = self.opening.sampling.ending_ids, list[Scores]()
         limit = min(max_tokens, self._context_length + 1 - len(self.tokens))
         while not parts or (len(parts) < limit and parts[-1].choices[0] not in ending_ids):
-            scores = yield from self.score()
+            scores = yield from self.score(without_entropies=without_entropies)
             self.tokens.extend(scores.choices)
             parts.append(scores)
         return Scores.joined(parts)
 
-    def _next_input(
-        self, num_outputs: int, proposals: Sequence[SparseDistribution], is_proposing: bool
-    ) -> ForwardInput:
+    def _next_input(self, outputs: _Outputs) -> ForwardInput:
         """Return the next chunk of the tokens without KV; the last one includes the outputs."""
         end = len(self.tokens)
-        first_output = end - num_outputs
+        first_output = end - outputs.number
         blocks = self._reuse_prefix(first_output)
         start = min(self._num_computed, first_output)
         if end - start > self._chunk_tokens and start < first_output:
-            return self._forward_input(blocks, start, min(start + self._chunk_tokens, first_output))
-        return self._forward_input(blocks, start, end, num_outputs, proposals, is_proposing)
+            end, outputs = min(start + self._chunk_tokens, first_output), _Outputs(0)
+        return self._forward_input(blocks, start, end, outputs)
 
     def _copy_kv(self) -> None:
         """Copy KV from the source that `take_kv` has set, as far as it is longer and still in memory."""
@@ -182,30 +196,24 @@ class EngineSequence(ReplicatedSequence):
             self._kv_source = self._kv_source[0], min(self._kv_source[1], length)
 
     def _forward_input(
-        self,
-        blocks: Sequence[BlockKey],
-        start: int,
-        end: int,
-        num_outputs: int = 0,
-        proposals: Sequence[SparseDistribution] = (),
-        is_proposing: bool = False,
+        self, blocks: Sequence[BlockKey], start: int, end: int, outputs: _Outputs
     ) -> ForwardInput:
         ids = self.tokens.ids
         return ForwardInput(
             slot=self.slot,
             start=start,
             tokens=ids[start:end],
-            num_outputs=num_outputs,
+            num_outputs=outputs.number,
             sampling=self.opening.sampling,
             prompt_length=self.opening.prompt_length,
             history=ids,
-            drafts=[*ids[end - num_outputs + 1 : end], -1] if num_outputs else (),
-            entropy=None if self.opening.without_entropies else self.opening.entropy,
+            drafts=[*ids[end - outputs.number + 1 : end], -1] if outputs.number else (),
+            entropy=None if outputs.without_entropies else self.opening.entropy,
             num_logprobs=self.num_logprobs,
             num_reused=self._num_reused,
             blocks=blocks,
             num_shared=self.decided // BLOCK_TOKENS,
-            proposals=proposals,
-            is_proposing=is_proposing,
+            proposals=outputs.proposals,
+            is_proposing=outputs.is_proposing,
             grammar=self.opening.grammar,
         )

@@ -60,7 +60,7 @@ class VerifySession:
         return Verification(
             step_id=step.update.step_id,
             choices=scores.choices,
-            entropies=() if self._sequence.opening.without_entropies else scores.entropies,
+            entropies=() if self._is_without_entropies(step) else scores.entropies,
             excluded_drafts=frozenset(
                 index for index, is_excluded in enumerate(scores.excluded) if is_excluded
             ),
@@ -72,6 +72,11 @@ class VerifySession:
     async def finish(self, last: SequenceUpdate) -> None:
         """Do nothing: a target stores nothing of finished sequences."""
 
+    def _is_without_entropies(self, step: VerifyStep | Extend) -> bool:
+        return self._sequence.opening.without_entropies or (
+            isinstance(step, Extend) and step.without_entropies
+        )
+
     def _job(self, step: VerifyStep | Extend) -> Job[Scores]:
         """Apply the update of a step and return its work."""
         length = step.update.keep + len(step.update.tokens)
@@ -81,7 +86,7 @@ class VerifySession:
                     "max_tokens", f"is {step.max_tokens} after {length} tokens, both must be at least 1"
                 )
             self._sequence.apply(step.update)
-            return self._sequence.decode(step.max_tokens)
+            return self._sequence.decode(step.max_tokens, step.without_entropies)
         if step.num_drafts >= length:
             raise InvalidRequest.of("num_drafts", f"is {step.num_drafts}, must be below {length}, the length")
         self._sequence.apply(step.update)

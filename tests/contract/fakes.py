@@ -228,12 +228,13 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
             first = len(known) - step.num_drafts
             prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
         choices = tuple(self.model.choice(p, opening.sampling, opening.prompt_length) for p in prefixes)
-        entropies = () if self.omits_entropies(opening) else tuple(self.model.entropy(p) for p in prefixes)
+        entropies = tuple(self.model.entropy(p) for p in prefixes)
+        entropies = () if self.omits_entropies(opening, step) else entropies
         return Verification(step.update.step_id, choices, entropies, times=StepTimes(0, 1000, 1))
 
-    def omits_entropies(self, opening: Open) -> bool:
+    def omits_entropies(self, opening: Open, step: VerifyStep | Extend) -> bool:
         """Return True if an answer has no entropies."""
-        return opening.without_entropies
+        return opening.without_entropies or (isinstance(step, Extend) and step.without_entropies)
 
     def _decode(self, known: ReplicatedSequence, opening: Open, max_tokens: int) -> None:
         for _ in range(max_tokens):

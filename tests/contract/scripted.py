@@ -69,6 +69,11 @@ class LoggingTarget(FakeTarget):
         self.updates = UpdateLog()
         self.asked: list[VerifyStep | Extend] = []
 
+    @property
+    def verified(self) -> list[VerifyStep]:
+        """Steps that scored drafts, or none."""
+        return [step for step in self.asked if isinstance(step, VerifyStep)]
+
     def answer(self, known: ReplicatedSequence, opening: Open, step: VerifyStep | Extend) -> Verification:
         self.updates.take(known)
         self.asked.append(step)

@@ -96,7 +96,7 @@ async def test_a_long_prompt_is_scored_in_parts_with_one_answer_per_token(tmp_pa
         for asked in ({"max_tokens": 0}, {"max_tokens": 1}):
             (choice,) = (await rig.complete(prompt=ids, **ECHO, **asked))["choices"]
             check_prompt(choice["logprobs"], ids)
-        rows = [step.num_drafts for step in rig.target.asked if hasattr(step, "num_drafts")]
+        rows = [step.num_drafts for step in rig.target.verified]
         assert rows[:2] == [255, 255], "every token once, and no forward of the whole"
         whole = await rig.complete(prompt=[*ids, 40], **ECHO, max_tokens=0)
         assert len(whole["choices"][0]["logprobs"]["tokens"]) == 512, (

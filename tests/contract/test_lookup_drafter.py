@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fly.messages import Extend, Load, ModelInfo, Open, Role, StepTimes, Verification, VerifyStep
+from fly.messages import Extend, Load, ModelInfo, Open, Role, StepTimes, Verification
 from fly.request import SamplingParams
 from fly.types import SparseDistribution
 from protos.flyserve.v1 import common_pb2
@@ -108,7 +108,7 @@ async def test_rejection_sampling_gets_the_whole_mass_on_each_draft(tmp_path: Pa
     sampling = SAMPLING(temperature=0.8, seed=5, coupling=common_pb2.COUPLING_REJECTION)
     async with stage(tmp_path, await LookupDrafter.create("suffix")) as (rig, target):
         response = await rig.generate(EXACT, 100, sampling=sampling)
-    drafted = [step for step in target.asked if isinstance(step, VerifyStep) and step.num_drafts]
+    drafted = [step for step in target.verified if step.num_drafts]
     assert drafted and response.statistics.accepted
     for step in drafted:
         drafts = step.update.tokens[-step.num_drafts :]

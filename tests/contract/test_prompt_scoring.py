@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fly.messages import Open, Verification, VerifyStep
+from fly.messages import Open, Verification
 from fly.sequence import ReplicatedSequence
 from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.fakes import HashModel, save_tokenizer
@@ -52,9 +52,7 @@ async def test_a_prompt_is_scored_once_for_all_choices(system: Targets) -> None:
     check(response := await system.scored(n=3))
     assert [len(choice.tokens) for choice in response.choices] == [3, 3, 3]
     assert sum(target.num_opened for target in system.targets) == 4
-    drafts = [
-        s.num_drafts for t in system.targets for s in t.asked if isinstance(s, VerifyStep) if s.num_drafts
-    ]
+    drafts = [step.num_drafts for target in system.targets for step in target.verified if step.num_drafts]
     assert drafts == [255, 255, 189]
     plain = await system.rig.generate(PLAIN, 3, prompt_token_ids=pb.TokenIds(ids=LONG))
     assert ids(response.choices[0]) == ids(plain) and not response.choices[0].statistics.cached_tokens

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fly.draft_length.policy import DraftLength
-from fly.messages import Extend, Open, StepTimes, Verification
+from fly.messages import Extend, Open, StepTimes, Verification, VerifyStep
+from protos.flyserve.v1.generation_pb2 import VERDICT_PLAIN as PLAIN_TOKEN
 from router.generation.draft_lengths import DraftLengths
 from tests.contract.fakes import EOS, FakeDrafter, FakeTarget, HashModel, save_tokenizer
 from tests.contract.router_rig import EXACT, PLAIN, Answer, ids, make_request, running
@@ -38,11 +39,16 @@ async def both(model: Path, hashes: HashModel, max_new_tokens: int, **fields: An
     return single, several
 
 
+def numbers_of_tokens(target: LoggingTarget) -> list[int]:
+    """Return the most tokens of each step without drafts."""
+    return [step.max_tokens for step in target.asked if isinstance(step, Extend)]
+
+
 async def test_the_number_of_tokens_doubles_within_the_interval(model: Path) -> None:
     target = LoggingTarget(HashModel())
     async with running(model, [target], stream_interval_s=LONG_S) as rig:
         response = await rig.generate(PLAIN, 100)
-    assert [step.max_tokens for step in target.asked if isinstance(step, Extend)] == [2, 4, 8, 16, 32, 37]
+    assert numbers_of_tokens(target) == [1, 2, 4, 8, 16, 32, 37]
     assert response.statistics.rounds == len(target.asked) == 7
     assert target.updates.is_true_to([40, 41, 42, 43, *ids(response)])
 
@@ -95,8 +101,9 @@ async def test_a_step_of_several_tokens_is_one_chunk(model: Path) -> None:
     assert [len(chunk.tokens) for chunk in chunks if chunk.tokens] == [1, 2, 4, 8, 16]
 
 
-def have_entropies(response: Answer) -> set[bool]:
-    return {token.HasField("entropy") for token in response.tokens}
+def have_entropies(response: Answer) -> set[tuple[bool, bool]]:
+    """Return whether tokens are plain, with whether these have an entropy."""
+    return {(token.verdict == PLAIN_TOKEN, token.HasField("entropy")) for token in response.tokens}
 
 
 async def test_plain_tokens_have_entropies_if_log_probabilities_were_requested(model: Path) -> None:
@@ -104,31 +111,35 @@ async def test_plain_tokens_have_entropies_if_log_probabilities_were_requested(m
         plain = await rig.generate(PLAIN, 12)
         with_logprobs = await rig.generate(PLAIN, 12, logprobs=0)
         exact = await rig.generate(EXACT, 12)
+        exact_with_logprobs = await rig.generate(EXACT, 12, logprobs=0)
     assert ids(plain) == ids(with_logprobs) == ids(exact)
-    assert have_entropies(plain) == {False}
-    assert have_entropies(with_logprobs) == have_entropies(exact) == {True}
+    assert have_entropies(plain) == {(True, False)}
+    assert have_entropies(with_logprobs) == {(True, True)}
+    assert have_entropies(exact) == {(True, False), (False, True)}
+    assert have_entropies(exact_with_logprobs) == {(True, True), (False, True)}
 
 
 class Terse(FakeTarget):
-    """Sends entropies or none, whatever the first message says."""
+    """Sends entropies or none, whatever the messages say."""
 
     def __init__(self, omits: bool) -> None:
         super().__init__(HashModel())
         self._omits = omits
 
-    def omits_entropies(self, opening: Open) -> bool:
+    def omits_entropies(self, opening: Open, step: VerifyStep | Extend) -> bool:
         return self._omits
 
 
 async def test_a_target_that_sends_entropies_unasked_is_accepted(model: Path) -> None:
     async with running(model, [Terse(omits=False)]) as rig:
-        assert have_entropies(await rig.generate(PLAIN, 8)) == {True}
+        assert have_entropies(await rig.generate(PLAIN, 8)) == {(True, False)}
 
 
 async def test_a_target_that_omits_needed_entropies_is_left_for_another(model: Path) -> None:
-    async with running(model, [Terse(omits=True), FakeTarget(HashModel())]) as rig:
+    targets, drafter = [Terse(omits=True), FakeTarget(HashModel())], FakeDrafter(HashModel())
+    async with running(model, targets, [drafter]) as rig:
         responses = [await rig.generate(EXACT, 8) for _ in range(2)]
-    assert all(have_entropies(response) == {True} for response in responses)
+    assert all(have_entropies(response) == {(True, False), (False, True)} for response in responses)
 
 
 async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: Path) -> None:
@@ -142,13 +153,13 @@ async def test_a_response_that_nobody_streams_is_decoded_in_longer_steps(model: 
     target = Slow(HashModel())
     async with running(model, [target], stream_interval_s=0.05) as rig:
         whole = await rig.generate(PLAIN, 60)
-        longest = [step.max_tokens for step in target.asked if isinstance(step, Extend)]
+        longest = numbers_of_tokens(target)
         target.asked.clear()
         await rig.generate(PLAIN, 60, stop=["never"])
         chunks = [chunk async for chunk in rig.stub.GenerateStream(make_request(PLAIN, 60))]
-    assert longest == [2, 4, 8, 16, 25, 4] and len(whole.tokens) == 60
+    assert longest == [1, 2, 4, 8, 16, 25, 4] and len(whole.tokens) == 60
     assert {len(chunk.tokens) for chunk in chunks} == {1}
-    assert len(target.asked) == 120 and not any(isinstance(step, Extend) for step in target.asked)
+    assert numbers_of_tokens(target) == [1] * 120
 
 
 class EndsDrafting(DraftLength):
@@ -175,5 +186,4 @@ async def test_a_late_draft_that_is_not_wanted_any_more_shortens_no_step(
     async with running(model, [target], [drafter], stream_interval_s=LONG_S, draft_patience=0.0) as rig:
         response = await rig.generate(EXACT, 60)
         gate.set()
-    steps = [step.max_tokens for step in target.asked if isinstance(step, Extend)]
-    assert len(response.tokens) == 60 and steps[:3] == [2, 4, 8]
+    assert len(response.tokens) == 60 and numbers_of_tokens(target)[3:6] == [2, 4, 8]

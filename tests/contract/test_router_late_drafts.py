@@ -146,7 +146,7 @@ async def test_a_late_draft_keeps_the_distributions_of_its_tokens(model: Path) -
     rejection = common_pb2.SamplingParams(temperature=1.0, coupling=common_pb2.COUPLING_REJECTION, seed=1)
     async with running(model, [target], [drafter], **NO_WAIT) as rig:
         await rig.generate(EXACT, 100, sampling=rejection)
-    assert any(step.num_drafts for step in target.asked)
-    for step in target.asked:
+    assert any(step.num_drafts for step in target.verified)
+    for step in target.verified:
         drafts = step.update.tokens[len(step.update.tokens) - step.num_drafts :]
         assert tuple(each.ids[0] for each in step.distributions) == drafts

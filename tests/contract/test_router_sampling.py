@@ -83,7 +83,7 @@ async def test_sampling_with_one_seed_is_the_same_in_every_mode(stage: Stage) ->
 async def test_what_drafts_were_drawn_from_is_verified_with_them(stage: Stage) -> None:
     sampling = SAMPLING(**HOT, coupling=common_pb2.COUPLING_REJECTION)
     await stage.rig.generate(EXACT, 30, sampling=sampling)
-    drafts = [step for step in stage.target.asked if step.num_drafts]
+    drafts = [step for step in stage.target.verified if step.num_drafts]
     assert drafts
     for step in drafts:
         assert step.distributions == tuple(map(drawn_from, step.update.tokens[-step.num_drafts :]))
@@ -94,7 +94,7 @@ async def test_what_drafts_were_drawn_from_is_verified_with_them(stage: Stage) -
 )
 async def test_distributions_stay_where_nobody_needs_them(stage: Stage, sampling: Any) -> None:
     response = await stage.rig.generate(EXACT, 20, sampling=sampling)
-    assert not any(step.distributions for step in stage.target.asked)
+    assert stage.target.verified and not any(step.distributions for step in stage.target.verified)
     greedy = sampling.temperature == 0
     assert list(response.warnings) == ["sampling.coupling has no effect at temperature 0"] * greedy
 

@@ -192,6 +192,12 @@ async def test_entropies_are_left_out_where_nobody_uses_them(channel: grpc.aio.C
         verification = await stream.verify(sequence, extension.choices[:4], len(sequence))
     assert list(extension.choices) == list(verification.choices) == await greedy(channel, 5)
     assert not extension.entropies and not verification.entropies
+    async with TargetStream(channel, OPENING) as stream:
+        extension = await stream.extend(sequence, len(sequence), 3, without_entropies=True)
+        sequence.extend(extension.choices)
+        verification = await stream.verify(sequence, [], len(sequence))
+    assert [*extension.choices, *verification.choices] == await greedy(channel, 4)
+    assert not extension.entropies and len(verification.entropies) == 1
 
 
 async def test_an_extension_ends_with_a_stop_token(channel: grpc.aio.Channel) -> None:

@@ -735,7 +735,7 @@ class Token(_message.Message):
     """The target's own choice at this position; differs from id only if the token was rescued. In mode draft, id itself."""
     entropy: _builtins.float
     """Entropy of the target's distribution at this position, in the unit of the rule's estimator. Absent in mode draft, and
-    in mode plain unless log-probabilities were requested.
+    where the verdict is plain unless log-probabilities were requested.
     """
     text: _builtins.str
     """Text that the token adds to the response; empty while a character is incomplete. Joined, the texts of all tokens

@@ -107,8 +107,11 @@ class Extend(_message.Message):
 
     UPDATE_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    WITHOUT_ENTROPIES_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """Most tokens to decode; at least 1."""
+    without_entropies: _builtins.bool
+    """The client does not use entropies, so the target may leave them out, all of the response or none."""
     @_builtins.property
     def update(self) -> _common_pb2.SequenceUpdate:
         """State of the sequence from now on."""
@@ -118,10 +121,11 @@ class Extend(_message.Message):
         *,
         update: _common_pb2.SequenceUpdate | None = ...,
         max_tokens: _builtins.int = ...,
+        without_entropies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_tokens", b"max_tokens", "update", b"update", "without_entropies", b"without_entropies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,7 +198,7 @@ class Verification(_message.Message):
 
     @_builtins.property
     def entropies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Entropy of the target's distribution at each position, in the estimator's unit; none if the open message allows that."""
+        """Entropy of the target's distribution at each position, in the estimator's unit; none if the open message or the step allows that."""
 
     @_builtins.property
     def excluded_drafts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -9,6 +9,7 @@ from fly.messages import (
     Close,
     Draft,
     DraftStep,
+    Extend,
     Load,
     Open,
     ProposalCounts,
@@ -57,13 +58,17 @@ STALE = st.builds(Stale, WORD, st.sampled_from(StaleReason))
 OPENING = [st.text(max_size=9), SHORT, SAMPLING, st.integers(-(2**31), 2**31 - 1), WORD, st.text(max_size=9)]
 GUESSES = st.builds(ProposalCounts, SHORT, SHORT, SHORT, SHORT)
 CLOSING = st.builds(Close, st.none() | UPDATES)
-TO_TARGET = st.builds(
-    Open,
-    *OPENING,
-    st.sampled_from(EntropyEstimator),
-    num_logprobs=st.none() | SHORT,
-    without_entropies=st.booleans(),
-) | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
+TO_TARGET = (
+    st.builds(
+        Open,
+        *OPENING,
+        st.sampled_from(EntropyEstimator),
+        num_logprobs=st.none() | SHORT,
+        without_entropies=st.booleans(),
+    )
+    | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
+    | st.builds(Extend, UPDATES, SHORT, st.booleans())
+)
 FROM_TARGET = STALE | st.builds(
     Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS
 )
@@ -89,7 +94,7 @@ FROM_DRAFTER = STALE | st.builds(
 
 
 @given(TO_TARGET | CLOSING)
-def test_requests_to_a_target(message: Open | VerifyStep | Close) -> None:
+def test_requests_to_a_target(message: Open | VerifyStep | Extend | Close) -> None:
     wire = verify_request_to_wire(message).SerializeToString()
     assert verify_request_from_wire(target_pb2.VerifyRequest.FromString(wire)) == message
 
