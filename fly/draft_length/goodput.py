@@ -2,6 +2,7 @@
 
 from fly.clock import Clock
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
+from fly.draft_length.plain_comparison import Estimate, PlainComparison
 from fly.draft_length.round_time import RoundTimes
 from fly.messages import Draft, Verification
 
@@ -37,6 +38,10 @@ class ExplorationBudget:
         self._rounds += number
         self._credit_s = max(self._credit_s, min(0.0, self._credit_s + _SHARE * number * round_s))
 
+    def charge(self, seconds: float) -> None:
+        """Charge time that exploring has cost other sequences."""
+        self._credit_s -= seconds
+
     def record_exploration(self, spent_s: float, usual_s: float) -> None:
         """Record an explored round and charge the time that it lost.
 
@@ -57,6 +62,8 @@ _DRAFT_PRICE = 0.01
 _MIN_GAIN = 0.005
 _GAIN_ROUNDS = 0.5
 """A change requires this gain divided by the rounds since the last change: 12% after 4, 1% after 50."""
+_UNSETTLED = 2
+"""Rounds after the begin or end of a trial that are not typical: drafts of before, and long prefixes."""
 _LONG_PREFIX = 4
 """Number of tokens missed by the drafter above which a draft is not representative of the usual cost."""
 
@@ -69,40 +76,72 @@ class GoodputLength:
     """
 
     def __init__(
-        self, pool: AcceptancePool, round_times: RoundTimes, exploration: ExplorationBudget, clock: Clock
+        self,
+        pool: AcceptancePool,
+        round_times: RoundTimes,
+        exploration: ExplorationBudget,
+        plain: PlainComparison,
+        clock: Clock,
     ) -> None:
-        """Control one sequence; it shares `pool` by weights and rule, the times and the budget by target."""
+        """Control one sequence, whose drafts have at least one token.
+
+        Args:
+            pool: Shared by weights, rule and longest draft.
+            round_times: Shared by target.
+            exploration: The same.
+            plain: Shared as `pool` is.
+            clock: Measures rounds.
+        """
         self._acceptance = Acceptance(pool)
         self._max_length = pool.max_length
         self._round_times = round_times
         self._exploration = exploration
+        self._plain = plain
         self._clock = clock
         self._pending = PendingAcceptance()
         self._length: int | None = None
+        self._used = 0
+        self._changed_at_s: float | None = None
+        self._rounds_since_trial = 0
+        self._tokens: list[float] = []
+        self._estimate = Estimate((), ())
         self._rounds_since_change = 0
         self._rounds_s: list[float] = []
         self._s_per_token = 0.0
         self._chosen_at = 0.0
         self._is_exploring = False
-        self._is_plain = False
-        self._is_first_round = True
+        self._num_rounds = 0
         self._missed_tokens: int | None = None
 
     @property
     def is_exploring(self) -> bool:
         # NOTE: a round without a draft teaches nothing about one, so no late draft is waited for.
-        return self._is_exploring and not self._is_plain
+        return self._is_exploring and self._used > 0
 
     def choose(self) -> int:
         self._chosen_at = self._clock.now()
-        tokens = self._acceptance.expected_tokens()
-        self._rounds_s = self._round_times.rounds_s(self._max_length)
-        length = self._length = self._best_length(_goodputs(tokens, self._rounds_s))
+        tokens = self._tokens = self._acceptance.expected_tokens()
+        rounds_s = self._rounds_s = self._round_times.rounds_s(self._max_length)
+        estimate = self._estimate = Estimate(tokens, rounds_s)
+        if self._round_times.num_sequences > 1 and (gain := self._plain.gain(estimate)):
+            rounds_s[0] = gain / estimate.best()
+        goodputs = _goodputs(tokens, self._rounds_s)
+        length = self._length = self._best_length(goodputs)
         self._s_per_token = self._rounds_s[length] / tokens[length]
-        explored = self._length_to_explore(length)
-        self._is_exploring = explored != length and self._exploration.try_explore(is_plain=not length)
-        self._is_plain = not (explored if self._is_exploring else length)
-        return explored if self._is_exploring else length
+        self._used, self._is_exploring = self._try_length(length, goodputs), False
+        if self._plain.changed_at_s != self._changed_at_s:
+            self._changed_at_s, self._rounds_since_trial = self._plain.changed_at_s, 0
+        if self._used == length:
+            explored = self._length_to_explore(length)
+            self._is_exploring = explored != length and self._exploration.try_explore(is_plain=not length)
+            self._used = explored if self._is_exploring else length
+        return self._used
+
+    def _try_length(self, length: int, goodputs: list[float]) -> int:
+        """Return the length, or another one while a trial asks for drafts or for none."""
+        if self._plain.choose(not length) is (not length):
+            return length
+        return 0 if length else 1 + max(range(len(goodputs) - 1), key=lambda index: goodputs[index + 1])
 
     def _length_to_explore(self, length: int) -> int:
         """Return a longer draft, or none if it is long unknown what decoding without drafts takes.
@@ -110,20 +149,22 @@ class GoodputLength:
         Only a lone sequence shows that: the drafts of others would be rows of the same forwards.
         """
         is_alone = self._round_times.num_sequences == 1
-        if is_alone and not self._is_first_round and not self._round_times.is_plain_known:
+        if is_alone and self._num_rounds and not self._round_times.is_plain_known:
             return 0
         return min(self._max_length, 2 * length + 1)
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
+        if self._is_exploring and not self._length and self._round_times.num_sequences > 1:
+            # NOTE: the drafter computes a long prefix and drafts ahead: all others may have waited for it.
+            self._exploration.charge(self._round_times.num_sequences * spent_s)
         if self._missed_tokens is not None and self._missed_tokens <= _LONG_PREFIX:
             self._round_times.record_draft(draft, spent_s)
         self._missed_tokens = 0
 
     def record_verification(self, verification: Verification, spent_s: float) -> None:
         self._round_times.record_verification(
-            verification, spent_s, is_usual=not self._is_first_round, is_plain=self._is_plain
+            verification, spent_s, is_usual=self._num_rounds > 0, is_plain=not self._used
         )
-        self._is_first_round = False
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         num_steps = 1 if num_drafts else max(1, decided_length - start)
@@ -134,6 +175,7 @@ class GoodputLength:
         for length, accepted in self._pending.settle(decided_length, is_open):
             self._acceptance.observe(length, accepted, self._round_times.num_sequences)
             tokens += 1 + accepted
+        self._num_rounds += 1
         spent_s = self._clock.now() - self._chosen_at
         self._record_time(min(num_drafts, self._max_length), tokens, num_steps, spent_s / num_steps)
 
@@ -154,13 +196,25 @@ class GoodputLength:
 
         A long prefix that the drafter computes is part of exploring.
         """
+        self._record_usual(num_drafts, num_steps, round_s)
         if self._is_exploring:
             spent_s, usual_s = max(round_s, self._rounds_s[num_drafts]), tokens * self._s_per_token
             self._exploration.record_exploration(num_steps * spent_s, num_steps * usual_s)
+        else:
+            self._exploration.record_rounds(num_steps, round_s)
+
+    def _record_usual(self, num_drafts: int, num_steps: int, round_s: float) -> None:
+        """Record the time of a round by the length that it was to have: its draft may be late, or cut."""
+        length, tokens, times = self._used, self._tokens, self._round_times
+        worth = tokens[num_drafts] / tokens[length] if length else 1.0
+        self._rounds_since_trial += 1
+        if self._rounds_since_trial <= _UNSETTLED or self._plain.changed_at_s != self._changed_at_s:
             return
-        self._exploration.record_rounds(num_steps, round_s)
-        if num_drafts == self._length:
-            self._round_times.record_round(num_drafts, self._rounds_s[num_drafts], round_s)
+        if not self._is_exploring:
+            times.record_round(length, worth * self._rounds_s[length], round_s)
+        self._plain.record(
+            not length, times.num_sequences, num_drafts, num_steps, num_steps * round_s, self._estimate
+        )
 
 
 def _goodputs(tokens: list[float], rounds_s: list[float]) -> list[float]:

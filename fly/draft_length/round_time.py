@@ -44,7 +44,7 @@ class RoundTimes:
         self._target = CostCurve(clock)
         self._drafter = CostCurve(clock, extrapolates=False)
         self.num_sequences = 1
-        self._rows_per_sequence = RecentMean(1.0, _MEMORY_FORWARDS)
+        self._length = RecentMean(0.0, _MEMORY_FORWARDS)
         self._verify_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._plain_wait_s = RecentMean(0.0, _MEMORY_STEPS)
         self._plain_at_s = -math.inf
@@ -53,6 +53,8 @@ class RoundTimes:
         self._draft_forwards = RecentLine(_MEMORY_DRAFTS, _PRIOR_VARIANCE)
         self._drafter_share = RecentMean(1.0, _MEMORY_STEPS)
         self._correction = RoundTimeCorrection()
+        self._rounds_s: list[float] = []
+        self._num_outdated = 0
 
     @property
     def is_plain_known(self) -> bool:
@@ -81,6 +83,7 @@ class RoundTimes:
         step, of which each has a part of the wait.
         """
         times = verification.times
+        self._num_outdated += 1
         self.num_sequences = max(1, times.batch_size, verification.load.sequences)
         if not is_usual:
             return
@@ -91,13 +94,12 @@ class RoundTimes:
             self._verify_wait_s.add(_wait_s(times, spent_s))
         # Every sequence of a forward reports the same forward.
         weight = 1 / max(1, times.batch_size)
-        self._rows_per_sequence.add(len(verification.choices), weight)
         self._target.observe(times.batch_tokens, times.forward_ns * 1e-9, weight)
 
     def record_round(self, length: int, expected_s: float, round_s: float) -> None:
-        """Record a round that was estimated at `expected_s`, if all sequences use about this length."""
-        rows = length + 1
-        is_alike = abs(self._rows_per_sequence.value - rows) <= _ALIKE * rows
+        """Record a round that was to have `length` drafts, if all sequences use about this length."""
+        self._length.add(float(length), 1 / self.num_sequences)
+        is_alike = abs(self._length.value - length) <= _ALIKE * (length + 1)
         if not (0 < round_s < math.inf and is_alike):
             return
         factor = self._correction.factor(length, self.num_sequences)
@@ -105,10 +107,14 @@ class RoundTimes:
 
     def rounds_s(self, max_length: int) -> list[float]:
         """Return the seconds of a round with drafts of 0, 1, ... `max_length` tokens; each is above 0."""
-        return [
-            max(_SMALLEST_S, self._round_s(length) * self._correction.factor(length, self.num_sequences))
-            for length in range(max_length + 1)
-        ]
+        if self._num_outdated >= 2 * (self.num_sequences - 1) or len(self._rounds_s) <= max_length:
+            self._rounds_s, self._num_outdated = [self.round_s(each) for each in range(max_length + 1)], 0
+        return self._rounds_s[: max_length + 1]
+
+    def round_s(self, length: int) -> float:
+        """Return the estimated seconds of a round with drafts of `length` tokens, above 0."""
+        factor = self._correction.factor(length, self.num_sequences)
+        return max(_SMALLEST_S, self._round_s(length) * factor)
 
     def _round_s(self, length: int) -> float:
         groups, waits_s = min(2.0, self.num_sequences), self._verify_wait_s.value

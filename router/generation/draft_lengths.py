@@ -9,6 +9,8 @@ from fly.clock import Clock
 from fly.draft_length.acceptance import AcceptancePool
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
 from fly.draft_length.lookup_costs import LookupCosts
+from fly.draft_length.plain_comparison import PlainComparison
+from fly.draft_length.plain_trials import Trials
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimes
 from fly.rule import tail_length
@@ -34,6 +36,8 @@ class DraftLengths:
         self._pools: _LruCache[AcceptancePool] = _LruCache()
         self._round_times: _LruCache[RoundTimes] = _LruCache()
         self._exploration: _LruCache[ExplorationBudget] = _LruCache()
+        self._trials = Trials(clock)
+        self._plain: _LruCache[PlainComparison] = _LruCache()
         self._lookup_costs: _LruCache[LookupCosts] = _LruCache()
 
     def for_response(self, plan: SpeculationPlan, target: Replica, looks_up: bool) -> DraftLength:
@@ -43,14 +47,15 @@ class DraftLengths:
         """
         if looks_up or plan.draft_length_policy is DraftLengthPolicy.FIXED or not plan.drafts:
             return FixedLength(plan.draft_length)
-        weights = target.info.weight_fingerprint
+        kind = (target.info.weight_fingerprint, plan.rule, plan.draft_length)
         return GoodputLength(
             pool=self._pools.get(
-                (weights, plan.rule, plan.draft_length),
+                kind,
                 lambda: AcceptancePool(plan.draft_length, partial(tail_length, plan.rule)),
             ),
             round_times=self._round_times.get(target.address, lambda: RoundTimes(self._clock)),
             exploration=self._exploration.get((target.address, plan.rule), ExplorationBudget),
+            plain=self._plain.get(kind, lambda: PlainComparison(self._trials, self._clock)),
             clock=self._clock,
         )
 

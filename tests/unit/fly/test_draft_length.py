@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
 from fly.draft_length.goodput import ExplorationBudget, GoodputLength
+from fly.draft_length.plain_comparison import PlainComparison
+from fly.draft_length.plain_trials import Trials
 from fly.draft_length.policy import DraftLength, FixedLength
 from fly.draft_length.round_time import RoundTimeCorrection, RoundTimes
 from fly.messages import Draft, Load, StepTimes, Verification
@@ -188,6 +190,16 @@ def test_exploration_waits_until_its_cost_is_earned() -> None:
     assert budget.try_explore(is_plain=True), "a profitable exploration may be repeated at once"
 
 
+def test_exploring_pays_for_what_others_waited() -> None:
+    budget = ExplorationBudget()
+    budget.charge(0.03)
+    rounds = 0
+    while not budget.try_explore(is_plain=True):
+        budget.record_rounds(1, 0.01)
+        rounds += 1
+    assert rounds == pytest.approx(400, abs=1), "0.03 s are 0.75% of 400 rounds"
+
+
 def test_a_fixed_length_stays() -> None:
     assert [FixedLength(7).choose() for _ in range(3)] == [7, 7, 7]
 
@@ -208,13 +220,12 @@ ROUNDS = st.lists(
 )
 
 
-@given(st.integers(0, 20), ROUNDS)
+@given(st.integers(1, 20), ROUNDS)
 def test_the_length_stays_in_its_range_for_any_observation(max_length: int, rounds: list[tuple]) -> None:
     clock = VirtualClock()
     pool = AcceptancePool(max_length, lambda length: min(6, length))
-    policy = GoodputLength(
-        pool=pool, round_times=RoundTimes(clock), exploration=ExplorationBudget(), clock=clock
-    )
+    plain = PlainComparison(Trials(clock), clock)
+    policy = GoodputLength(pool, RoundTimes(clock), ExplorationBudget(), plain, clock)
     position = 5
     for queue_ns, forward_ns, batch, sequences, kept, is_open, draft_s, verify_s in rounds:
         length = policy.choose()
@@ -282,7 +293,8 @@ class LoneSequence:
 
 def lone_sequence(agreement: float, first_forward_s: float = 0.0) -> LoneSequence:
     clock = VirtualClock()
-    policy = GoodputLength(AcceptancePool(15), RoundTimes(clock), ExplorationBudget(), clock)
+    plain = PlainComparison(Trials(clock), clock)
+    policy = GoodputLength(AcceptancePool(15), RoundTimes(clock), ExplorationBudget(), plain, clock)
     return LoneSequence(clock, policy, agreement, first_forward_s)
 
 
