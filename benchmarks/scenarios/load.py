@@ -1,10 +1,11 @@
-"""The demo under load, 1 to 64 requests at once: plain, fixed and chosen draft lengths (15 minutes)."""
+"""The demo under load, 1 to 64 requests at once: plain, fixed and chosen draft lengths (18 minutes)."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle
+from statistics import median
 from typing import Annotated
 from uuid import uuid4
 
@@ -25,6 +26,8 @@ from flyserve.bench.statistics import share
 
 DRAFT_LENGTH = 15
 BASELINE, GOODPUT = "plain", "FLy, goodput"
+LEARNING = f"{GOODPUT}, while it learns"
+"""The window in which the policy meets a number of requests for the first time."""
 FIXED = {f"FLy, fixed {length}": length for length in (5, 10, DRAFT_LENGTH)}
 SETTINGS = {
     BASELINE: PLAIN,
@@ -47,6 +50,7 @@ class Plan(BasePlan):
         levels: Numbers of concurrent requests.
         repeat: Windows of every setting at every level.
         warm_ups: Windows before these, which do not count.
+        learn_s: Seconds before these in which the policy `goodput` learns what drafts gain at the level.
     """
 
     levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.3, 1.5), Level(64, 1.0, 2.0)))] = (
@@ -57,6 +61,7 @@ class Plan(BasePlan):
     )
     repeat: Annotated[int, Quick(1)] = 7
     warm_ups: Annotated[int, Quick(0)] = 1
+    learn_s: Annotated[float, Quick(0.0)] = 45.0
 
     @property
     def max_concurrent(self) -> int:
@@ -90,7 +95,8 @@ def _run_level(address: str, level: Level, plan: Plan, context: Context) -> list
         label = f"{level.concurrency} at once"
         interleave = partial(context.interleave, label, warm_ups=plan.warm_ups)
         try:
-            return measure_level(ask_by, level, plan.repeat, demo_prompts(_NUM_PROMPTS), runner, interleave)
+            prompts = demo_prompts(_NUM_PROMPTS)
+            return measure_level(ask_by, level, plan.repeat, prompts, runner, interleave, plan.learn_s)
         finally:
             runner.run(client.__aexit__(None, None, None))
 
@@ -102,21 +108,24 @@ def measure_level(
     prompts: Sequence[Sequence[int]],
     runner: asyncio.Runner,
     interleave: Interleave[str, Window],
+    learn_s: float = 0.0,
 ) -> list[Window]:
-    """Measure windows of every setting in turn.
+    """Measure windows of every setting in turn, first the one in which `goodput` learns.
 
     `ask_by` is called for each window, and returns a function that sends requests under a setting. In every
     repetition all settings begin with the same prompt.
     """
 
-    async def window(setting: str, turn: int) -> Window:
+    async def window(setting: str, turn: int, level: Level = level) -> Window:
         source = cycle(rotated(prompts, turn * level.concurrency))
         streams, begin_s, end_s = await run_window(ask_by(setting), source, level)
         await asyncio.sleep(_PAUSE_S)
         return cut_window(setting, level.concurrency, turn, streams, begin_s, end_s)
 
+    learning = [runner.run(window(GOODPUT, 0, replace(level, measure_s=learn_s)))] if learn_s else []
     found = interleave(tuple(SETTINGS), repeat, lambda setting, turn: runner.run(window(setting, turn)))
-    return [window for windows in found.values() for window in windows]
+    windows = [window for windows in found.values() for window in windows]
+    return [*(replace(each, setting=LEARNING) for each in learning), *windows]
 
 
 Windows = Sequence[Window]
@@ -192,6 +201,15 @@ def make_goals(figures: Sequence[Row], windows: Windows) -> list[Goal]:
     return goals
 
 
+def learning_ratios(windows: Windows) -> dict[int, float]:
+    """Return the tokens per second while `goodput` learned by those of plain decoding after, by level."""
+    return {
+        each.concurrency: each.tokens_per_s / median(_rates(_select(windows, BASELINE, each.concurrency)))
+        for each in windows
+        if each.setting == LEARNING
+    }
+
+
 def _select(windows: Windows, setting: str, level: int) -> list[Window]:
     """Return the windows of a setting at a level, in the order of their repetitions."""
     found = [each for each in windows if (each.setting, each.concurrency) == (setting, level)]
@@ -220,6 +238,7 @@ def make_report(machine: Machine, plan: Plan, figures: Sequence[Row], windows: W
     return report.fill(
         draft_length=DRAFT_LENGTH,
         targets=make_goals(figures, windows),
+        learning=learning_ratios(windows),
         charts=charts,
         levels=levels,
         shown=_SHOWN,

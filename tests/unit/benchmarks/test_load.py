@@ -28,8 +28,10 @@ from benchmarks.scenarios.load import (
     BASELINE,
     FIXED,
     GOODPUT,
+    LEARNING,
     SETTINGS,
     Plan,
+    learning_ratios,
     make_goals,
     make_report,
     measure_level,
@@ -113,6 +115,14 @@ def test_the_goal_of_goodput_is_plain_decoding_where_every_draft_costs_more() ->
     assert all(goal.is_met for goal in goals)
 
 
+def test_windows_in_which_goodput_learns_are_told_apart(tmp_path: Path) -> None:
+    found = [window(LEARNING, 16, 0, 6 * 1024), *windows()]
+    assert learning_ratios(found) == {16: 6 / 8}
+    assert summarize_load(found) == summarize_load(windows())
+    report = make_report(this_machine(), Plan(), summarize_load(found), found)
+    assert "0.75x at 16." in report.write(tmp_path, tmp_path).read_text(encoding="utf-8")
+
+
 class Server:
     """Returns three tokens in two chunks, and records the requests."""
 
@@ -174,7 +184,10 @@ def test_settings_take_turns_and_their_first_windows_do_not_count() -> None:
 
     in_turn = partial(interleave, advance=lambda: steps.append(1))
     with asyncio.Runner() as runner:
-        measured = measure_level(ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn)
+        learning, *measured = measure_level(
+            ask_by, Level(1, 0.0, 0.005), 2, PROMPTS, runner, in_turn, learn_s=0.02
+        )
+    assert (order.pop(0), learning.setting, learning.seconds) == (GOODPUT, LEARNING, pytest.approx(0.02))
     assert len(order) == len(steps) == 3 * len(SETTINGS)
     firsts = order[:: len(SETTINGS)]
     assert len(set(firsts)) == 3 and all(
