@@ -1,4 +1,4 @@
-"""What drafts gain under load by what decoding without them yields: measured by trials, not modelled."""
+"""The gain of drafts under load, by decoding without them: measured by trials, not modelled."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _OWN_FACTOR = 1.4
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a sequence expects of a round, by the length of its draft, from 0 on.
+    """Expectations of a round of one sequence, by the length of its draft, from 0 on.
 
     Attributes:
         tokens: Expected tokens.
@@ -56,16 +56,15 @@ class _Results:
     """Results of the trials at one load.
 
     Attributes:
-        log_gain: Logarithm of the tokens per second with drafts by those without.
+        log_gain: Logarithm of the tokens per second with drafts by those without; its weight is the number of
+            trials, as far as they are remembered.
         tokens: Expected tokens of a round by the length of its draft, for which it holds.
-        count: Number of trials.
         lost_s: Seconds that the latest trial lost.
         rested_s: Seconds with rounds since.
     """
 
     log_gain: RecentMean = field(default_factory=lambda: RecentMean(0.0, _MEMORY_TRIALS))
     tokens: Sequence[float] = ()
-    count: int = 0
     lost_s: float = 0.0
     rested_s: float = 0.0
 
@@ -81,11 +80,10 @@ class _Results:
         """Add the result of a trial; those before are shifted, or forgotten if they would be shifted far."""
         shift = self.shift(estimate) if self.tokens else 0.0
         if abs(shift) > _UNCERTAIN:
-            self.log_gain, self.count = RecentMean(0.0, _MEMORY_TRIALS), 0
+            self.log_gain = RecentMean(0.0, _MEMORY_TRIALS)
         self.log_gain.value += shift
         self.log_gain.add(log_gain)
         self.tokens = estimate.tokens
-        self.count += 1
         self.lost_s, self.rested_s = lost_s, 0.0
 
     def is_due(self, log_gain: float) -> bool:
@@ -94,7 +92,7 @@ class _Results:
         `log_gain` is the present one, that of the trials and the present shift.
         """
         shift = log_gain - self.log_gain.value
-        if self.count < _FEW_TRIALS or abs(shift) > _UNCERTAIN:
+        if self.log_gain.weight < _FEW_TRIALS or abs(shift) > _UNCERTAIN:
             rest_s = self.lost_s / _FIRST_SHARE
         else:
             rest_s = max(1.0, abs(log_gain) / _UNCERTAIN) ** 2 * self.lost_s / _SHARE
@@ -107,15 +105,12 @@ class PlainComparison:
     Both are measured while all sequences do the same: one before a trial, the other in it. The load is the
     number of sequences per target, to the nearest power of 2. A lone sequence needs no trials: its rounds do
     not depend on those of others.
-
-    Attributes:
-        changed_at_s: Time at which the present trial began, or the last one ended.
     """
 
     def __init__(self, trials: Trials, clock: Clock) -> None:
         """Compare at targets of the router that has these `trials`."""
-        self.changed_at_s = -math.inf
         self._trials = trials
+        self._updated_at_s = -math.inf
         self._clock = clock
         self._recorded_at_s = clock.now()
         self._sequences = RecentMean(1.0, _MEMORY_LOAD)
@@ -125,7 +120,11 @@ class PlainComparison:
         self._plain_choices = RecentMean(0.0, _MEMORY_CHOICES)
         self._usual = {is_plain: RecentRounds() for is_plain in (False, True)}
         self._trial: RecentRounds | None = None
-        self._trial_is_plain = False
+
+    @property
+    def changed_at_s(self) -> float:
+        """Time at which the present trial of the router began, or the last one ended."""
+        return self._trials.changed_at_s
 
     def gain(self, estimate: Estimate) -> float | None:
         """Return the tokens per second with drafts by those without; None if it has never been measured.
@@ -133,7 +132,7 @@ class PlainComparison:
         The measured gain is scaled by what the best draft has come to be worth since, for this sequence if
         it differs much from the others.
         """
-        measured = [load for load, results in self._results.items() if results.count]
+        measured = [load for load, results in self._results.items() if results.log_gain.weight]
         if not measured:
             return None
         results = self._results[min(measured, key=lambda load: abs(load - self._load))]
@@ -179,9 +178,9 @@ class PlainComparison:
             self._plain_choices.add(float(is_plain), share)
             if abs(self._plain_choices.value - is_plain) <= _ALIKE:
                 self._usual[is_plain].add(num_drafts, num_steps, seconds, share)
-        elif is_plain is self._trial_is_plain and self._settled_s() >= 0:
+        elif is_plain is self._trials.is_plain and self._settled_s(is_plain) >= 0:
             self._trial.add(num_drafts, num_steps, seconds, share)
-            self._judge(self._trial, self._usual[not is_plain], estimate)
+            self._judge(is_plain, self._trial, self._usual[not is_plain], estimate)
 
     def _follow(self, num_sequences: int) -> None:
         """Follow the load, and forget the rounds of another one; let the time that rounds take pass."""
@@ -203,31 +202,29 @@ class PlainComparison:
 
     def _update(self) -> None:
         """Follow the begin and the end of a trial."""
-        if self._trials.changed_at_s == self.changed_at_s:
-            return
-        self._trial_is_plain = bool(self._trials.is_plain)
-        self._trial = None if self._trials.is_plain is None else RecentRounds()
-        self.changed_at_s = self._trials.changed_at_s
+        if self._updated_at_s != self.changed_at_s:
+            self._trial = None if self._trials.is_plain is None else RecentRounds()
+            self._updated_at_s = self.changed_at_s
 
-    def _settled_s(self) -> float:
+    def _settled_s(self, is_plain: bool) -> float:
         """Return the seconds of the trial that count: not those in which late drafts still arrive."""
-        unsettled_s = self._usual[False].round_s if self._trial_is_plain else _PREFIX_S
+        unsettled_s = self._usual[False].round_s if is_plain else _PREFIX_S
         return self._clock.now() - self.changed_at_s - unsettled_s
 
-    def _judge(self, trial: RecentRounds, usual: RecentRounds, estimate: Estimate) -> None:
+    def _judge(self, is_plain: bool, trial: RecentRounds, usual: RecentRounds, estimate: Estimate) -> None:
         """End the trial if it has lasted long enough, or its result is obvious."""
         if trial.count < 1 or not usual.count:
             return
         log_loss = math.log(trial.token_s(estimate.tokens) / usual.token_s(estimate.tokens))
-        if self._settled_s() < _MEASURED_S[self._trial_is_plain] and abs(log_loss) < _OBVIOUS:
+        if self._settled_s(is_plain) < _MEASURED_S[is_plain] and abs(log_loss) < _OBVIOUS:
             return
         # NOTE: after the trial too, prefixes are long, or drafts late.
-        unsettled_s = _PREFIX_S if self._trial_is_plain else trial.round_s
+        unsettled_s = _PREFIX_S if is_plain else trial.round_s
         spent_s = self._clock.now() - self.changed_at_s + unsettled_s
         self._trials.end()
         results = self._results.setdefault(self._load, _Results())
         results.add(
-            log_gain=log_loss if self._trial_is_plain else -log_loss,
+            log_gain=log_loss if is_plain else -log_loss,
             lost_s=max(_LEAST_LOSS, 1 - math.exp(-log_loss)) * spent_s,
             estimate=estimate,
         )

@@ -14,7 +14,7 @@ from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache
 
 @dataclass(frozen=True, slots=True)
 class _Outputs:
-    """What a forward returns of the last positions of a sequence; see `EngineSequence.score`."""
+    """The last positions of a sequence that a forward scores; see `EngineSequence.score`."""
 
     number: int
     proposals: Sequence[SparseDistribution] = ()

@@ -38,9 +38,7 @@ class Traffic:
                 self.comparison.record(is_plain, SEQUENCES, drafts, 1, self.seconds[is_plain], self.estimate)
 
 
-def traffic(
-    drafts_s: float, plain_s: float, wants_plain: bool = False, trials: Trials | None = None
-) -> Traffic:
+def traffic(drafts_s: float, plain_s: float, wants_plain: bool = False) -> Traffic:
     clock = VirtualClock()
     comparison = PlainComparison(Trials(clock), clock)
     return Traffic(clock, comparison, {False: drafts_s, True: plain_s}, wants_plain)
