@@ -169,6 +169,7 @@ class Open:
     without_entropies: bool = False
     standalone: bool = False
     grammar: str = ""
+    with_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,8 @@ class Verification:
             is without them.
         excluded_drafts: Indices of draft tokens that the sampling filters exclude.
         logprobs: One per choice if they were requested, else empty.
+        gaps: Log-probability of the choice less that of the draft token, in nats, per draft token; empty
+            unless the stream is with gaps.
     """
 
     step_id: int
@@ -245,6 +248,7 @@ class Verification:
     entropies: tuple[float, ...]
     excluded_drafts: frozenset[int] = frozenset()
     logprobs: tuple[PositionLogprobs, ...] = ()
+    gaps: tuple[float, ...] = ()
     times: StepTimes = StepTimes()
     load: Load = Load()
 

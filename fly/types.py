@@ -4,6 +4,7 @@ Types of which there is one per token are named tuples: a router creates dozens 
 named tuple takes a third of the time of a dataclass.
 """
 
+import math
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
@@ -131,6 +132,11 @@ class PositionLogprobs:
     choice: float
     top: tuple[tuple[int, float], ...] = ()
 
+    @property
+    def gap(self) -> float:
+        """Log-probability of the choice less that of the draft token, in nats; 0 if there is none."""
+        return 0.0 if self.draft is None else self.choice - self.draft
+
 
 @dataclass(frozen=True, slots=True)
 class FlyRule:
@@ -176,7 +182,8 @@ class Position(NamedTuple):
         is_bonus: True if this is not a draft token but the target's extra choice, after a draft whose window
             is carried.
         is_strict: True if only the target's own choice is accepted at this position, whatever the rule.
-        logprob_gap: log p(choice) - log p(token) by the target, in nats; 0 if the rule has no limit on it.
+        logprob_gap: log p(choice) - log p(token) by the target, in nats; NaN if the target did not report it,
+            and then a rule with a limit on it rescues nothing.
     """
 
     token: int
@@ -185,7 +192,7 @@ class Position(NamedTuple):
     excluded: bool = False
     is_bonus: bool = False
     is_strict: bool = False
-    logprob_gap: float = 0.0
+    logprob_gap: float = math.nan
 
     @property
     def is_match(self) -> bool:

@@ -116,6 +116,7 @@ def verify_response_to_wire(message: Verification | Stale | Queued | Opened) -> 
         times=times_to_wire(message.times),
         load=load_to_wire(message.load),
         logprobs=[logprobs_to_wire(logprobs) for logprobs in message.logprobs],
+        gaps=message.gaps,
     )
     return target_pb2.VerifyResponse(verification=verification)
 
@@ -135,6 +136,7 @@ def verify_response_from_wire(wire: target_pb2.VerifyResponse) -> Verification |
         entropies=tuple(verification.entropies),
         excluded_drafts=frozenset(verification.excluded_drafts),
         logprobs=tuple(logprobs_from_wire(logprobs) for logprobs in verification.logprobs),
+        gaps=tuple(verification.gaps),
         times=times_from_wire(verification.times),
         load=load_from_wire(verification.load),
     )

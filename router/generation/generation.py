@@ -81,7 +81,7 @@ async def open_speculative(
             config.verify_timeout_s,
             config.replica_wait_s,
             wait_for_place,
-            request.target_logprobs,
+            request.logprobs,
             request.key,
             request.weight_fingerprint,
             request.needs_entropies,

@@ -33,9 +33,10 @@ def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         cache_salt=request.cache_salt,
         entropy=request.plan.rule.entropy,
         without_sub_drafter=not request.plan.sub_drafter,
-        num_logprobs=request.target_logprobs,
+        num_logprobs=request.logprobs,
         max_new_tokens=request.max_new_tokens,
         without_entropies=not request.needs_entropies,
+        with_gaps=request.needs_gaps,
         grammar=request.grammar.form if request.grammar else "",
         standalone=request.plan.mode is Mode.DRAFT,
     )

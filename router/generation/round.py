@@ -10,7 +10,7 @@ from fly.draft_length.lookup_benefit import LookupBenefit
 from fly.draft_length.policy import DraftLength
 from fly.messages import Draft, Verification
 from fly.spans import StrictSpans
-from fly.types import Decision, Evidence, Logprobs, Position, PositionLogprobs, Token, Verdict
+from fly.types import Decision, Evidence, Logprobs, Position, Token, Verdict
 from router.generation.drafter_session import DrafterSession
 from router.generation.extension import ExtensionLength
 from router.generation.forced_drafts import ForcedDrafts
@@ -200,11 +200,6 @@ def count_accepted(num_drafts: int, growth: int, decision: Decision) -> int:
     return min(num_drafts, max(0, growth - own))
 
 
-def logprob_gap(position: PositionLogprobs) -> float:
-    """Return the difference of the log-probabilities of the target's choice and of the draft, in nats."""
-    return 0.0 if position.draft is None else position.choice - position.draft
-
-
 def make_evidence(
     drafts: tuple[int, ...], verification: Verification, strict: Sequence[bool] = ()
 ) -> Evidence:
@@ -214,7 +209,7 @@ def make_evidence(
     """
     excluded = verification.excluded_drafts
     flags = strict or repeat(False)
-    gaps = map(logprob_gap, verification.logprobs) if verification.logprobs else repeat(0.0)
+    gaps = verification.gaps or repeat(math.nan)
     judged = zip(drafts, verification.choices, verification.entropies, flags, gaps, strict=False)
     positions = [
         Position(token, choice, entropy, index in excluded, is_strict=is_strict, logprob_gap=gap)

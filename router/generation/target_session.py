@@ -140,6 +140,8 @@ class TargetSession(ReplicaSession[TargetStream]):
             raise InvalidAnswer(
                 f"the target chose {max(answer.choices)}, its vocabulary ends at {vocab_size}"
             )
+        if answer.gaps and len(answer.gaps) != num_drafts:
+            raise InvalidAnswer(f"the target answered {len(answer.gaps)} gaps for {num_drafts} drafts")
         if answer.excluded_drafts and max(answer.excluded_drafts) >= num_drafts:
             raise InvalidAnswer(f"the target excludes draft {max(answer.excluded_drafts)} of {num_drafts}")
         if self._num_logprobs is not None and len(answer.logprobs) != num_positions:

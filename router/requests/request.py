@@ -92,10 +92,9 @@ class PreparedRequest(RequestParams):
         return self.plan.mode in (Mode.EXACT, Mode.FLY) or self.logprobs is not None
 
     @property
-    def target_logprobs(self) -> int | None:
-        """Most likely tokens that the target reports at each position; 0 if only the rule uses the gaps."""
-        uses_gaps = self.plan.rule.max_logprob_gap is not None
-        return 0 if self.logprobs is None and uses_gaps else self.logprobs
+    def needs_gaps(self) -> bool:
+        """True if the rule limits the gap of a rescued token."""
+        return self.plan.rule.max_logprob_gap is not None
 
     def choices(self) -> tuple["PreparedRequest", ...]:
         """Return one request per choice, each with its own seed and id; the first is the request itself."""

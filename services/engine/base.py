@@ -30,6 +30,7 @@ class ForwardInput:
         drafts: The token that follows each output position, -1 for none; used to report excluded drafts.
         entropy: Estimator of the entropies to report; None reports zeros.
         num_logprobs: Number of most likely tokens to report log-probabilities of; None reports none.
+        with_gaps: Report the gaps of the drafts.
         proposals: Distributions that the drafts were drawn from (coupling `rejection`); empty if unknown.
         is_proposing: The chosen tokens are drafts themselves: no entropy is reported; under `rejection` they
             are drawn from truncated distributions, which are reported.
@@ -49,6 +50,7 @@ class ForwardInput:
     drafts: Sequence[int] = ()
     entropy: EntropyEstimator | None = EntropyEstimator.TOP_K
     num_logprobs: int | None = None
+    with_gaps: bool = False
     proposals: Sequence[SparseDistribution] = ()
     is_proposing: bool = False
     num_reused: int = 0
@@ -81,6 +83,8 @@ class Scores:
         entropies: Entropy of the model's distribution there, in the estimator's unit.
         excluded: True where the grammar or the sampling filters exclude the draft that follows.
         logprobs: Log-probabilities, if requested.
+        gaps: Log-probability of the choice less that of the draft that follows, in nats, if requested; 0
+            where none follows.
         distributions: Distribution that each token was drawn from, when proposing under `rejection`.
         error: Reason why the head has no results for this sequence, such as logits that are not finite.
         field: Field of the sequence's `Open` that the error is due to; "" if it is due to none.
@@ -90,6 +94,7 @@ class Scores:
     entropies: tuple[float, ...]
     excluded: tuple[bool, ...]
     logprobs: tuple[PositionLogprobs, ...] = ()
+    gaps: tuple[float, ...] = ()
     distributions: tuple[SparseDistribution, ...] = ()
     error: str = ""
     field: str = ""
@@ -103,6 +108,7 @@ class Scores:
             entropies=tuple(chain.from_iterable(part.entropies for part in whole)),
             excluded=tuple(chain.from_iterable(part.excluded for part in whole)),
             logprobs=tuple(chain.from_iterable(part.logprobs for part in whole)),
+            gaps=tuple(chain.from_iterable(part.gaps for part in whole)),
             distributions=tuple(chain.from_iterable(part.distributions for part in whole)),
         )
 

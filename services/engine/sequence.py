@@ -210,6 +210,7 @@ class EngineSequence(ReplicatedSequence):
             drafts=[*ids[end - outputs.number + 1 : end], -1] if outputs.number else (),
             entropy=None if outputs.without_entropies else self.opening.entropy,
             num_logprobs=self.num_logprobs,
+            with_gaps=self.opening.with_gaps and outputs.number > 1 and not outputs.is_proposing,
             num_reused=self._num_reused,
             blocks=blocks,
             num_shared=self.decided // BLOCK_TOKENS,

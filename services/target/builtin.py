@@ -65,6 +65,7 @@ class VerifySession:
                 index for index, is_excluded in enumerate(scores.excluded) if is_excluded
             ),
             logprobs=scores.logprobs,
+            gaps=scores.gaps[:-1],
             times=times,
             load=self._engine.load(),
         )

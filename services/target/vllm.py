@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from fly.errors import InvalidRequest
 from fly.limits import check_distributions
@@ -17,7 +18,7 @@ from services.engine.vllm.limits import check_exact
 from services.engine.vllm.requests import TokenAnswer
 from services.engine.vllm.rows import Rows
 from services.engine.vllm.run import DecodingRun
-from services.engine.vllm.scoring import greedy_choices, num_candidates, score_rows
+from services.engine.vllm.scoring import greedy_choices, num_candidates, position_logprobs, score_rows
 from services.engine.vllm.sequence import VllmSequence
 from services.engine.vllm_args import MIN_LOGPROBS
 
@@ -86,6 +87,7 @@ class VllmVerifySession:
                 index for index, is_excluded in enumerate(scores.excluded) if is_excluded
             ),
             logprobs=scores.logprobs,
+            gaps=scores.gaps[:-1],
             times=self._sequence.times,
             load=self._engine.load(),
         )
@@ -215,15 +217,14 @@ class VllmVerifySession:
     ) -> Scores:
         assert answer.rows is not None
         vocab_size = self._engine.info.vocab_size
-        return score_rows(
-            answer.rows.within(vocab_size),
-            [*answer.rows.following[:-1], -1],
-            self._sampling,
-            first_position,
-            proposals,
-            self._num_logprobs,
-            vocab_size,
+        rows, drafts = answer.rows.within(vocab_size), [*answer.rows.following[:-1], -1]
+        scores = score_rows(
+            rows, drafts, self._sampling, first_position, proposals, self._num_logprobs, vocab_size
         )
+        if not self._sequence.opening.with_gaps:
+            return scores
+        positions = position_logprobs(rows, scores.choices, drafts, 0)
+        return replace(scores, gaps=tuple(position.gap for position in positions))
 
     def _proposals(self, step: VerifyStep) -> tuple[SparseDistribution, ...]:
         """Return the distributions of the drafts, if the sequence's coupling needs them."""

@@ -39,6 +39,8 @@ from services.common.stream_server import serve_stream
 
 EOS = 0
 VOCAB_SIZE = 304
+GAP = 0.25
+"""Gap of a draft token that is not the choice, in nats."""
 _CORPUS = ["the quick brown fox jumps over the lazy dog, 😀 says 你好 to the world. "] * 20
 
 
@@ -224,13 +226,20 @@ class FakeTarget(FakeService, target_pb2_grpc.TargetServicer):
             first = len(known)
             self._decode(known, opening, step.max_tokens)
             prefixes = [known.tokens.ids[:end] for end in range(first, len(known))]
+            drafts: Sequence[int] = ()
         else:
             first = len(known) - step.num_drafts
+            drafts = known.tokens.ids[first:]
             prefixes = [known.tokens.ids[:end] for end in range(first, len(known) + 1)]
         choices = tuple(self.model.choice(p, opening.sampling, opening.prompt_length) for p in prefixes)
         entropies = tuple(self.model.entropy(p) for p in prefixes)
         entropies = () if self.omits_entropies(opening, step) else entropies
-        return Verification(step.update.step_id, choices, entropies, times=StepTimes(0, 1000, 1))
+        gaps = tuple(map(self.gap, choices, drafts)) if opening.with_gaps else ()
+        return Verification(step.update.step_id, choices, entropies, gaps=gaps, times=StepTimes(0, 1000, 1))
+
+    def gap(self, choice: int, draft: int) -> float:
+        """Return the gap of a draft token."""
+        return GAP if draft != choice else 0.0
 
     def omits_entropies(self, opening: Open, step: VerifyStep | Extend) -> bool:
         """Return True if an answer has no entropies."""

@@ -82,7 +82,7 @@ class InProcess:
         limits = ResponseLimits(max_new_tokens, self._ending_ids)
         speculation, room = Speculation(prompt, rule, limits), len(prompt) + max_new_tokens + DRAFT_LENGTH + 1
         start = time.perf_counter()
-        opening = Open("benchmark", 0, entropy=rule.entropy)
+        opening = Open("benchmark", 0, entropy=rule.entropy, with_gaps=rule.max_logprob_gap is not None)
         with ExitStack() as stack:
             target = stack.enter_context(open_side(self._target, room, opening))
             drafter = self._drafter and stack.enter_context(open_side(self._drafter, room, opening))
@@ -112,7 +112,9 @@ def verify(target: Side, speculation: Speculation, drafts: tuple[int, ...]) -> D
     scores = target.run(target.sequence.score(len(drafts) + 1))
     excluded = frozenset(index for index, is_excluded in enumerate(scores.excluded) if is_excluded)
     return speculation.apply(
-        make_evidence(drafts, Verification(0, scores.choices, scores.entropies, excluded))
+        make_evidence(
+            drafts, Verification(0, scores.choices, scores.entropies, excluded, gaps=scores.gaps[:-1])
+        )
     )
 
 

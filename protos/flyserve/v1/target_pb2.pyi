@@ -190,6 +190,7 @@ class Verification(_message.Message):
     TIMES_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    GAPS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     """Id of the step."""
     @_builtins.property
@@ -216,6 +217,12 @@ class Verification(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PositionLogprobs]:
         """One per choice, if the open message requested them."""
 
+    @_builtins.property
+    def gaps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Log-probability of the choice less that of the draft token, in nats, per draft token, if the open message asks for it. Older targets
+        do not return it; then no token is rescued.
+        """
+
     def __init__(
         self,
         *,
@@ -226,10 +233,11 @@ class Verification(_message.Message):
         times: _common_pb2.StepTimes | None = ...,
         load: _common_pb2.Load | None = ...,
         logprobs: _abc.Iterable[Global___PositionLogprobs] | None = ...,
+        gaps: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "entropies", b"entropies", "excluded_drafts", b"excluded_drafts", "load", b"load", "logprobs", b"logprobs", "step_id", b"step_id", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "entropies", b"entropies", "excluded_drafts", b"excluded_drafts", "gaps", b"gaps", "load", b"load", "logprobs", b"logprobs", "step_id", b"step_id", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,7 @@ from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
 from services.engine.head.finite import RAW, non_finite
+from services.engine.head.gaps import add_gaps
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
@@ -84,7 +85,7 @@ class Head:
                 found = score_plain(kernel, logits, self._vocab_size, chunk, index)
             else:
                 found = self._score(logits, chunk, index)
-            for part, score in zip(chunk, found, strict=True):
+            for part, score in zip(chunk, add_gaps(logits, chunk, found), strict=True):
                 scores[part.number].append(score)
         return [_joined(parts) for parts in scores]
 

@@ -143,14 +143,19 @@ class SimulatedLanguage:
         rows = [self._candidates(item, position) for position in positions]
         return np.array([ids for ids, _ in rows]), np.array([logits for _, logits in rows], dtype=np.float32)
 
-    def logprobs(self, item: ForwardInput, choices: Sequence[int]) -> tuple[PositionLogprobs, ...]:
-        """Return the log-probabilities of choices and drafts, if the input requests them."""
-        if item.num_logprobs is None or not item.num_outputs:
+    def logprobs(
+        self, item: ForwardInput, choices: Sequence[int], count: int | None
+    ) -> tuple[PositionLogprobs, ...]:
+        """Return the log-probabilities of choices, drafts and `count` most likely tokens; none if None."""
+        if count is None or not item.num_outputs:
             return ()
         rows = zip(*self.candidates(item), choices, item.drafts, strict=True)
-        return tuple(
-            _logprobs(ids, logits, choice, draft, item.num_logprobs) for ids, logits, choice, draft in rows
-        )
+        return tuple(_logprobs(ids, logits, choice, draft, count) for ids, logits, choice, draft in rows)
+
+    def gaps(self, item: ForwardInput, choices: Sequence[int]) -> tuple[float, ...]:
+        """Return the gaps of the drafts, if the input requests them; 0 where none follows."""
+        positions = self.logprobs(item, choices, 0 if item.with_gaps else None)
+        return tuple(position.gap for position in positions)
 
     def excludes(self, item: ForwardInput, position: int, draft: int) -> bool:
         return (

@@ -82,7 +82,8 @@ class SimulatedRunner(SlotAllocator):
             judged = zip(positions, item.drafts, strict=True)
             excluded = tuple(self._language.excludes(item, position, draft) for position, draft in judged)
             scores = Scores(choices, entropies, excluded)
-        return replace(scores, logprobs=self._language.logprobs(item, scores.choices))
+        logprobs = self._language.logprobs(item, scores.choices, item.num_logprobs)
+        return replace(scores, logprobs=logprobs, gaps=self._language.gaps(item, scores.choices))
 
     def _sampled(self, item: ForwardInput, entropies: tuple[float, ...]) -> Scores:
         candidates = FewCandidates(*self._language.candidates(item), [item.sampling] * item.num_outputs)

@@ -12,6 +12,7 @@ from fly.noise import Domain, noise_keys, token_noise
 from fly.request import SamplingParams
 from fly.types import Coupling, EntropyEstimator, SparseDistribution
 from services.engine.base import ForwardInput, Scores
+from services.engine.head import head
 from services.engine.head.head import Head
 
 VOCAB_SIZE = 1000
@@ -139,6 +140,36 @@ def test_log_probabilities_are_of_the_raw_logits() -> None:
 def test_log_probabilities_may_be_of_draft_and_choice_alone() -> None:
     (scores,) = scored(logits_of(2), input_of([1, 2, 3], 2, SamplingParams(), num_logprobs=0))
     assert [reported.top for reported in scores.logprobs] == [(), ()]
+
+
+@pytest.mark.parametrize("most_logits", [2**21, 3 * VOCAB_SIZE], ids=["one chunk", "chunks of 2 rows"])
+@pytest.mark.parametrize("sampling", KINDS[:6], ids=range(6))
+def test_gaps_are_differences_of_log_probabilities(
+    sampling: SamplingParams, most_logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(head._CHUNK_LOGITS, "cpu", most_logits)
+    history, logits = [1, 2, 3, 4, 5, 6, 7], logits_of(9).bfloat16()
+    logits[3, 6] = 50.0  # the choice, unless it is excluded
+    with_gaps = input_of(history, 5, sampling, with_gaps=True)
+    before, scores, after = scored(
+        logits, *[input_of(history, 2, WARM)] * 1, with_gaps, input_of(history, 2, WARM)
+    )
+    assert before.gaps == after.gaps == ()
+    log_p = logits[2:7].double().log_softmax(-1)
+    drafts = [4, 5, 6, 7]
+    expected = [
+        float(log_p[row, scores.choices[row]] - log_p[row, draft]) for row, draft in enumerate(drafts)
+    ]
+    assert scores.gaps == pytest.approx([*expected, 0.0], abs=1e-5)
+    matches = [choice == draft for choice, draft in zip(scores.choices, drafts, strict=False)]
+    assert [gap == 0.0 for gap in scores.gaps[:4]] == matches
+
+
+def test_scores_without_a_choice_have_no_gaps() -> None:
+    logits = logits_of(4)
+    logits[1] = float("nan")
+    broken, sound = scored(logits, *[input_of([1, 2, 3, 4], 2, SamplingParams(), with_gaps=True)] * 2)
+    assert broken.error and broken.gaps == () and len(sound.gaps) == 2
 
 
 def test_a_drafter_draws_from_the_distribution_that_it_reports() -> None:

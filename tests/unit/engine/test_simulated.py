@@ -102,6 +102,15 @@ def test_sampled_tokens_vary_by_seed_and_follow_the_distribution(coupling: Coupl
     assert len(drawn) > 3
 
 
+def test_gaps_are_differences_of_log_probabilities() -> None:
+    config, ids = replace(CONFIG, uncertain_share=1.0), [(index * 7919) % 400 + 20 for index in range(100)]
+    ids[80] = scored(config, ids[:80], 1).choices[0]
+    scores = scored(config, ids, 21, num_logprobs=0, with_gaps=True)
+    expected = [each.choice - each.draft for each in scores.logprobs[:-1]]
+    assert scores.gaps == (*expected, 0.0) and scores.gaps[0] == 0.0 < max(scores.gaps)
+    assert scored(config, ids, 21).gaps == scored(config, ids, 1, with_gaps=True).gaps == ()
+
+
 def test_sampling_ends_where_greedy_decoding_does(drive: Callable[..., Any]) -> None:
     stops = (CONFIG.end_id,)
     sampled = response(drive, SamplingParams(stop_token_ids=stops, temperature=1.0))

@@ -145,10 +145,10 @@ def test_a_head_with_the_kernel_has_the_scores_of_one_without(interpreted: Trito
         work(3),
         work(1, entropy=None),
         work(2, entropy=EntropyEstimator.NORMALIZED, is_proposing=True),
-        work(4, SamplingParams(seed=7)),
+        work(4, SamplingParams(seed=7), with_gaps=True),
     ]
     others = [
-        work(2, num_logprobs=2),
+        work(2, num_logprobs=2, with_gaps=True),
         work(2, SamplingParams(logit_bias={3: 20.0, 5: 30.0})),
         work(2, entropy=EntropyEstimator.NORMALIZED),
         work(2, SamplingParams(temperature=1.0, seed=3)),

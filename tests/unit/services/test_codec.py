@@ -65,12 +65,23 @@ TO_TARGET = (
         st.sampled_from(EntropyEstimator),
         num_logprobs=st.none() | SHORT,
         without_entropies=st.booleans(),
+        with_gaps=st.booleans(),
     )
     | st.builds(VerifyStep, UPDATES, SHORT, DISTRIBUTIONS)
     | st.builds(Extend, UPDATES, SHORT, st.booleans())
 )
 FROM_TARGET = STALE | st.builds(
-    Verification, WORD, tuples(SHORT), tuples(SINGLE), st.frozensets(SHORT), tuples(LOGPROBS), TIMES, LOADS
+    Verification,
+    *[
+        WORD,
+        tuples(SHORT),
+        tuples(SINGLE),
+        st.frozensets(SHORT),
+        tuples(LOGPROBS),
+        tuples(SINGLE),
+        TIMES,
+        LOADS,
+    ],
 )
 TO_DRAFTER = st.builds(Open, *OPENING, without_sub_drafter=st.booleans()) | st.builds(
     DraftStep, UPDATES, SHORT, st.booleans(), SHORT

@@ -32,6 +32,17 @@ async def test_every_position_of_a_draft_is_scored() -> None:
     assert answer.times.queue_ns == 500_000_000 and answer.times.forward_ns == 1_000_000_000
 
 
+async def test_gaps_are_differences_of_log_probabilities_and_no_extension_has_them() -> None:
+    drafts = [*greedy(PROMPT, 2), 60, 61]
+    async with opened(stand_in_engine(StandIn()), with_gaps=True) as client:
+        answer = await client.verify(*drafts)
+        extension = await client.extend(3)
+    prefixes = [hash_logprobs(PROMPT + drafts[:n]) for n in range(4)]
+    expected = [float(each.max() - each[draft]) for each, draft in zip(prefixes, drafts, strict=True)]
+    assert answer.gaps == pytest.approx(expected, abs=1e-5) and answer.gaps[:2] == (0.0, 0.0)
+    assert extension.gaps == () and answer.logprobs == ()
+
+
 async def test_a_prompt_is_scored_as_the_drafts_of_its_first_token() -> None:
     prompt = [3 + n % 50 for n in range(60)]
     engine = stand_in_engine(StandIn())
