@@ -41,10 +41,12 @@ class SpeculationBenefit:
     Attributes:
         level: Choice to use the sub-drafter at all, by whole rounds: they include what these averages miss,
             such as a CPU that it shares with the drafter.
+        is_model: The latest proposal is that of a model, which keeps nothing of other sequences.
     """
 
     def __init__(self) -> None:
         self.level = LevelChoice()
+        self.is_model = False
         self._forward_s = Ewma(_SHARE)
         self._latency_s = Ewma(_SHARE)
         self._tokens_per_request = Ewma(_SHARE)

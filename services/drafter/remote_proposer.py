@@ -80,7 +80,7 @@ class RemoteProposer(Proposer):
         self._vocab_size = vocab_size
         self._local = LocalProposer(benefit, share)
         self._rounds = SequenceRounds(benefit.level)
-        self._is_model = False
+        self._is_model = benefit.is_model
         self._request: ProposalRequest | None = None
         self._late_request: ProposalRequest | None = None
         self._response: tuple[ProposalRequest, tuple[int, ...]] | None = None
@@ -94,6 +94,11 @@ class RemoteProposer(Proposer):
     @property
     def should_wait(self) -> bool:
         return self._should_wait
+
+    @property
+    def is_remembered(self) -> bool:
+        """True if the sub-drafter proposes from finished sequences."""
+        return not self._is_model
 
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         self._should_wait = False
@@ -160,7 +165,8 @@ class RemoteProposer(Proposer):
         if tokens and draft.confidence < _MIN_CONFIDENCE:
             self._num_low_confidence += 1
             tokens = ()
-        self._is_model = self._is_model or (bool(tokens) and draft.match_length == 0)
+        if tokens:
+            self._is_model = self._benefit.is_model = draft.match_length == 0
         self._add_snippets(draft.snippets)
         self._response = request, tokens
         self._benefit.record_response(time.perf_counter() - request.sent_at)

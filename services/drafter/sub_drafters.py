@@ -37,7 +37,7 @@ class SubDrafterClient(SubDrafterSession):
 
     Attributes:
         proposer: The source of the requests.
-        is_finished: The final sequence is queued; no request follows it.
+        is_finished: No request follows; the final sequence is queued if the sub-drafter remembers it.
     """
 
     proposer: RemoteProposer
@@ -71,13 +71,18 @@ class SubDrafterClient(SubDrafterSession):
                 self.proposer.resume()
 
     def finish(self, ids: Sequence[int], decided: int) -> None:
-        """Queue the final sequence, which the close of the stream carries; then `run` returns."""
+        """Queue the final sequence, which the close of the stream carries; then `run` returns.
+
+        A model gets none: it proposes nothing from finished sequences.
+        """
         self.is_finished = True
-        self._send(
-            ProposalRequest(
-                base=0, tail=tuple(ids), decided=decided, max_tokens=0, prefix_hash=0, sent_at=0.0
+        if self.proposer.is_remembered:
+            self._send(
+                ProposalRequest(
+                    base=0, tail=tuple(ids), decided=decided, max_tokens=0, prefix_hash=0, sent_at=0.0
+                )
             )
-        )
+        self._wake.set()
 
     def _send(self, request: ProposalRequest) -> None:
         self._inbox.append(request)
@@ -86,6 +91,8 @@ class SubDrafterClient(SubDrafterSession):
     async def _use_stream(self) -> None:
         """Open one stream at the first request and send requests until it breaks or the sequence ends."""
         await self._wake.wait()
+        if self.is_finished and not self._inbox:
+            return
         stream = self._open_stream()
         if stream is None:
             raise NotReady("no sub-drafter is available")

@@ -26,7 +26,7 @@ from services.engine.simulation.clock_engine import ClockEngine
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 from services.sub_drafter.config import SubDrafterConfig
 from services.sub_drafter.servicer import create_host
-from tests.contract.fakes import FakeDrafter, HashModel
+from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, HashModel
 from tests.support.serving import serving
 
 PROMPT = [20, 21, 22, 23]
@@ -37,12 +37,16 @@ NUM_DRAFTS, NUM_ROUNDS = 8, 4
 TIMEOUT_S = 10
 
 
+def sub_drafters_at(address: str) -> SubDrafters:
+    return SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [address]}, SystemClock()))
+
+
 @asynccontextmanager
-async def drafter(sub_drafter: str) -> AsyncIterator[str]:
+async def drafter(sub_drafter: str | SubDrafters, language: SimulatedConfig = LANGUAGE) -> AsyncIterator[str]:
     """Start a drafter that uses the sub-drafter at an address; yield its own address."""
-    engine = ClockEngine(SimulatedRunner(LANGUAGE, Role.DRAFTER, 8, 4096), SystemClock())
+    engine = ClockEngine(SimulatedRunner(language, Role.DRAFTER, 8, 4096), SystemClock())
     await engine.start()
-    sub_drafters = SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}, SystemClock()))
+    sub_drafters = sub_drafters_at(sub_drafter) if isinstance(sub_drafter, str) else sub_drafter
     await sub_drafters.start()
     async with serving(host_engine(engine, sub_drafters)) as address:
         yield address
@@ -231,3 +235,21 @@ async def test_a_model_serves_as_sub_drafter_through_the_drafters_own_servicer()
     assert info.role is Role.SUB_DRAFTER
     assert tokens(drafts) == tokens(alone)
     assert forwards(alone) == NUM_DRAFTS * NUM_ROUNDS
+
+
+async def test_a_model_that_does_not_pay_hears_of_no_sequence() -> None:
+    model = FakeDrafter(HashModel())
+    async with serving(model.host) as address:
+        sub_drafters = sub_drafters_at(address)
+        async with drafter(sub_drafters, replace(LANGUAGE, vocab_size=VOCAB_SIZE)) as drafting:
+            await respond(drafting, rounds=2)
+            assert (opened := model.num_opened) == 1
+            level = sub_drafters.level
+            assert level is not None
+            level.is_used = False
+            drafts = await respond(drafting, rounds=2)
+            assert sum(draft.proposals.requested for draft in drafts) == 0
+            level.is_used = True
+            await respond(drafting, rounds=2)
+    assert (opened, model.num_opened) == (1, 2)
+    assert not model.last_words, "a model keeps nothing of finished sequences"
