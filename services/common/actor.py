@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from services.common.addresses import interface_towards
 from services.common.config import parse
+from services.common.garbage import exempt_from_collection
 from services.common.host import Host
 from services.common.host_thread import HostThread
 from services.common.telemetry.config import TelemetryConfig
@@ -40,6 +41,7 @@ class ServiceActor:
             config = {"address": f"{interface_towards(registry)}:{ports}", **config}
         configure_logging(parse(TelemetryConfig, config.get("telemetry"), "telemetry"), self.role)
         self._thread = HostThread(lambda: self.build(config, followers), _end_process)
+        exempt_from_collection()
 
     @classmethod
     async def build(cls, config: dict[str, Any], followers: Sequence[Any] = ()) -> Host:

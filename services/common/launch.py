@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from fly.errors import FlyServeError
 from services.common.flags import fail
+from services.common.garbage import exempt_from_collection
 from services.common.host import FAILED_GRACE_S, Host
 from services.common.service_config import ProcessSection
 from services.common.telemetry.logs import configure_logging
@@ -54,6 +55,7 @@ async def serve_until_signalled(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled)
     await host.start()
+    exempt_from_collection()
     on_ready(host.addresses)
     waits = [asyncio.create_task(event.wait()) for event in (stop, host.failed)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,9 @@
 """A failed service: its host reports it and is drained, and the process that runs it is notified."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -37,6 +39,7 @@ class Fragile:
 async def fragile() -> AsyncIterator[Fragile]:
     async with asyncio.timeout(20):
         yield Fragile()
+    gc.unfreeze()
 
 
 async def test_health_reports_a_failure_while_the_server_runs(fragile: Fragile) -> None:
@@ -58,6 +61,22 @@ async def test_serving_ends_after_a_failure(fragile: Fragile) -> None:
     host = fragile.host()
     await serve_until_signalled(host, 60.0, lambda address: fragile.fails.set())
     assert host.failed.is_set() and fragile.is_closed
+
+
+async def test_a_collection_of_garbage_skips_what_a_process_made_before_it_serves(fragile: Fragile) -> None:
+    frozen = []
+    before = Fragile()
+    before.fails.owner = before  # type: ignore[attr-defined]
+    garbage = weakref.ref(before)
+    del before
+
+    def ready(addresses: object) -> None:
+        frozen.append((gc.get_freeze_count(), len(gc.get_objects())))
+        fragile.fails.set()
+
+    await serve_until_signalled(fragile.host(), 60.0, ready)
+    ((num_frozen, num_others),) = frozen
+    assert num_frozen > 100 * num_others and garbage() is None
 
 
 def test_a_host_on_a_thread_calls_back_after_its_drain() -> None:
