@@ -29,7 +29,7 @@ RULES = {
     "flyserve, carry": CARRY,
     "flyserve, reject": REJECT,
 }
-MAIN, HARD = "main", "hard"
+MAIN, HARD, HARD_GAP = "main", "hard", "hard_gap"
 _HARD_RULES = ("plain", "exact", "vllm", "flyserve, carry", "flyserve, reject")
 _TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 
@@ -46,13 +46,15 @@ class Plan(BasePlan):
     """
 
     problems: Annotated[int, Field(ge=2), Quick(9)] = 3000
-    hard_problems: Annotated[int, Field(ge=2), Quick(6)] = 1000
+    hard_problems: Annotated[int, Field(ge=2), Quick(6)] = 2000
     sweep_problems: Annotated[int, Field(ge=2), Quick(3)] = 300
     concurrency: Annotated[int, Field(ge=1)] = 8
 
     def num_problems(self, group: str) -> int:
         """Return the number of problems of a group of settings."""
-        return {MAIN: self.problems, HARD: self.hard_problems}.get(group, self.sweep_problems)
+        return {MAIN: self.problems, HARD: self.hard_problems, HARD_GAP: self.hard_problems}.get(
+            group, self.sweep_problems
+        )
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,7 @@ def make_groups(only: Sequence[str] = ()) -> list[Group]:
         ),
         Group("sub_drafter", "Sub-drafter", (_plain(), *_varied("sub_drafter", (True, False)))),
         Group("max_logprob_gap", "Largest gap of a rescued token, nats", (_plain(), *_gaps(Split.HELD_OUT))),
-        Group(
-            "hard_gap", "Largest gap on the harder problems, nats", (_plain(Split.HARD), *_gaps(Split.HARD))
-        ),
+        Group(HARD_GAP, "Largest gap on the harder problems, nats", (_plain(Split.HARD), *_gaps(Split.HARD))),
         Group("temperature", "Temperature", tuple(_temperatures())),
     ]
     return [group for group in groups if not only or group.name in only]
@@ -141,7 +141,7 @@ def _plain(split: Split = Split.HELD_OUT) -> Setting:
 
 def _gaps(split: Split) -> Iterator[Setting]:
     """Yield limits on the gap; a rule without one is the last."""
-    for limit in (0.25, 0.5, 1.0, 2.0):
+    for limit in (0.25, 0.45, 0.5, 0.7, 1.0, 2.0):
         yield Setting("carry", replace(CARRY, max_logprob_gap=limit), limit, split=split)
     yield Setting("carry", CARRY, "none", split=split)
 
