@@ -155,6 +155,9 @@ class SequenceStream(Generic[Step, Answer]):
                 await self._call.read()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
             return
+        except grpc.aio.InternalError:
+            # NOTE: `done_writing` raises this if the server ends at that moment.
+            return
         except asyncio.CancelledError:
             if is_task_cancelled():
                 raise
