@@ -83,11 +83,15 @@ class CostCurve:
         return seconds[index - 1] + share * (seconds[index] - seconds[index - 1])
 
     def _new_point(self, size: float, seconds: float) -> _Point:
-        """Start from the estimate if that is lower: the first forward of a size may have been delayed."""
+        """Start from the estimate if that is lower: the first forward of a size may have been delayed.
+
+        Not below the observed sizes, where the estimate is the least that a forward may take.
+        """
         point = _Point(
             RecentMean(size, _MEMORY_FORWARDS), RecentMean(seconds, _MEMORY_FORWARDS), self._clock.now()
         )
-        if 0 < (expected := self.estimate(size)) < seconds:
+        is_below = all(size < each.size.value for each in self._points.values())
+        if not is_below and 0 < (expected := self.estimate(size)) < seconds:
             point.seconds.add(expected)
         return point
 

@@ -1,5 +1,8 @@
 """Goodput control: choose the draft length with the most expected tokens per second."""
 
+import math
+from dataclasses import replace
+
 from fly.clock import Clock
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
 from fly.draft_length.plain_comparison import Estimate, PlainComparison
@@ -38,6 +41,11 @@ class ExplorationBudget:
         self._rounds += number
         self._credit_s = max(self._credit_s, min(0.0, self._credit_s + _SHARE * number * round_s))
 
+    def rounds_until_due(self, round_s: float) -> int:
+        """Return the number of rounds of `round_s` seconds without a draft until one may explore."""
+        earning = math.ceil(-self._credit_s / (_SHARE * round_s))
+        return max(1, _EVERY_ROUNDS - self._rounds, earning)
+
     def charge(self, seconds: float) -> None:
         """Charge time that exploring has cost other sequences."""
         self._credit_s -= seconds
@@ -64,6 +72,10 @@ _GAIN_ROUNDS = 0.5
 """A change requires this gain divided by the rounds since the last change: 12% after 4, 1% after 50."""
 _UNSETTLED = 2
 """Rounds after the begin or end of a trial that are not typical: drafts of before, and long prefixes."""
+_EXPLORED_STEPS = 32
+"""Most tokens that a lone sequence decodes without a draft to explore that."""
+_EXPLORED_ROUNDS = 4
+"""Rounds that a lone sequence explores with drafts: the first one computes a long prefix."""
 _LONG_PREFIX = 4
 """Number of tokens missed by the drafter above which a draft is not representative of the usual cost."""
 
@@ -110,6 +122,7 @@ class GoodputLength:
         self._s_per_token = 0.0
         self._chosen_at = 0.0
         self._is_exploring = False
+        self._left_to_explore = 0
         self._num_rounds = 0
         self._missed_tokens: int | None = None
 
@@ -117,6 +130,15 @@ class GoodputLength:
     def is_exploring(self) -> bool:
         # NOTE: a round without a draft teaches nothing about one, so no late draft is waited for.
         return self._is_exploring and self._used > 0
+
+    @property
+    def most_steps(self) -> float:
+        # NOTE: if each response were one step, there would never be a time to explore.
+        if self._round_times.num_sequences > 1:
+            return math.inf
+        if self._is_exploring:
+            return _EXPLORED_STEPS
+        return self._exploration.rounds_until_due(self._rounds_s[0])
 
     def choose(self) -> int:
         self._chosen_at = self._clock.now()
@@ -132,8 +154,8 @@ class GoodputLength:
         if self._plain.changed_at_s != self._changed_at_s:
             self._changed_at_s, self._rounds_since_trial = self._plain.changed_at_s, 0
         if self._used == length:
-            explored = self._length_to_explore(length)
-            self._is_exploring = explored != length and self._exploration.try_explore(is_plain=not length)
+            explored = self._length_to_explore(length, goodputs)
+            self._is_exploring = explored != length and self._try_explore(explored)
             self._used = explored if self._is_exploring else length
         return self._used
 
@@ -141,17 +163,33 @@ class GoodputLength:
         """Return the length, or another one while a trial asks for drafts or for none."""
         if self._plain.choose(not length) is (not length):
             return length
-        return 0 if length else 1 + max(range(len(goodputs) - 1), key=lambda index: goodputs[index + 1])
+        return 0 if length else _best_draft(goodputs)
 
-    def _length_to_explore(self, length: int) -> int:
+    def _length_to_explore(self, length: int, goodputs: list[float]) -> int:
         """Return a longer draft, or none if it is long unknown what decoding without drafts takes.
 
-        Only a lone sequence shows that: the drafts of others would be rows of the same forwards.
+        Only a lone sequence shows that: the drafts of others would be rows of the same forwards. And only
+        such a sequence shows what the best draft takes, for which others have trials.
         """
-        is_alone = self._round_times.num_sequences == 1
-        if is_alone and self._num_rounds and not self._round_times.is_plain_known:
-            return 0
+        if self._round_times.num_sequences == 1:
+            if not self._num_rounds:
+                return length
+            if length and not self._round_times.is_plain_known:
+                return 0
+            if not length:
+                return _best_draft(goodputs)
         return min(self._max_length, 2 * length + 1)
+
+    def _try_explore(self, explored: int) -> bool:
+        """Return True if this round may explore that length: a lone sequence tries drafts for some rounds."""
+        is_series = explored > 0 and not self._length and self._round_times.num_sequences == 1
+        if not (is_series and self._left_to_explore):
+            self._left_to_explore = 0
+            if not self._exploration.try_explore(is_plain=not self._length):
+                return False
+            self._left_to_explore = _EXPLORED_ROUNDS if is_series else 1
+        self._left_to_explore -= 1
+        return True
 
     def record_draft(self, draft: Draft, spent_s: float) -> None:
         if self._is_exploring and not self._length and self._round_times.num_sequences > 1:
@@ -162,9 +200,12 @@ class GoodputLength:
         self._missed_tokens = 0
 
     def record_verification(self, verification: Verification, spent_s: float) -> None:
+        num_steps, is_usual = 1 if self._used else len(verification.choices), self._num_rounds > 0
         self._round_times.record_verification(
-            verification, spent_s, is_usual=self._num_rounds > 0, is_plain=not self._used
+            _step(verification, num_steps), spent_s / num_steps, is_usual, is_plain=not self._used
         )
+        if is_usual and not (self._used or self._is_exploring):
+            self._exploration.record_rounds(num_steps, spent_s / num_steps)
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         num_steps = 1 if num_drafts else max(1, decided_length - start)
@@ -198,9 +239,11 @@ class GoodputLength:
         """
         self._record_usual(num_drafts, num_steps, round_s)
         if self._is_exploring:
-            spent_s, usual_s = max(round_s, self._rounds_s[num_drafts]), tokens * self._s_per_token
+            is_alone, usual_s = self._round_times.num_sequences == 1, tokens * self._s_per_token
+            # NOTE: of several sequences, one that is quick may make the others slow.
+            spent_s = round_s if is_alone else max(round_s, self._rounds_s[num_drafts])
             self._exploration.record_exploration(num_steps * spent_s, num_steps * usual_s)
-        else:
+        elif self._used:
             self._exploration.record_rounds(num_steps, round_s)
 
     def _record_usual(self, num_drafts: int, num_steps: int, round_s: float) -> None:
@@ -215,6 +258,18 @@ class GoodputLength:
         self._plain.record(
             not length, times.num_sequences, num_drafts, num_steps, num_steps * round_s, self._estimate
         )
+
+
+def _step(verification: Verification, num_steps: int) -> Verification:
+    """Return the mean of several steps that decoded one token each."""
+    times = verification.times
+    times = replace(times, queue_ns=times.queue_ns // num_steps, forward_ns=times.forward_ns // num_steps)
+    return replace(verification, times=times)
+
+
+def _best_draft(goodputs: list[float]) -> int:
+    """Return the length with the most goodput of those above 0."""
+    return 1 + max(range(len(goodputs) - 1), key=lambda index: goodputs[index + 1])
 
 
 def _goodputs(tokens: list[float], rounds_s: list[float]) -> list[float]:

@@ -1,5 +1,6 @@
 """The interface that chooses the length of a sequence's drafts, and the fixed length."""
 
+import math
 from typing import Protocol
 
 from fly.messages import Draft, Verification
@@ -17,6 +18,11 @@ class DraftLength(Protocol):
         """True if the round's draft is only requested to learn what it costs and gains."""
         return False
 
+    @property
+    def most_steps(self) -> float:
+        """Most tokens that the target may decode in a round without a draft, before the next choice."""
+        return math.inf
+
     def choose(self) -> int:
         """Return the number of draft tokens to request now; 0 decodes this round plainly."""
 
@@ -25,14 +31,14 @@ class DraftLength(Protocol):
         return None
 
     def record_verification(self, verification: Verification, spent_s: float) -> None:
-        """Record the target's verification, which arrived `spent_s` seconds after its request."""
+        """Record the target's verification, which arrived `spent_s` seconds after its request.
+
+        In a round without drafts it is the step in which the target decoded one token or several.
+        """
         return None
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         """Record the end of a round after which the sequence continues.
-
-        In a round without drafts the target may have decoded several tokens; then `record_verification` gets
-        the mean step of one token.
 
         Args:
             start: Length of the sequence before the draft, in tokens, including provisional tokens.

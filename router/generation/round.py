@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -116,7 +116,11 @@ async def extend(response: SpeculativeResponse) -> Decision:
     speculation, requested_at = response.speculation, response.clock.now()
     # NOTE: one token at a time while a draft is late, since every further token makes it fit less.
     is_drafting = response.wants_draft and response.drafter is not None and response.drafter.is_drafting
-    most = min(response.lookup.tokens_until_request or math.inf, speculation.max_drafts + 1)
+    most = min(
+        response.lookup.tokens_until_request or math.inf,
+        speculation.max_drafts + 1,
+        response.draft_length.most_steps,
+    )
     num_tokens = 1 if is_drafting else response.extension.choose(int(most))
     start, decided_length = len(speculation.sequence), speculation.decided_length
     extension = await response.target.extend(speculation.sequence, decided_length, num_tokens)
@@ -125,21 +129,12 @@ async def extend(response: SpeculativeResponse) -> Decision:
         forward_s = forward_seconds(extension.times)
         response.extension.record(num_tokens, forward_s or spent_s)
         response.lookup.record_extension(extension.choices, forward_s, spent_s)
-    response.draft_length.record_verification(_per_token(extension), spent_s / num_tokens)
+    response.draft_length.record_verification(extension, spent_s)
     _count_verification(response, extension, spent_s)
     entropies = () if response.request.logprobs is None else extension.entropies
     decision = speculation.extend(extension.choices, entropies)
     _record_round(response, start, 0, decision)
     return decision
-
-
-def _per_token(extension: Verification) -> Verification:
-    """Return the mean step of an extension, as if each of its tokens had been a verification."""
-    times, num_tokens = extension.times, len(extension.choices)
-    if num_tokens == 1:
-        return extension
-    times = replace(times, queue_ns=times.queue_ns // num_tokens, forward_ns=times.forward_ns // num_tokens)
-    return replace(extension, choices=extension.choices[:1], times=times)
 
 
 def _count_verification(response: SpeculativeResponse, verification: Verification, spent_s: float) -> None:

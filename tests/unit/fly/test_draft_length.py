@@ -1,9 +1,12 @@
 """The statistics that choose a draft length: acceptance, forward times, corrections, invalid values."""
 
 import math
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -251,51 +254,80 @@ def test_a_size_that_is_cheaper_than_estimated_is_corrected_at_once() -> None:
 
 @dataclass
 class LoneSequence:
-    """One sequence: a step costs a message, and the target decodes 20 tokens in a step without a draft."""
+    """Sequences one after the other: a step costs a message, and has several tokens without a draft.
+
+    Attributes:
+        policy: Makes the policy of a response.
+        agreement: Probability that a draft token is accepted.
+        first_forward_s: Seconds by which the first forward of a draft is slower than the others.
+        num_cold: First drafts whose forwards take four times as long.
+        response_tokens: Tokens of a response.
+        most_steps: Most tokens of a step without a draft.
+    """
 
     clock: VirtualClock
-    policy: DraftLength
+    policy: Callable[[], DraftLength]
     agreement: float
     first_forward_s: float = 0.0
+    num_cold: int = 0
+    response_tokens: float = math.inf
+    most_steps: int = 20
     lengths: list[int] = field(default_factory=list)
     tokens: int = 0
 
-    def speed(self, num_rounds: int) -> float:
-        """Return the tokens per second of further rounds."""
+    def speed(self, num_responses: int) -> float:
+        """Return the tokens per second of further responses, or of one for so many rounds."""
         tokens, begin_s = self.tokens, self.clock.now()
-        self.run(num_rounds)
+        self.run(num_responses)
         return (self.tokens - tokens) / (self.clock.now() - begin_s)
 
-    def run(self, num_rounds: int, message_s: float = 0.004, forward_s: float = 0.002) -> None:
-        random = Random(7)
+    def run(self, number: int) -> None:
+        """Decode a number of responses; if they have no end, one with as many rounds."""
+        if self.response_tokens == math.inf:
+            self._respond(number)
+            return
+        for _ in range(number):
+            self._respond(sys.maxsize)
+
+    def _respond(self, num_rounds: int, message_s: float = 0.004, forward_s: float = 0.002) -> None:
+        random, policy = Random(len(self.lengths)), self.policy()
+        start = self.tokens
         for _ in range(num_rounds):
-            length = self.policy.choose()
-            assert length or not self.policy.is_exploring, "nothing waits for a draft that was not requested"
+            length = policy.choose()
+            assert length or not policy.is_exploring, "nothing waits for a draft that was not requested"
             self.lengths.append(length)
-            drafting_ns = int(length * 3e5 + (length > 0) * self.first_forward_s * 1e9)
+            drafting_s = length * 3e-4 + (length > 0) * self.first_forward_s
             if length:
-                self.clock.advance(drafting_ns * 1e-9)
-                times = StepTimes(0, drafting_ns, 1, length)
-                self.policy.record_draft(Draft(0, (1,) * length, length, times=times), drafting_ns * 1e-9)
-            num_steps = 1 if length else 20
+                self.num_cold -= 1
+                drafting_s *= 4 if self.num_cold >= 0 else 1
+                self.clock.advance(drafting_s)
+                times = StepTimes(0, int(drafting_s * 1e9), 1, length)
+                policy.record_draft(Draft(0, (1,) * length, length, times=times), drafting_s)
+            left = start + self.response_tokens - self.tokens
+            num_steps = 1 if length else int(min(self.most_steps, policy.most_steps, left))
             verified_s = num_steps * forward_s + message_s
             self.clock.advance(verified_s)
-            times = StepTimes(0, int(forward_s * 1e9), 1, length + 1)
-            zeros = (0,) * (length + 1)
-            self.policy.record_verification(
-                Verification(0, zeros, zeros, times=times), verified_s / num_steps
-            )
+            times = StepTimes(0, int(num_steps * forward_s * 1e9), 1, length + 1)
+            zeros = (0,) * (length + num_steps)
+            policy.record_verification(Verification(0, zeros, zeros, times=times), verified_s)
             accepted = next((n for n in range(length) if random.random() >= self.agreement), length)
-            start, grown = self.tokens, accepted + num_steps
+            begin, grown = self.tokens, accepted + num_steps
             self.tokens += grown
-            self.policy.record_round(start, length, start + grown, is_open=False)
+            if self.tokens >= start + self.response_tokens:
+                return
+            policy.record_round(begin, length, begin + grown, is_open=False)
 
 
-def lone_sequence(agreement: float, first_forward_s: float = 0.0) -> LoneSequence:
+def lone_sequence(agreement: float, **changes: float) -> LoneSequence:
     clock = VirtualClock()
+    pool, times, budget = AcceptancePool(15), RoundTimes(clock), ExplorationBudget()
     plain = PlainComparison(Trials(clock), clock)
-    policy = GoodputLength(AcceptancePool(15), RoundTimes(clock), ExplorationBudget(), plain, clock)
-    return LoneSequence(clock, policy, agreement, first_forward_s)
+    return LoneSequence(
+        clock,
+        lambda: GoodputLength(pool, times, budget, plain, clock),
+        agreement,
+        **changes,  # type: ignore[arg-type]
+    )
 
 
 def test_drafts_end_where_the_target_decodes_faster_with_one_message_for_many_tokens() -> None:
@@ -309,7 +341,7 @@ def test_plain_decoding_is_tried_now_and_then_where_drafts_pay() -> None:
     sequence = lone_sequence(agreement=0.97)
     sequence.run(500)
     assert sequence.lengths[1:].count(0) > 0
-    fixed = LoneSequence(VirtualClock(), FixedLength(15), agreement=0.97)
+    fixed = LoneSequence(VirtualClock(), lambda: FixedLength(15), agreement=0.97)
     fixed.run(500)
     assert sequence.speed(5000) > 0.99 * fixed.speed(5000)
 
@@ -320,3 +352,24 @@ def test_a_slow_first_forward_of_a_draft_does_not_make_long_drafts_look_slow() -
     sequence.run(1500)
     late = sequence.lengths[700:]
     assert sum(late) / len(late) > 13
+
+
+@pytest.mark.parametrize("response_tokens", [30, 192, 2000])
+def test_drafts_are_used_again_after_their_first_ones_were_slow(response_tokens: int) -> None:
+    """The first drafts after a start may take several times as long as all others."""
+    ways: dict[str, Any] = {"num_cold": 6, "response_tokens": response_tokens, "most_steps": 10_000}
+    sequence = lone_sequence(agreement=0.97, **ways)
+    sequence.run(20_000 // response_tokens)
+    fixed = LoneSequence(VirtualClock(), lambda: FixedLength(15), agreement=0.97, **ways)
+    fixed.run(6)
+    number = 60_000 // response_tokens
+    assert sequence.speed(number) > 0.97 * fixed.speed(number)
+
+
+def test_trying_drafts_that_do_not_pay_costs_a_small_share_of_the_time() -> None:
+    ways: dict[str, Any] = {"response_tokens": 192, "most_steps": 10_000}
+    sequence = lone_sequence(agreement=0.2, **ways)
+    sequence.run(100)
+    fixed = LoneSequence(VirtualClock(), lambda: FixedLength(0), agreement=0.2, **ways)
+    number = 400
+    assert sequence.speed(number) > 0.98 * fixed.speed(number)
