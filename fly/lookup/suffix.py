@@ -38,6 +38,9 @@ class Snippets:
     def __init__(self, share: IndexShare | None = None) -> None:
         self._index = NgramIndex(ORDERS, share)
 
+    def __len__(self) -> int:
+        return len(self._index)
+
     def add(self, snippet: Iterable[int]) -> None:
         """Add a snippet, separated from the one before it."""
         self._index.extend((END, *snippet))

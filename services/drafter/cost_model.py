@@ -16,6 +16,13 @@ _PROBE_EVERY = 13
 """One unprofitable action in this many is tried all the same, since text and load change. It is a prime, so
 that it does not always fall on the same position of a draft."""
 
+_QUIET_SEQUENCES, _LOOK_EVERY = 8, 4
+"""After so many sequences in a row that repeated no other response, one in so many looks for a repeat."""
+
+_LEAST_GAIN = 0.04
+"""Gain of rounds, as the logarithm of a factor, for which a sub-drafter is used: its streams, and what it
+keeps of finished sequences, cost time that no round shows."""
+
 _SHARE = 0.1
 """Weight of the latest observation in every average."""
 
@@ -45,7 +52,7 @@ class SpeculationBenefit:
     """
 
     def __init__(self) -> None:
-        self.level = LevelChoice()
+        self.level = LevelChoice(_LEAST_GAIN)
         self.is_model = False
         self._forward_s = Ewma(_SHARE)
         self._latency_s = Ewma(_SHARE)
@@ -53,6 +60,7 @@ class SpeculationBenefit:
         self._waited_s = Ewma(_SHARE)
         self._local_s = Ewma(_SHARE)
         self._local_matches = Ewma(_SHARE)
+        self._num_quiet = 0
         self._request_probes = _Probes()
         self._wait_probes = _Probes()
         self._local_probes = _Probes()
@@ -77,6 +85,11 @@ class SpeculationBenefit:
         if self._local_matches.value is None or self._forward_s.value is None or self._local_s.value is None:
             return True
         return self._local_matches.value * self._forward_s.value > self._local_s.value
+
+    def begin_sequence(self) -> bool:
+        """Begin a sequence; return True if it is to look for repeats even where the level does not pay."""
+        self._num_quiet += 1
+        return self._num_quiet <= _QUIET_SEQUENCES or self._num_quiet % _LOOK_EVERY == 0
 
     def should_propose(self) -> bool:
         """Return True if the next local proposal is profitable or a probe."""
@@ -103,6 +116,11 @@ class SpeculationBenefit:
     def record_local_matches(self, num_tokens: int) -> None:
         """Record how many tokens of a local proposal matched the draft."""
         self._local_matches.add(num_tokens)
+
+    def record_repeat(self, num_tokens: int) -> None:
+        """Record a local proposal that repeated another response and was right."""
+        self._num_quiet = 0
+        self.record_local_matches(num_tokens)
 
     def record_response(self, latency_s: float) -> None:
         """Record the time between a request and its response."""

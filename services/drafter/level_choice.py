@@ -13,11 +13,16 @@ from fly.ewma import RecentMean
 _TRIAL_ROUNDS = 12
 """Rounds of a trial, and rounds before it that it is compared with."""
 _FEWEST_ROUNDS = 3 * _TRIAL_ROUNDS
-"""Fewest rounds between two trials."""
+"""Fewest rounds between two trials; with every trial that confirms the choice as many more."""
+_MOST_CONFIRMED = 8
 _MOST_ROUNDS = 1024
-_LOST_SHARE = 0.01
+_LOST_SHARE = 0.005
 """Share of the time that trials may lose."""
-_MEMORY_TRIALS = 8.0
+_MEMORY_TRIALS = 16.0
+_LARGEST_GAIN = 0.5
+"""Gain of a trial above which it counts no more: a load that changes in it says nothing about the level."""
+_NOISE = 0.15
+"""Standard deviation of the gain that a trial shows, as measured with the demo pair."""
 _LONGEST = 3.0
 """Longest round that counts in full, by the mean of the phase before: a pause says nothing about a level."""
 
@@ -32,14 +37,15 @@ class LevelChoice:
     """The choice of one replica for all its sequences.
 
     Trials begin at once, so a level that does not pay is left out after 12 rounds with it and 12 without. A
-    trial that loses much is rarely repeated: trials lose a hundredth of the time.
+    trial that loses much is rarely repeated: trials lose a small share of the time.
 
     Attributes:
         is_used: The level is used in the present round.
         phase: Number of the present phase; only rounds within one phase count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_gain: float = 0.0) -> None:
+        """Start with the level in use; it is left out below the `least_gain`, the logarithm of a factor."""
         self.is_used = True
         self.phase = 0
         self._is_usual = True
@@ -49,6 +55,8 @@ class LevelChoice:
         self._num_tokens = 0
         self._token_s = math.inf
         self._gain = RecentMean(0.0, _MEMORY_TRIALS)
+        self._least_gain = least_gain
+        self._num_confirmed = 0
 
     def gain(self) -> float:
         """Return the factor by which rounds with the level are faster; 1 without data."""
@@ -78,12 +86,22 @@ class LevelChoice:
 
     def _decide(self, gain: float) -> None:
         """Choose by the trials so far; the last one showed `gain`, the logarithm of a factor."""
-        self._gain.add(gain)
-        self.is_used = self._is_usual = self._gain.value >= 0
-        is_expected = gain >= 0 if self._is_usual else gain <= 0
-        lost = math.expm1(abs(self._gain.value)) if is_expected else 0.0
-        rest = int(_TRIAL_ROUNDS * lost / _LOST_SHARE)
-        self._begin(_Phase.REST, min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, rest)))
+        was_usual = self._is_usual
+        self._gain.add(max(-_LARGEST_GAIN, min(_LARGEST_GAIN, gain)))
+        self.is_used = self._is_usual = self._gain.value >= self._least_gain
+        is_confirmed = self._is_usual is was_usual and (gain >= self._least_gain) is self._is_usual
+        self._num_confirmed = min(_MOST_CONFIRMED, self._num_confirmed + 1) if is_confirmed else 1
+        rest = max(_FEWEST_ROUNDS * self._num_confirmed, self._rest() if is_confirmed else 0)
+        self._begin(_Phase.REST, min(_MOST_ROUNDS, rest))
+
+    def _rest(self) -> int:
+        """Return the rounds until the next trial that let trials lose a small share of the time.
+
+        It is 0 while the sign of the gain is in doubt.
+        """
+        mean = abs(self._gain.value)
+        is_clear = mean >= 2 * _NOISE / math.sqrt(self._gain.weight)
+        return int(_TRIAL_ROUNDS * math.expm1(mean) / _LOST_SHARE) if is_clear else 0
 
     def _begin(self, kind: _Phase, num_rounds: int) -> None:
         self.phase += 1

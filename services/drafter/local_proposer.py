@@ -18,6 +18,9 @@ class LocalProposer:
     """Proposals for one sequence without a request on the wire.
 
     It belongs to the thread that holds the sequence, except `add_snippets`, which the event loop calls.
+
+    Attributes:
+        is_repeating: The last continuation of a long repeat was right.
     """
 
     def __init__(self, benefit: SpeculationBenefit, share: IndexShare) -> None:
@@ -29,6 +32,7 @@ class LocalProposer:
         self._last: tuple[int, tuple[int, ...]] | None = None
         self._repeat: tuple[int, tuple[int, ...]] | None = None
         self._distrust = self._num_distrusted = 0
+        self.is_repeating = False
 
     def add_snippets(self, snippets: Iterable[tuple[int, ...]]) -> None:
         """Add snippets; the next proposal uses them."""
@@ -49,6 +53,8 @@ class LocalProposer:
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         """Return the continuation of a long repeat of another response; empty after one that was wrong."""
         self._judge_repeat(sequence)
+        if not self._inbox and not self._snippets:
+            return ()
         if self._num_distrusted:
             self._num_distrusted -= 1
             return ()
@@ -64,9 +70,10 @@ class LocalProposer:
             return
         (start, tokens), self._repeat = self._repeat, None
         decided = sequence.tokens.ids[start : sequence.decided]
-        if common_length(decided, tokens) == min(len(decided), len(tokens)):
+        self.is_repeating = common_length(decided, tokens) == min(len(decided), len(tokens))
+        if self.is_repeating:
             self._distrust = 0
-            self._benefit.record_local_matches(len(tokens))
+            self._benefit.record_repeat(len(tokens))
         else:
             self._distrust = self._num_distrusted = min(_MOST_DISTRUSTED, 2 * self._distrust + 1)
 

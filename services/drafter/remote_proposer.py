@@ -23,6 +23,9 @@ SNIPPET_TOKENS = 128
 _MIN_CONFIDENCE = 0.1
 """Confidence below which a proposal is ignored: every row of a forward costs time."""
 
+_LOOK_EVERY = 16
+"""Rounds without that level between two requests, which notice a response that repeats an earlier one."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
@@ -88,6 +91,8 @@ class RemoteProposer(Proposer):
         self._base = 0
         self._is_suspended = False
         self._should_wait = False
+        self._looks_for_repeats = benefit.begin_sequence()
+        self._num_unused = 0
         self._num_requests = self._num_prefetches = 0
         self._num_late = self._num_invalid = self._num_low_confidence = 0
 
@@ -102,15 +107,16 @@ class RemoteProposer(Proposer):
 
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         self._should_wait = False
-        if max_tokens < 1 or not self._benefit.level.is_used:
+        is_used = self._benefit.level.is_used
+        if max_tokens < 1 or not (is_used or self._looks_for_repeats):
             return ()
         max_tokens = min(max_tokens, _MAX_PROPOSAL_TOKENS)
         if self._is_model:
-            return self._propose_from_model(sequence, max_tokens)
+            return self._propose_from_model(sequence, max_tokens) if is_used else ()
         if self._request is None and not self._is_suspended:
             self._num_prefetches += 1
             self._send_request(sequence, max_tokens)
-        return self._local.propose(sequence, max_tokens)
+        return self._local.propose(sequence, max_tokens) if is_used else ()
 
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         sampling = sequence.opening.sampling
@@ -122,7 +128,7 @@ class RemoteProposer(Proposer):
         self._local.record_matches(sequence)
         if not self._should_prefetch():
             return
-        if not self._is_model:
+        if not self._is_model and self._benefit.level.is_used:
             self._local.follow(sequence)
         if not self._is_suspended and (self._request is None or self._settled.is_set()):
             self._num_prefetches += 1
@@ -196,9 +202,14 @@ class RemoteProposer(Proposer):
         return ()
 
     def _should_prefetch(self) -> bool:
+        is_used = self._benefit.level.is_used
         if self._is_model:
-            return self._benefit.level.is_used and self._benefit.is_profitable
-        return self._benefit.should_propose()
+            return is_used and self._benefit.is_profitable
+        if is_used:
+            return self._benefit.should_propose()
+        self._num_unused += 1
+        is_due = self._looks_for_repeats and self._num_unused % _LOOK_EVERY == 0
+        return is_due or self._local.is_repeating
 
     def _add_snippets(self, snippets: tuple[tuple[int, ...], ...]) -> None:
         """Add the snippets that contain only valid ids."""

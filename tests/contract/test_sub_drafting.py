@@ -32,6 +32,7 @@ from tests.support.serving import serving
 PROMPT = [20, 21, 22, 23]
 OPENING = Open("test", prompt_length=len(PROMPT))
 LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, response_tokens=(256, 256))
+FAST = replace(LANGUAGE, base_s=0.002)
 SUFFIX = SubDrafterConfig(engine="suffix", response_cache_tokens=4096)
 NUM_DRAFTS, NUM_ROUNDS = 8, 4
 TIMEOUT_S = 10
@@ -119,9 +120,24 @@ OTHER_RESPONSE = [100 + number * 7 % 300 for number in range(60)]
 """Text that the drafter's model never drafts."""
 
 
-@pytest.mark.slow
+async def test_a_repeat_is_noticed_where_the_level_does_not_pay_and_little_else_is_sent() -> None:
+    other = [token + 20 for token in reversed(OTHER_RESPONSE)]
+    async with serving(await create_host(SUFFIX)) as suffix:
+        sub_drafters = sub_drafters_at(suffix)
+        async with drafter(sub_drafters, FAST) as address:
+            first = await respond_as(address, OTHER_RESPONSE)
+            await cache_load(suffix, lambda load: load.kv_cached > 0)
+            assert sub_drafters.level is not None
+            sub_drafters.level.is_used = False
+            unlike = await respond_as(address, other)
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(await respond_as(address, OTHER_RESPONSE)) > len(first) / 2:
+                    sub_drafters.level.is_used = False
+    assert sum(draft.proposals.requested for draft in unlike) <= 1 + len(unlike) / 16
+
+
 async def test_a_response_that_repeats_another_is_drafted_without_forwards() -> None:
-    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix) as address:
+    async with serving(await create_host(SUFFIX)) as suffix, drafter(suffix, FAST) as address:
         first = await respond_as(address, OTHER_RESPONSE)
         await cache_load(suffix, lambda load: load.kv_cached > 0)
         async with asyncio.timeout(TIMEOUT_S):
@@ -141,7 +157,7 @@ async def test_other_salts_share_nothing() -> None:
         await respond(address, replace(OPENING, cache_salt="mine"))
         await cache_load(suffix, lambda load: load.kv_cached > 0)
         others = [await respond(address, replace(OPENING, cache_salt=salt), 2) for salt in ("", "yours")]
-        await accelerated(address, replace(OPENING, cache_salt="mine"), 2)
+        await accelerated(address, replace(OPENING, cache_salt="mine"))
     assert [forwards(drafts) for drafts in others] == [2 * NUM_DRAFTS] * 2
 
 

@@ -77,3 +77,11 @@ def test_local_proposals_are_compared_with_the_forwards_that_they_save(
         benefit.record_local_proposal(proposal_s)
         benefit.record_local_matches(2)
     assert share([benefit.should_propose() for _ in range(130)]) == pytest.approx(share_proposed)
+
+
+def test_fewer_sequences_look_for_repeats_while_none_repeats_another() -> None:
+    benefit = SpeculationBenefit()
+    assert share([benefit.begin_sequence() for _ in range(8)]) == 1
+    assert share([benefit.begin_sequence() for _ in range(80)]) == 0.25
+    benefit.record_repeat(40)
+    assert share([benefit.begin_sequence() for _ in range(8)]) == 1

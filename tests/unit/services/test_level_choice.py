@@ -36,6 +36,20 @@ def test_a_level_that_does_not_pay_is_left_out_after_one_trial() -> None:
     assert not choice.is_used and choice.gain() == pytest.approx(1 / 1.2)
 
 
+@pytest.mark.parametrize(("least_gain", "is_used"), [(0.0, True), (0.04, False)])
+def test_a_level_below_its_least_gain_is_left_out(least_gain: float, is_used: bool) -> None:
+    choice = LevelChoice(least_gain)
+    list(rounds(choice, lambda _: 0.98, 24, seed=0, noise=0.0))
+    assert choice.is_used is is_used
+
+
+def test_trials_that_confirm_the_choice_become_rarer() -> None:
+    choice = LevelChoice()
+    spent = list(rounds(choice, lambda _: 1.05, 6000, seed=1, noise=0.15))
+    early, late = (sum(factor > 1 for factor in part) for part in (spent[:1000], spent[5000:]))
+    assert late < early / 2
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("factors", [(0.8, 1.25), (1.25, 0.8)])
 def test_a_change_is_noticed(factors: tuple[float, float], seed: int) -> None:
