@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from orchestration.local.local_ray import prepare_environment
+from services.common.garbage import exempt_from_collection
 from tests.support.xdist_groups import GroupScheduling, rank
 
 # NOTE: continuous integration tries the same examples each time; local runs try new ones.
@@ -30,6 +31,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    # A collection of all that the tests have imported would stop one for 0.2 s, and those that it talks to.
+    exempt_from_collection()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling | None:

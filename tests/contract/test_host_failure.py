@@ -39,7 +39,6 @@ class Fragile:
 async def fragile() -> AsyncIterator[Fragile]:
     async with asyncio.timeout(20):
         yield Fragile()
-    gc.unfreeze()
 
 
 async def test_health_reports_a_failure_while_the_server_runs(fragile: Fragile) -> None:
