@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from fly.clock import Clock
 from fly.draft_length.acceptance import AcceptancePool
-from fly.draft_length.goodput import ExplorationBudget, GoodputLength
+from fly.draft_length.exploration import ExplorationBudget
+from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.lookup_costs import LookupCosts
 from fly.draft_length.plain_comparison import PlainComparison
 from fly.draft_length.plain_trials import Trials

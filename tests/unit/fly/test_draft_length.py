@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fly.costs import CostCurve
 from fly.draft_length.acceptance import Acceptance, AcceptancePool, PendingAcceptance
-from fly.draft_length.goodput import ExplorationBudget, GoodputLength
+from fly.draft_length.exploration import ExplorationBudget
+from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.plain_comparison import PlainComparison
 from fly.draft_length.plain_trials import Trials
 from fly.draft_length.policy import DraftLength, FixedLength

@@ -5,7 +5,8 @@ from functools import cache
 import pytest
 
 from fly.draft_length.acceptance import AcceptancePool
-from fly.draft_length.goodput import ExplorationBudget, GoodputLength
+from fly.draft_length.exploration import ExplorationBudget
+from fly.draft_length.goodput import GoodputLength
 from fly.draft_length.plain_comparison import PlainComparison
 from fly.draft_length.plain_trials import Trials
 from fly.draft_length.policy import FixedLength
