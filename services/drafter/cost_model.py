@@ -23,6 +23,9 @@ _LEAST_GAIN = 0.04
 """Gain of rounds, as the logarithm of a factor, for which a sub-drafter is used: its streams, and what it
 keeps of finished sequences, cost time that no round shows."""
 
+_LEAST_ANSWERED = 0.05
+"""Share of responses with snippets below which few are requested: prompt look-up has none."""
+
 _SHARE = 0.1
 """Weight of the latest observation in every average."""
 
@@ -60,6 +63,8 @@ class SpeculationBenefit:
         self._waited_s = Ewma(_SHARE)
         self._local_s = Ewma(_SHARE)
         self._local_matches = Ewma(_SHARE)
+        self._answered = Ewma(_SHARE)
+        self._fetch_probes = _Probes()
         self._num_quiet = 0
         self._request_probes = _Probes()
         self._wait_probes = _Probes()
@@ -95,6 +100,11 @@ class SpeculationBenefit:
         """Return True if the next local proposal is profitable or a probe."""
         return self.is_local_profitable or self._local_probes.is_due()
 
+    def should_fetch(self) -> bool:
+        """Return True if the next response is likely to bring snippets, or if the request is a probe."""
+        answered = self._answered.value
+        return answered is None or answered > _LEAST_ANSWERED or self._fetch_probes.is_due()
+
     def should_request(self) -> bool:
         """Return True if the next request is profitable or a probe."""
         return self.is_profitable or self._request_probes.is_due()
@@ -119,12 +129,18 @@ class SpeculationBenefit:
 
     def record_repeat(self, num_tokens: int) -> None:
         """Record a local proposal that repeated another response and was right."""
+        self._answered = Ewma(_SHARE)
+        self._fetch_probes = _Probes()
         self._num_quiet = 0
         self.record_local_matches(num_tokens)
 
     def record_response(self, latency_s: float) -> None:
         """Record the time between a request and its response."""
         self._latency_s.add(latency_s)
+
+    def record_snippets(self, number: int) -> None:
+        """Record how many snippets a response brought."""
+        self._answered.add(float(number > 0))
 
     def record_wait(self, waited_s: float, timed_out: bool) -> None:
         """Record a wait for a response, which arrived unless the wait timed out."""

@@ -126,10 +126,8 @@ class RemoteProposer(Proposer):
 
     def prefetch(self, sequence: EngineSequence, max_tokens: int) -> None:
         self._local.record_matches(sequence)
-        if not self._should_prefetch():
+        if not self._should_prefetch(sequence):
             return
-        if not self._is_model and self._benefit.level.is_used:
-            self._local.follow(sequence)
         if not self._is_suspended and (self._request is None or self._settled.is_set()):
             self._num_prefetches += 1
             self._send_request(sequence, max_tokens if self._is_model else 0)
@@ -174,6 +172,7 @@ class RemoteProposer(Proposer):
         if tokens:
             self._is_model = self._benefit.is_model = draft.match_length == 0
         self._add_snippets(draft.snippets)
+        self._benefit.record_snippets(len(draft.snippets))
         self._response = request, tokens
         self._benefit.record_response(time.perf_counter() - request.sent_at)
         if request is self._request:
@@ -201,12 +200,19 @@ class RemoteProposer(Proposer):
             self._should_wait = self._benefit.should_wait()
         return ()
 
-    def _should_prefetch(self) -> bool:
-        is_used = self._benefit.level.is_used
+    def _should_prefetch(self, sequence: EngineSequence) -> bool:
+        benefit = self._benefit
         if self._is_model:
-            return is_used and self._benefit.is_profitable
-        if is_used:
-            return self._benefit.should_propose()
+            return benefit.level.is_used and benefit.is_profitable
+        if not benefit.level.is_used:
+            return self._looks_for_repeat()
+        if not benefit.should_propose():
+            return False
+        self._local.follow(sequence)
+        return benefit.should_fetch()
+
+    def _looks_for_repeat(self) -> bool:
+        """Return True if a request is due in a round without that level."""
         self._num_unused += 1
         is_due = self._looks_for_repeats and self._num_unused % _LOOK_EVERY == 0
         return is_due or self._local.is_repeating

@@ -85,3 +85,13 @@ def test_fewer_sequences_look_for_repeats_while_none_repeats_another() -> None:
     assert share([benefit.begin_sequence() for _ in range(80)]) == 0.25
     benefit.record_repeat(40)
     assert share([benefit.begin_sequence() for _ in range(8)]) == 1
+
+
+def test_few_snippets_are_requested_from_a_sub_drafter_that_has_none() -> None:
+    benefit = SpeculationBenefit()
+    assert benefit.should_fetch(), "nothing is known yet"
+    for _ in range(60):
+        benefit.record_snippets(0)
+    assert share([benefit.should_fetch() for _ in range(130)]) == pytest.approx(1 / 13)
+    benefit.record_snippets(2)
+    assert benefit.should_fetch()
