@@ -40,7 +40,8 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     target, drafter = LoggingTarget(SeededModel()), LoggingDrafter(SeededModel(agreement=0.8))
-    async with running(save_tokenizer(tmp_path), [target], [drafter], max_concurrent=2) as rig:
+    folder = save_tokenizer(tmp_path)
+    async with running(folder, [target], [drafter], max_concurrent=2, replica_wait_s=0.2) as rig:
         yield Stage(rig, target, drafter)
 
 
