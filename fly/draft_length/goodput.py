@@ -146,13 +146,13 @@ class GoodputLength:
             self._round_times.record_draft(draft, spent_s)
         self._missed_tokens = 0
 
-    def record_verification(self, verification: Verification, spent_s: float) -> None:
-        num_steps, is_usual = 1 if self._used else len(verification.choices), self._num_rounds > 0
+    def record_verification(self, verification: Verification, spent_s: float, num_steps: int = 1) -> None:
+        is_usual, step_s = self._num_rounds > 0, spent_s / num_steps
         self._round_times.record_verification(
-            _step(verification, num_steps), spent_s / num_steps, is_usual, is_plain=not self._used
+            _step(verification, num_steps), step_s, is_usual, is_plain=not self._used
         )
         if is_usual and not (self._used or self._is_exploring):
-            self._exploration.record_rounds(num_steps, spent_s / num_steps)
+            self._exploration.record_rounds(num_steps, step_s)
 
     def record_round(self, start: int, num_drafts: int, decided_length: int, is_open: bool) -> None:
         num_steps = 1 if num_drafts else max(1, decided_length - start)

@@ -30,10 +30,10 @@ class DraftLength(Protocol):
         """Record a draft that arrived `spent_s` seconds after its request."""
         return None
 
-    def record_verification(self, verification: Verification, spent_s: float) -> None:
+    def record_verification(self, verification: Verification, spent_s: float, num_steps: int = 1) -> None:
         """Record the target's verification, which arrived `spent_s` seconds after its request.
 
-        In a round without drafts it is the step in which the target decoded one token or several.
+        In a round without drafts it is a step in which the target decoded `num_steps` tokens by itself.
         """
         return None
 

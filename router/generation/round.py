@@ -129,7 +129,7 @@ async def extend(response: SpeculativeResponse) -> Decision:
         forward_s = forward_seconds(extension.times)
         response.extension.record(num_tokens, forward_s or spent_s)
         response.lookup.record_extension(extension.choices, forward_s, spent_s)
-    response.draft_length.record_verification(extension, spent_s)
+    response.draft_length.record_verification(extension, spent_s, num_tokens)
     _count_verification(response, extension, spent_s)
     entropies = () if response.request.logprobs is None else extension.entropies
     decision = speculation.extend(extension.choices, entropies)

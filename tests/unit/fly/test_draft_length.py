@@ -310,7 +310,7 @@ class LoneSequence:
             self.clock.advance(verified_s)
             times = StepTimes(0, int(num_steps * forward_s * 1e9), 1, length + 1)
             zeros = (0,) * (length + num_steps)
-            policy.record_verification(Verification(0, zeros, zeros, times=times), verified_s)
+            policy.record_verification(Verification(0, zeros, zeros, times=times), verified_s, num_steps)
             accepted = next((n for n in range(length) if random.random() >= self.agreement), length)
             begin, grown = self.tokens, accepted + num_steps
             self.tokens += grown
@@ -365,6 +365,20 @@ def test_drafts_are_used_again_after_their_first_ones_were_slow(response_tokens:
     fixed.run(6)
     number = 60_000 // response_tokens
     assert sequence.speed(number) > 0.97 * fixed.speed(number)
+
+
+def test_steps_of_many_tokens_while_no_drafter_is_available_count_as_so_many() -> None:
+    clock = VirtualClock()
+    times = RoundTimes(clock)
+    plain = PlainComparison(Trials(clock), clock)
+    policy = GoodputLength(AcceptancePool(15), times, ExplorationBudget(), plain, clock)
+    for position in range(0, 100, 20):
+        assert policy.choose()
+        clock.advance(0.042)
+        step = Verification(0, (0,) * 20, (), times=StepTimes(0, 40_000_000, 1, 1))
+        policy.record_verification(step, 0.042, num_steps=20)
+        policy.record_round(position, 0, position + 20, is_open=False)
+    assert times.round_s(0) == pytest.approx(0.0021, rel=0.1)
 
 
 def test_trying_drafts_that_do_not_pay_costs_a_small_share_of_the_time() -> None:
