@@ -19,7 +19,7 @@ from services.engine.config import AUTO, ModelConfig, Quantization
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
-from services.engine.forward.int8 import Int8Maker
+from services.engine.forward.int8 import Int8Maker, int8_name
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.plan_buffer import PlanBuffer
@@ -178,8 +178,9 @@ def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None,
 
 def _fingerprint(loaded: LoadedModel, quantization: Quantization) -> str:
     """Return the weights' fingerprint; quantized weights are other weights."""
-    named = quantization is not Quantization.NONE
-    return f"{loaded.weight_fingerprint}-{quantization}" if named else loaded.weight_fingerprint
+    if quantization is Quantization.NONE:
+        return loaded.weight_fingerprint
+    return f"{loaded.weight_fingerprint}-{int8_name().replace(' ', '-')}"
 
 
 def choose_forward(

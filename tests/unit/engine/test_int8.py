@@ -16,7 +16,7 @@ from fly.request import SamplingParams
 from services.common.config import parse
 from services.engine.base import ForwardInput
 from services.engine.config import Dtype, ModelConfig, Quantization
-from services.engine.forward.int8 import Int8Linear, Int8Maker
+from services.engine.forward.int8 import Int8Linear, Int8Maker, int8_name
 from services.engine.forward.linears import PlainLinear
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.target.config import TargetConfig
@@ -53,6 +53,11 @@ def test_the_product_is_near_the_plain_one(dtype: torch.dtype, rows: int) -> Non
     assert (found - expected).abs().max() < 0.03 * expected.abs().max()
 
 
+def test_the_largest_rows_and_weights_do_not_overflow() -> None:
+    for sign in (1, -1):
+        assert Int8Linear(sign * torch.ones(8, 64))(torch.ones(3, 64)).allclose(torch.tensor(64.0 * sign))
+
+
 def test_rows_and_weights_of_zeros_give_zeros() -> None:
     some = weight(8, 16, 5)
     assert not Int8Linear(some)(torch.zeros(3, 16)).any()
@@ -64,7 +69,7 @@ def test_a_weight_whose_product_is_too_far_stays_as_it_is(monkeypatch: pytest.Mo
     assert isinstance(maker(weight(32, 64, 6)), Int8Linear)
     monkeypatch.setattr("services.engine.forward.int8._TOLERANCE", 0.0)
     assert isinstance(maker(weight(32, 64, 7)), PlainLinear)
-    assert maker.describe() == "1 of 2 weights in int8"
+    assert maker.describe() == f"1 of 2 weights in {int8_name()}"
 
 
 def runner_of(model: Path, **values: Any) -> TorchRunner:
@@ -91,7 +96,7 @@ def test_a_model_of_any_forward_is_quantized(model_folder: Callable[[str], Path]
     plain, quantized = runner_of(folder), runner_of(folder, quantization="int8")
     assert "weights in int8" in quantized.description
     assert (plain.info.quantization, quantized.info.quantization) == ("", "int8")
-    assert quantized.info.weight_fingerprint == f"{plain.info.weight_fingerprint}-int8"
+    assert quantized.info.weight_fingerprint.startswith(f"{plain.info.weight_fingerprint}-int8")
     assert quantized.weight_bytes < plain.weight_bytes
 
 
