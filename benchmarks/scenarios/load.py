@@ -53,7 +53,7 @@ class Plan(BasePlan):
         learn_s: Seconds before these in which the policy `goodput` learns what drafts gain at the level.
     """
 
-    levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.3, 1.5), Level(64, 1.0, 2.0)))] = (
+    levels: Annotated[tuple[Level, ...], Quick((Level(1, 0.2, 0.8), Level(64, 0.8, 1.2)))] = (
         Level(1, 0.5, 2.5),
         Level(4, 0.5, 2.5),
         Level(16, 1.0, 3.5),

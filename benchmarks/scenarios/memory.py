@@ -24,7 +24,7 @@ from flyserve.client import Client
 
 ALONE, EACH, TIER = "no memory", "a memory for each drafter", "one memory for all"
 WAYS = (ALONE, EACH, TIER)
-_DRAFTERS, _DRAFT_LENGTH, _WHOLE_RESPONSE = 4, 15, 512
+_DRAFT_LENGTH, _WHOLE_RESPONSE = 15, 512
 _NUMBER = re.compile(r"\b\d+\b")
 
 
@@ -36,11 +36,13 @@ class Plan(BasePlan):
         agents: Loops, each about a problem of its own.
         steps: Requests of each loop.
         at_once: Concurrent loops.
+        drafters: Drafters of each setting.
     """
 
     agents: Annotated[int, Field(ge=2), Quick(4)] = 40
     steps: Annotated[int, Field(ge=2), Quick(2)] = 4
     at_once: Annotated[int, Field(ge=1)] = 4
+    drafters: Annotated[int, Field(ge=1), Quick(2)] = 4
 
 
 def run(plan: Plan, context: Context) -> Report:
@@ -63,7 +65,7 @@ def measure(plan: Plan, context: Context) -> Runs:
     """Return the runs by setting and step."""
     way, salt = speculation(Mode.FLY, _DRAFT_LENGTH), uuid4().hex
     steps, runs = trace(plan), Runs()
-    with running() as clients, ThreadPoolExecutor(plan.at_once) as pool:
+    with running(plan.drafters) as clients, ThreadPoolExecutor(plan.at_once) as pool:
 
         def send(name: str, turn: int) -> list[Run]:
             step = max(0, turn)
@@ -82,24 +84,24 @@ def measure(plan: Plan, context: Context) -> Runs:
 
 
 @contextmanager
-def running() -> Iterator[Mapping[str, Client]]:
-    """Yield a client for each setting: one target, and four drafters and a router for each setting."""
+def running(num_drafters: int) -> Iterator[Mapping[str, Client]]:
+    """Yield a client for each setting: one target, and `num_drafters` and a router for each setting."""
     with running_services() as services, ExitStack() as stack:
         suffix, drafter = sub_drafter_command("suffix"), model_flags(DEMO_MODELS / "drafter", "float32", 4)
         target, shared, *own = services.start_together(
             [
                 ("services.target", *model_flags(DEMO_MODELS / "target", "bfloat16", 16, 16_384)),
-                *(suffix for _ in range(1 + _DRAFTERS)),
+                *(suffix for _ in range(1 + num_drafters)),
             ]
         )
-        memories = {ALONE: (), EACH: own, TIER: [shared] * _DRAFTERS}
+        memories = {ALONE: (), EACH: own, TIER: [shared] * num_drafters}
         clients = dict[str, Client]()
         for name, used in memories.items():
             flags: list[Flags] = [("--sub-drafter", memory.address) for memory in used]
             drafters = services.start_together(
                 [
                     ("services.drafter", *drafter, "--draft-ahead", "off", *each)
-                    for each in flags or [()] * _DRAFTERS
+                    for each in flags or [()] * num_drafters
                 ]
             )
             addresses = [each.address for each in drafters]
@@ -152,7 +154,7 @@ def make_report(plan: Plan, context: Context, runs: Runs) -> Report:
     return Report("memory", context.machine, plan, figures=rows, runs=runs).fill(
         targets=[goal],
         table_of_steps=Table.of("Loops", FIGURES, rows),
-        num_drafters=_DRAFTERS,
+        num_drafters=plan.drafters,
         draft_length=_DRAFT_LENGTH,
     )
 
