@@ -23,8 +23,9 @@ SNIPPET_TOKENS = 128
 _MIN_CONFIDENCE = 0.1
 """Confidence below which a proposal is ignored: every row of a forward costs time."""
 
-_LOOK_EVERY = 16
-"""Rounds without that level between two requests, which notice a response that repeats an earlier one."""
+_FIRST_LOOK, _LOOK_EVERY = 1, 16
+"""Rounds without that level before and between requests that notice a response which repeats an earlier one:
+at least 16 tokens have to be alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class RemoteProposer(Proposer):
         self._is_suspended = False
         self._should_wait = False
         self._looks_for_repeats = benefit.begin_sequence()
-        self._num_unused = 0
+        self._num_unused, self._next_look = 0, _FIRST_LOOK
         self._num_requests = self._num_prefetches = 0
         self._num_late = self._num_invalid = self._num_low_confidence = 0
 
@@ -107,16 +108,18 @@ class RemoteProposer(Proposer):
 
     def propose(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         self._should_wait = False
-        is_used = self._benefit.level.is_used
-        if max_tokens < 1 or not (is_used or self._looks_for_repeats):
+        if max_tokens < 1:
             return ()
         max_tokens = min(max_tokens, _MAX_PROPOSAL_TOKENS)
+        if not self._benefit.level.is_used:
+            self._look_for_repeat(sequence)
+            return ()
         if self._is_model:
-            return self._propose_from_model(sequence, max_tokens) if is_used else ()
+            return self._propose_from_model(sequence, max_tokens)
         if self._request is None and not self._is_suspended:
             self._num_prefetches += 1
             self._send_request(sequence, max_tokens)
-        return self._local.propose(sequence, max_tokens) if is_used else ()
+        return self._local.propose(sequence, max_tokens)
 
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
         sampling = sequence.opening.sampling
@@ -146,6 +149,7 @@ class RemoteProposer(Proposer):
         self, num_tokens: int, forwards: int, seconds: float, sub_drafter_tokens: int
     ) -> ProposalCounts:
         self._rounds.record_draft(num_tokens, time.perf_counter())
+        self._num_unused += not self._benefit.level.is_used
         self._benefit.record_forwards(forwards, seconds)
         self._benefit.record_requests(self._num_requests, sub_drafter_tokens)
         if self._request is not self._late_request and not self._settled.is_set():
@@ -205,17 +209,20 @@ class RemoteProposer(Proposer):
         if self._is_model:
             return benefit.level.is_used and benefit.is_profitable
         if not benefit.level.is_used:
-            return self._looks_for_repeat()
+            return self._local.is_repeating
         if not benefit.should_propose():
             return False
         self._local.follow(sequence)
         return benefit.should_fetch()
 
-    def _looks_for_repeat(self) -> bool:
-        """Return True if a request is due in a round without that level."""
-        self._num_unused += 1
-        is_due = self._looks_for_repeats and self._num_unused % _LOOK_EVERY == 0
-        return is_due or self._local.is_repeating
+    def _look_for_repeat(self, sequence: EngineSequence) -> None:
+        """Send a request now and then in rounds without that level, before a draft that may be wrong."""
+        if self._is_model or not self._looks_for_repeats or self._num_unused < self._next_look:
+            return
+        self._next_look = _LOOK_EVERY * (1 + self._num_unused // _LOOK_EVERY)
+        if not self._is_suspended:
+            self._num_prefetches += 1
+            self._send_request(sequence, 0)
 
     def _add_snippets(self, snippets: tuple[tuple[int, ...], ...]) -> None:
         """Add the snippets that contain only valid ids."""
