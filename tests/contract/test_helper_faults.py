@@ -92,11 +92,11 @@ async def test_restarted_drafters_and_sub_drafters_change_no_exact_stream(servic
         expected = await respond(channel)
         streams = [Stream(GenerationStub(channel), number) for number in range(NUM_STREAMS)]
         reading = asyncio.gather(*(stream.read() for stream in streams))
+        await all_reach(streams, 20)
+        await asyncio.to_thread(services.sub_drafter.kill)
         await all_reach(streams, 40)
-        services.sub_drafter.kill()
-        await all_reach(streams, 80)
-        services.drafter.kill()
-        await all_reach(streams, 100)
+        await asyncio.to_thread(services.drafter.kill)
+        await all_reach(streams, 60)
         before = [len(stream.tokens) for stream in streams]
         await asyncio.to_thread(services.start_sub_drafter, services.sub_drafter.address)
         await asyncio.to_thread(services.start_drafter, services.drafter.address)
