@@ -9,6 +9,7 @@ from torch import Tensor
 
 MANY_ROWS = 16
 """Rows of a verification of 15 drafts."""
+_SMALLEST_SCALE = 1e-6
 
 Linear = Callable[[Tensor], Tensor]
 MakeLinear = Callable[[Tensor], Linear]
@@ -23,6 +24,18 @@ class PlainLinear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight)
+
+
+def relative_error(linear: Linear, weight: Tensor, rows_dtype: torch.dtype) -> float:
+    """Return a linear's largest error, by the largest result in float32, for one random row and for many.
+
+    It is not a number if a result is not.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(rows_dtype)
+    expected = F.linear(rows.float(), weight.float())
+    errors = [(linear(rows[:number]).float() - expected[:number]).abs().max() for number in (1, MANY_ROWS)]
+    return float(torch.stack(errors).max() / expected.abs().max().clamp(min=_SMALLEST_SCALE))
 
 
 def in_padded_rows(multiply: Linear, rows: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from services.engine.forward.linears import (
@@ -18,6 +17,7 @@ from services.engine.forward.linears import (
     PackedLinear,
     PlainLinear,
     RowCountLinear,
+    relative_error,
 )
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class LinearMaker:
         if choice == LinearChoice(PLAIN, PLAIN):
             return plain
         linear = choice(weight, rows_dtype)
-        if _agrees(linear, weight, rows_dtype):
+        if relative_error(linear, weight, rows_dtype) <= _TOLERANCE[weight.dtype]:
             return linear
         logger.warning("packed linear %s differs from the plain one: not used", shape)
         return plain
@@ -205,16 +205,3 @@ def _minimum_s(linears: Sequence[Linear], rows: Tensor, repetitions: int) -> flo
         if total > _MAX_S:
             break
     return best / len(linears)
-
-
-def _agrees(linear: Linear, weight: Tensor, rows_dtype: torch.dtype) -> bool:
-    """Check that a linear computes what the plain one does in float32, for one row and for many."""
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(MANY_ROWS, weight.shape[1], generator=generator).to(rows_dtype)
-    wide = weight.float()
-    for probe in (rows[:1], rows):
-        expected = F.linear(probe.float(), wide)
-        scale = expected.abs().max().clamp(min=1e-6)
-        if not bool((linear(probe) - expected).abs().max() <= _TOLERANCE[weight.dtype] * scale):
-            return False
-    return True

@@ -180,7 +180,7 @@ def _fingerprint(loaded: LoadedModel, quantization: Quantization) -> str:
     """Return the weights' fingerprint; quantized weights are other weights."""
     if quantization is Quantization.NONE:
         return loaded.weight_fingerprint
-    return f"{loaded.weight_fingerprint}-{int8_name().replace(' ', '-')}"
+    return f"{loaded.weight_fingerprint}-{int8_name()}"
 
 
 def choose_forward(

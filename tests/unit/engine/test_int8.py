@@ -94,9 +94,9 @@ def choices(runner: TorchRunner, ids: list[int], rows: int) -> list[int]:
 def test_a_model_of_any_forward_is_quantized(model_folder: Callable[[str], Path], kind: str) -> None:
     folder = model_folder(kind)
     plain, quantized = runner_of(folder), runner_of(folder, quantization="int8")
-    assert "weights in int8" in quantized.description
+    assert f"weights in {int8_name()}" in quantized.description
     assert (plain.info.quantization, quantized.info.quantization) == ("", "int8")
-    assert quantized.info.weight_fingerprint.startswith(f"{plain.info.weight_fingerprint}-int8")
+    assert quantized.info.weight_fingerprint == f"{plain.info.weight_fingerprint}-{int8_name()}"
     assert quantized.weight_bytes < plain.weight_bytes
 
 
