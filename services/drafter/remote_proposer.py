@@ -24,8 +24,7 @@ _MIN_CONFIDENCE = 0.1
 """Confidence below which a proposal is ignored: every row of a forward costs time."""
 
 _FIRST_LOOK, _LOOK_EVERY = 1, 16
-"""Rounds without that level before and between requests that notice a response which repeats an earlier one:
-at least 16 tokens have to be alike."""
+"""Rounds without that level before and between looks for a response that repeats an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +109,14 @@ class RemoteProposer(Proposer):
         self._should_wait = False
         if max_tokens < 1:
             return ()
-        max_tokens = min(max_tokens, _MAX_PROPOSAL_TOKENS)
         if not self._benefit.level.is_used:
             self._look_for_repeat(sequence)
             return ()
+        max_tokens = min(max_tokens, _MAX_PROPOSAL_TOKENS)
         if self._is_model:
             return self._propose_from_model(sequence, max_tokens)
-        if self._request is None and not self._is_suspended:
-            self._num_prefetches += 1
-            self._send_request(sequence, max_tokens)
+        if self._request is None:
+            self._send_prefetch(sequence, max_tokens)
         return self._local.propose(sequence, max_tokens)
 
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
@@ -131,9 +129,8 @@ class RemoteProposer(Proposer):
         self._local.record_matches(sequence)
         if not self._should_prefetch(sequence):
             return
-        if not self._is_suspended and (self._request is None or self._settled.is_set()):
-            self._num_prefetches += 1
-            self._send_request(sequence, max_tokens if self._is_model else 0)
+        if self._request is None or self._settled.is_set():
+            self._send_prefetch(sequence, max_tokens if self._is_model else 0)
 
     async def wait(self) -> None:
         started, timed_out = time.perf_counter(), False
@@ -220,9 +217,7 @@ class RemoteProposer(Proposer):
         if self._is_model or not self._looks_for_repeats or self._num_unused < self._next_look:
             return
         self._next_look = _LOOK_EVERY * (1 + self._num_unused // _LOOK_EVERY)
-        if not self._is_suspended:
-            self._num_prefetches += 1
-            self._send_request(sequence, 0)
+        self._send_prefetch(sequence, 0)
 
     def _add_snippets(self, snippets: tuple[tuple[int, ...], ...]) -> None:
         """Add the snippets that contain only valid ids."""
@@ -249,6 +244,12 @@ class RemoteProposer(Proposer):
             return ()
         used = sequence.tokens.ids[request.length :]
         return tokens[len(used) :] if tuple(used) == tokens[: len(used)] else ()
+
+    def _send_prefetch(self, sequence: EngineSequence, max_tokens: int) -> None:
+        """Send a request whose response this round does not wait for, unless requests are suspended."""
+        if not self._is_suspended:
+            self._num_prefetches += 1
+            self._send_request(sequence, max_tokens)
 
     def _send_request(self, sequence: EngineSequence, max_tokens: int) -> None:
         tokens, base = sequence.tokens, self._base
