@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 NUM_STREAMS, NUM_TOKENS, TOKENS_AGAIN = 32, 400, 100
 TIMEOUT_S = 120
 LANGUAGE = f"vocab_size: {VOCAB_SIZE}, response_tokens: [2000, 2000]"
-TARGET = f"{{{LANGUAGE}, base_s: 0.02}}"
+TARGET = f"{{{LANGUAGE}, base_s: 0.05}}"
 DRAFTER = f"{{{LANGUAGE}, base_s: 0.002, agreement: 0.9}}"
 
 
@@ -95,16 +95,18 @@ async def test_restarted_drafters_and_sub_drafters_change_no_exact_stream(servic
         await all_reach(streams, 20)
         await asyncio.to_thread(services.sub_drafter.kill)
         await all_reach(streams, 40)
+        num_open = sum(len(stream.tokens) < NUM_TOKENS for stream in streams)
         await asyncio.to_thread(services.drafter.kill)
         await all_reach(streams, 60)
-        before = [len(stream.tokens) for stream in streams]
         await asyncio.to_thread(services.start_sub_drafter, services.sub_drafter.address)
         await asyncio.to_thread(services.start_drafter, services.drafter.address)
         await reading
         again = await respond(channel, TOKENS_AGAIN)
     assert [stream.tokens for stream in streams] == [stream.tokens for stream in expected]
     assert [stream.tokens for stream in again] == [stream.tokens[:TOKENS_AGAIN] for stream in expected]
-    assert all(length < NUM_TOKENS for length in before)
+    assert num_open > NUM_STREAMS / 2, (
+        "on a busy machine the first streams may end before the last ones begin"
+    )
     for stream in streams:
         assert stream.statistics is not None
         plain = stream.statistics.rounds - stream.statistics.draft_rounds

@@ -13,7 +13,7 @@ from tests.support.browser import chromium, opened
 from tests.support.playground import WIDE, ready
 from tests.support.processes import TARGET_MODEL, Deployment, demo_deployment
 
-NUM_PROBLEMS = int(os.environ.get("FLYSERVE_E2E_PROBLEMS", "50"))
+NUM_PROBLEMS = int(os.environ.get("FLYSERVE_E2E_PROBLEMS", "24"))
 """Held-out problems per comparison; 300 for the full proof."""
 
 

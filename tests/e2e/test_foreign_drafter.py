@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,15 @@ from demo.tasks import Task
 from fly.response import Response
 from fly.types import Mode
 from flyserve import SpeculationParams
-from tests.support.comparison import answers, assert_only_a_tie, differences, gap_after, ids_of, prompt_ids
+from tests.support.comparison import (
+    answers,
+    assert_only_a_tie,
+    differences,
+    gap_after,
+    ids_of,
+    prompt_ids,
+    responses,
+)
 from tests.support.processes import (
     DRAFTER_MODEL,
     TARGET_MODEL,
@@ -28,7 +36,7 @@ from tests.support.processes import (
 
 pytestmark = pytest.mark.slow
 
-NUM_PROBLEMS = 12
+NUM_PROBLEMS = 8
 EXACT = SpeculationParams(mode=Mode.EXACT)
 
 
@@ -66,41 +74,60 @@ def foreign_router(deployment: Deployment, drafter_model: Path, way: str) -> Ite
         yield router
 
 
+@pytest.fixture(scope="module")
+def tasks(problems: list[Task]) -> list[Task]:
+    return problems[:NUM_PROBLEMS]
+
+
+@pytest.fixture(scope="module")
+def own_tau(deployment: Deployment, tasks: list[Task]) -> float:
+    """Tokens per draft round with the drafter that shares the target's vocabulary."""
+    return tau(answers(deployment.router.address, tasks, EXACT))
+
+
+@pytest.fixture(scope="module")
 def assert_equal_to_plain(
-    deployment: Deployment, problems: list[Task], target: LlamaForCausalLM, found: list[Response]
-) -> None:
+    deployment: Deployment, tasks: list[Task], target: LlamaForCausalLM
+) -> Callable[[list[Response]], None]:
     own = deployment.router.address
-    plain = [ids_of(each) for each in answers(own, problems, SpeculationParams(mode=Mode.PLAIN))]
-    prompts = prompt_ids(own, problems)
-    assert_only_a_tie(
-        differences(
-            plain,
-            [ids_of(each) for each in found],
-            lambda p, position: gap_after(target, prompts[p] + plain[p][:position]),
+    plain = responses(own, tasks, SpeculationParams(mode=Mode.PLAIN))
+    prompts = prompt_ids(own, tasks)
+
+    def check(found: list[Response]) -> None:
+        ids = [ids_of(each) for each in found]
+        assert_only_a_tie(
+            differences(plain, ids, lambda p, position: gap_after(target, prompts[p] + plain[p][:position]))
         )
-    )
+
+    return check
 
 
 @pytest.mark.parametrize("way", ["text", "intersection"])
 def test_exact_equals_plain_and_drafts_are_as_good(
-    deployment: Deployment, problems: list[Task], target: LlamaForCausalLM, way: str, tmp_path: Path
+    deployment: Deployment,
+    tasks: list[Task],
+    own_tau: float,
+    assert_equal_to_plain: Callable[[list[Response]], None],
+    way: str,
+    tmp_path: Path,
 ) -> None:
-    problems = problems[:NUM_PROBLEMS]
     with foreign_router(deployment, renumbered(tmp_path / "drafter"), way) as router:
-        foreign = answers(router.address, problems, EXACT)
-    assert_equal_to_plain(deployment, problems, target, foreign)
-    assert tau(foreign) >= 0.8 * tau(answers(deployment.router.address, problems, EXACT))
+        foreign = answers(router.address, tasks, EXACT)
+    assert_equal_to_plain(foreign)
+    assert tau(foreign) >= 0.8 * own_tau
 
 
 @pytest.mark.parametrize("way", ["text", "intersection"])
 def test_a_drafter_with_another_tokenizer_is_exact_and_accepted_loosely(
-    deployment: Deployment, problems: list[Task], target: LlamaForCausalLM, way: str
+    deployment: Deployment,
+    tasks: list[Task],
+    assert_equal_to_plain: Callable[[list[Response]], None],
+    way: str,
 ) -> None:
-    problems = problems[:NUM_PROBLEMS]
     with foreign_router(deployment, MODELS / "foreign_drafter", way) as router:
-        exact = answers(router.address, problems, EXACT)
-        loose = answers(router.address, problems, SpeculationParams(mode=Mode.FLY))
-    assert_equal_to_plain(deployment, problems, target, exact)
+        exact = answers(router.address, tasks, EXACT)
+        loose = answers(router.address, tasks, SpeculationParams(mode=Mode.FLY))
+    assert_equal_to_plain(exact)
     assert tau(exact) > 2.0
     rescued = [choice.statistics.rescued for each in loose for choice in each.choices]
     assert sum(rescued) > 0 and tau(loose) > tau(exact)

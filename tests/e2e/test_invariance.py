@@ -26,7 +26,7 @@ from tests.support.processes import TARGET_MODEL, Deployment, one_more_target, r
 
 pytestmark = pytest.mark.slow
 
-NUM_PROBLEMS = 12
+NUM_PROBLEMS = 8
 TEMPERATURES = (0.0, 0.8)
 PLAIN = SpeculationParams(mode=Mode.PLAIN)
 EXACT = SpeculationParams(mode=Mode.EXACT)
@@ -102,7 +102,7 @@ def test_in_a_batch_of_8(deployment: Deployment, expected: Expected) -> None:
     expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=8))
 
 
-@pytest.mark.parametrize("length", [0, 1, 4, 25])
+@pytest.mark.parametrize("length", [0, 1, 25])
 def test_with_other_draft_lengths(deployment: Deployment, expected: Expected, length: int) -> None:
     speculation = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=length))
     found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)

@@ -4,8 +4,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 _SHARED = {"ray": ("tests/ray/", "tests/e2e/test_bench_command.py"), "e2e": ("tests/e2e/",)}
 """Tests with Ray must not run at the same time; e2e tests share fixtures. Any other file is its own group."""
-_FIRST = [*_SHARED]
-"""Groups that take longest start first."""
+_FIRST = [*_SHARED, "tests/unit/fly/test_draft_length_goodput.py"]
+"""Groups that take longest start first, so that no worker ends long after the others."""
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -169,7 +169,7 @@ def test_the_whole_measurement_runs_on_a_cpu(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_part_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
     (tmp_path / "models").touch()
-    plan = replace(Plan(), device=CPU, models=tmp_path / "models")
+    plan = replace(Plan().quick(), device=CPU, models=tmp_path / "models")
     report = gpu.run(plan, context(tmp_path, only=("exact", "probe")))
     (fault,) = report.faults
     assert fault.startswith("gpu: exact failed: ") and str(tmp_path / "models") in fault
@@ -179,7 +179,7 @@ def test_a_part_that_fails_is_reported_and_the_next_one_runs(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_no_part_begins_after_the_time_of_the_run(tmp_path: Path) -> None:
-    plan = replace(Plan(), device=CPU, models=tmp_path / "models", total_s=1e-9)
+    plan = replace(Plan().quick(), device=CPU, models=tmp_path / "models", total_s=1e-9)
     report = gpu.run(plan, context(tmp_path, only=("probe", "forward")))
     assert len(report.faults) == 3 and all("not begun: 1e-09 s (total_s)" in fault for fault in report.faults)
     assert "- forward: not begun" in report.page and not (tmp_path / "models").exists()
