@@ -26,6 +26,8 @@ _GAIN = 0.95
 """A linear is chosen if it takes less than this share of the current choice's time."""
 _LOSS = 1.05
 """A linear used for every number of rows may take at most this share of the plain one's time for one row."""
+_GAIN_OF_COPY = 0.5
+"""A copy of a weight is kept beside it if many rows take less than this share of the plain one's time."""
 _MAX_DUPLICATED_ELEMENTS = 1 << 23
 """Larger weights are neither stored twice nor in a wider type."""
 _WORKING_SET_BYTES = 1 << 26
@@ -102,6 +104,16 @@ class LinearMaker:
         logger.warning("packed linear %s differs from the plain one: not used", shape)
         return plain
 
+    def make_copy(self, weight: Tensor) -> Linear:
+        """Make a linear for a weight that stays in memory: the plain one, unless another is much faster."""
+        plain, linear = PLAIN(weight, weight.dtype), self(weight)
+        rows = torch.ones(MANY_ROWS, weight.shape[1], dtype=self._rows_dtype or weight.dtype)
+        copied_s, plain_s = (_minimum_s([each], rows, _MIN_REPETITIONS) for each in (linear, plain))
+        if copied_s < _GAIN_OF_COPY * plain_s:
+            return linear
+        self.chosen[tuple(weight.shape)] = LinearChoice(PLAIN, PLAIN)
+        return plain
+
     def describe(self) -> str:
         """Describe how many shapes are packed."""
         packed = sum(choice != LinearChoice(PLAIN, PLAIN) for choice in self.chosen.values())
@@ -124,13 +136,13 @@ class PackedModule(nn.Module):
         return flat if self._bias is None else flat + self._bias
 
 
-def pack_model(model: nn.Module, make: MakeLinear) -> None:
-    """Replace a model's linears where packing is faster; keep weights shared with an embedding."""
+def pack_model(model: nn.Module, make: MakeLinear, make_copy: MakeLinear = PlainLinear) -> None:
+    """Replace linears where packing is faster; an embedding keeps its weight, beside a copy of it if any."""
     shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and id(child.weight) not in shared:
-                linear = make(child.weight)
+            if type(child) is nn.Linear:
+                linear = (make_copy if id(child.weight) in shared else make)(child.weight)
                 if not isinstance(linear, PlainLinear):
                     setattr(parent, name, PackedModule(linear, child.out_features, child.bias))
 

@@ -212,7 +212,7 @@ def choose_forward(
     ragged, make_linear = RaggedForward(model, kv_cache), None
     if packs and model.dtype is torch.bfloat16 and not is_int8:
         make_linear = LinearMaker(num_layers=num_layers)
-        pack_model(model, make_linear)
+        pack_model(model, make_linear, make_linear.make_copy)
     check_forward(ragged, reference, loaded.architecture)
     if is_int8:
         make_linear = Int8Maker()
