@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI
 
 from fly.errors import InvalidRequest
@@ -17,7 +18,7 @@ from fly.types import FinishReason, Mode
 from flyserve import AsyncClient, Coupling, DraftLength, SamplingParams, SpeculationParams
 from tests.contract.grammar_rig import PERSON, Replica, of_regex, of_schema, serving_pair
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 PROMPT = "Q: Tom has 3 apples and eats 1. How many are left?\n"
 GREEDY = SamplingParams()
@@ -25,7 +26,7 @@ HOT = SamplingParams(temperature=1.0, seed=11)
 PLAIN = SpeculationParams(mode=Mode.PLAIN)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client() -> AsyncIterator[AsyncClient]:
     async with serving_pair() as (router, _), AsyncClient(router.address) as client:
         yield client
