@@ -11,7 +11,7 @@ from fly.messages import VERIFIED_TOKENS, ForwardCosts
 from fly.sequence import SequenceUpdate
 from services.drafter.branches import Branches
 from services.drafter.drafting import Drafting
-from services.drafter.level_choice import LevelChoice, SequenceRounds
+from services.drafter.level_choice import LevelChoice, SequenceRounds, TrialTurn
 from services.drafter.outcomes import OutcomeRates, Round
 from services.engine.engine import Engine
 from services.engine.future import IdleJobs
@@ -54,10 +54,17 @@ class AheadChoices:
         row_cost: Cost of another row of a forward, as a share of a forward of one row, before it is measured.
     """
 
-    def __init__(self, limits: DraftingLimits | None = None, costs: ForwardCosts | None = None) -> None:
-        limits = limits or DraftingLimits()
-        self.level = LevelChoice() if limits.is_ahead_chosen else None
-        self.branch_level = LevelChoice() if limits.branches and limits.are_branches_chosen else None
+    def __init__(
+        self,
+        limits: DraftingLimits | None = None,
+        costs: ForwardCosts | None = None,
+        turn: TrialTurn | None = None,
+    ) -> None:
+        """Create them without data; `turn` is that of the drafter's levels."""
+        limits, turn = limits or DraftingLimits(), turn or TrialTurn()
+        has_branch_level = limits.branches and limits.are_branches_chosen
+        self.level = LevelChoice(turn=turn) if limits.is_ahead_chosen else None
+        self.branch_level = LevelChoice(turn=turn) if has_branch_level else None
         self.rates = OutcomeRates()
         self.row_cost = 0.0
         if costs is not None and costs.decode_s > 0:

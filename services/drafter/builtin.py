@@ -20,7 +20,7 @@ class BuiltinDrafter:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
-        self._ahead = AheadChoices(limits, engine.info.costs)
+        self._ahead = AheadChoices(limits, engine.info.costs, sub_drafters.turn)
 
     @property
     def info(self) -> ModelInfo:

@@ -1,7 +1,7 @@
 """The cost model of proposals: decide when a request to the sub-drafter, or waiting for it, is profitable."""
 
 from fly.ewma import Ewma
-from services.drafter.level_choice import LevelChoice
+from services.drafter.level_choice import LevelChoice, TrialTurn
 
 _OVERHEAD_S = 0.00015
 """Time that one request costs the drafting thread, even though it does not wait for the response."""
@@ -54,8 +54,9 @@ class SpeculationBenefit:
         is_model: The latest proposal is that of a model, which keeps nothing of other sequences.
     """
 
-    def __init__(self) -> None:
-        self.level = LevelChoice(_LEAST_GAIN)
+    def __init__(self, turn: TrialTurn | None = None) -> None:
+        """Create it without data; `turn` is that of the drafter's levels."""
+        self.level = LevelChoice(_LEAST_GAIN, turn)
         self.is_model = False
         self._forward_s = Ewma(_SHARE)
         self._latency_s = Ewma(_SHARE)

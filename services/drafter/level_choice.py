@@ -10,6 +10,8 @@ from enum import Enum
 
 from fly.ewma import RecentMean
 
+_MOST_REFUSED = 48
+"""Rounds of other levels in a row after which a level that has recorded none loses its turn."""
 _TRIAL_ROUNDS = 12
 """Rounds of a trial, and rounds before it that it is compared with."""
 _FEWEST_ROUNDS = 3 * _TRIAL_ROUNDS
@@ -25,6 +27,31 @@ _NOISE = 0.15
 """Standard deviation of the gain that a trial shows, as measured with the demo pair."""
 _LONGEST = 3.0
 """Longest round that counts in full, by the mean of the phase before: a pause says nothing about a level."""
+
+
+class TrialTurn:
+    """Lets the levels of a replica compare rounds one after the other.
+
+    If two changed at once, each would be judged by what the other one gains.
+    """
+
+    def __init__(self) -> None:
+        self._holder: object = None
+        self._num_refused = 0
+
+    def take(self, level: object) -> bool:
+        """Return True if it is the turn of a level, which has recorded a round; it keeps it until `end`."""
+        if self._holder is not level:
+            self._num_refused += 1
+            if self._holder is not None and self._num_refused <= _MOST_REFUSED:
+                return False
+            self._holder = level
+        self._num_refused = 0
+        return True
+
+    def end(self) -> None:
+        """End the turn of the level that has it."""
+        self._holder = None
 
 
 class _Phase(Enum):
@@ -44,8 +71,11 @@ class LevelChoice:
         phase: Number of the present phase; only rounds within one phase count.
     """
 
-    def __init__(self, least_gain: float = 0.0) -> None:
-        """Start with the level in use; it is left out below the `least_gain`, the logarithm of a factor."""
+    def __init__(self, least_gain: float = 0.0, turn: TrialTurn | None = None) -> None:
+        """Start with the level in use; it is left out below the `least_gain`, the logarithm of a factor.
+
+        Its trials wait for their `turn` among those of the replica's other levels.
+        """
         self.is_used = True
         self.phase = 0
         self._is_usual = True
@@ -56,6 +86,7 @@ class LevelChoice:
         self._token_s = math.inf
         self._gain = RecentMean(0.0, _MEMORY_TRIALS)
         self._least_gain = least_gain
+        self._turn = turn or TrialTurn()
         self._num_confirmed = 0
 
     def gain(self) -> float:
@@ -65,6 +96,8 @@ class LevelChoice:
     def record_round(self, phase: int, round_s: float, num_tokens: int) -> None:
         """Record a round that began in `phase`, with a draft of `num_tokens`."""
         if phase != self.phase or not num_tokens or not 0 < round_s < math.inf:
+            return
+        if self._kind is not _Phase.REST and not self._turn.take(self):
             return
         self._spent_s += min(round_s, _LONGEST * self._token_s * num_tokens)
         self._num_tokens += num_tokens
@@ -86,6 +119,7 @@ class LevelChoice:
 
     def _decide(self, gain: float) -> None:
         """Choose by the trials so far; the last one showed `gain`, the logarithm of a factor."""
+        self._turn.end()
         was_usual = self._is_usual
         self._gain.add(max(-_LARGEST_GAIN, min(_LARGEST_GAIN, gain)))
         self.is_used = self._is_usual = self._gain.value >= self._least_gain

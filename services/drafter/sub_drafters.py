@@ -22,7 +22,7 @@ from services.common.streams import DrafterStream
 from services.common.telemetry.tracing import current_span
 from services.drafter.cost_model import SpeculationBenefit
 from services.drafter.drafting import SubDrafterSession
-from services.drafter.level_choice import LevelChoice
+from services.drafter.level_choice import LevelChoice, TrialTurn
 from services.drafter.remote_proposer import SNIPPET_TOKENS, ProposalRequest, RemoteProposer
 
 logger = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ class SubDrafters:
 
     Attributes:
         index_budget: Limit of the tokens that the indexes of local proposals hold.
+        turn: Lets the choice of this level and those of the drafter's other levels take turns.
     """
 
     def __init__(
@@ -164,7 +165,8 @@ class SubDrafters:
         self._version = identity.version if identity else 0
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_opened = 0
-        self._benefit = SpeculationBenefit()
+        self.turn = TrialTurn()
+        self._benefit = SpeculationBenefit(self.turn)
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

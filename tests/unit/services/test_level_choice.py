@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from services.drafter.level_choice import LevelChoice, SequenceRounds
+from services.drafter.level_choice import LevelChoice, SequenceRounds, TrialTurn
 
 TOKENS = 15
 Cost = Callable[[int], float]
@@ -68,6 +68,41 @@ def test_a_load_that_changes_says_nothing_about_the_level(seed: int) -> None:
         choice.record_round(choice.phase, round_s, TOKENS)
         used += choice.is_used
     assert used >= 0.9 * 6000
+
+
+def spent_with(levels: list[LevelChoice], factors: list[float], count: int, seed: int) -> float:
+    """Return the mean round of several levels, by that of the best combination."""
+    dice, spent = random.Random(seed), 0.0
+    for _ in range(count):
+        used = [factor for level, factor in zip(levels, factors, strict=True) if level.is_used]
+        seconds = math.prod(used)
+        spent += seconds
+        for level in levels:
+            level.record_round(level.phase, seconds * math.exp(dice.gauss(0, 0.25)), TOKENS)
+    return spent / count / math.prod(min(1.0, factor) for factor in factors)
+
+
+@pytest.mark.parametrize("factors", [[0.8, 1.1], [1.1, 0.8], [0.9, 1.08], [0.8, 1.1, 1.1], [0.9, 0.9]])
+def test_a_level_is_not_judged_by_what_another_one_gains(factors: list[float]) -> None:
+    means = []
+    for seed in range(8):
+        turn = TrialTurn()
+        levels = [LevelChoice(turn=turn) for _ in factors]
+        means.append(spent_with(levels, factors, 4000, seed))
+    assert sum(means) / len(means) <= 1.03, means
+
+
+def test_a_level_without_rounds_loses_its_turn() -> None:
+    turn = TrialTurn()
+    silent, choice = LevelChoice(turn=turn), LevelChoice(turn=turn)
+    silent.record_round(silent.phase, 1.0, TOKENS)
+    began = choice.phase
+    for _ in range(12):
+        choice.record_round(choice.phase, 1.0, TOKENS)
+    assert choice.phase == began, "it waits for its turn"
+    for _ in range(100):
+        choice.record_round(choice.phase, 1.0, TOKENS)
+    assert choice.phase > began
 
 
 def test_rounds_that_are_cut_by_a_change_or_have_no_draft_do_not_count() -> None:
