@@ -87,6 +87,7 @@ class LevelChoice:
         self._gain = RecentMean(0.0, _MEMORY_TRIALS)
         self._least_gain = least_gain
         self._turn = turn or TrialTurn()
+        self._is_waiting = False
         self._num_confirmed = 0
 
     def gain(self) -> float:
@@ -97,13 +98,26 @@ class LevelChoice:
         """Record a round that began in `phase`, with a draft of `num_tokens`."""
         if phase != self.phase or not num_tokens or not 0 < round_s < math.inf:
             return
-        if self._kind is not _Phase.REST and not self._turn.take(self):
+        if not self._has_turn():
             return
         self._spent_s += min(round_s, _LONGEST * self._token_s * num_tokens)
         self._num_tokens += num_tokens
         self._left -= 1
         if not self._left:
             self._end_phase(self._spent_s / self._num_tokens)
+
+    def _has_turn(self) -> bool:
+        """Return True if a round counts now: those of a trial, and those before it, need the turn.
+
+        Rounds that began in another level's turn do not count either, so the phase begins anew with the turn.
+        """
+        if self._kind is _Phase.REST:
+            return True
+        has_turn, had_turn = self._turn.take(self), not self._is_waiting
+        self._is_waiting = not has_turn
+        if has_turn and not had_turn:
+            self._begin(self._kind, _TRIAL_ROUNDS)
+        return has_turn and had_turn
 
     def _end_phase(self, token_s: float) -> None:
         """End the phase, in which a drafted token took `token_s` seconds."""

@@ -92,6 +92,20 @@ def test_a_level_is_not_judged_by_what_another_one_gains(factors: list[float]) -
     assert sum(means) / len(means) <= 1.03, means
 
 
+def test_rounds_that_began_in_the_turn_of_another_level_do_not_count() -> None:
+    turn = TrialTurn()
+    first, second = LevelChoice(turn=turn), LevelChoice(turn=turn)
+    for _ in range(24):
+        began = second.phase
+        for level in (first, second):
+            level.record_round(level.phase, 1.0, TOKENS)
+    second.record_round(began, 1.0, TOKENS)
+    assert second.phase == began + 1, "its turn has come"
+    for _ in range(100):
+        second.record_round(began, 1.0, TOKENS)
+    assert second.phase == began + 1 and second.is_used
+
+
 def test_a_level_without_rounds_loses_its_turn() -> None:
     turn = TrialTurn()
     silent, choice = LevelChoice(turn=turn), LevelChoice(turn=turn)
