@@ -94,13 +94,12 @@ def test_speculation_in_one_process_emits_the_tokens_of_plain_decoding(
 
 
 def test_drafter_and_sub_drafter_help_within_the_process(deployed: Single, problems: list[Task]) -> None:
-    """The second time, the sub-drafter remembers the response."""
+    """The sub-drafter remembers the response: at least one request in four looks for one that it repeats."""
     fly = SpeculationParams(mode=Mode.FLY)
     with Client(deployed.address) as client:
-        responses_twice = [client.generate(f"{problems[0].prompt}\n", speculation=fly) for _ in range(2)]
-    first, second = (response.statistics for response in responses_twice)
-    assert first.tau > 2
-    assert second.sub_drafter_tokens > 0
+        first, *again = [client.generate(f"{problems[0].prompt}\n", speculation=fly) for _ in range(1 + 4)]
+    assert first.statistics.tau > 2
+    assert sum(response.statistics.sub_drafter_tokens for response in again) > 0
 
 
 def test_one_process_without_ray_listens_at_the_ports_of_the_router_alone(deployed: Single) -> None:
