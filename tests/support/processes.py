@@ -97,14 +97,16 @@ def one_more_target() -> AbstractContextManager[ServiceProcess]:
 
 @contextmanager
 def router_of(
-    targets: Iterable[ServiceProcess], drafter: ServiceProcess | None = None
+    targets: Iterable[ServiceProcess], drafter: ServiceProcess | None = None, *more: str
 ) -> Iterator[ServiceProcess]:
     """Start a router for the demo's target in front of running services; it waits for every draft.
+
+    `more` are further flags.
 
     NOTE: the output of `fly` depends on where drafts are cut, so it is reproducible only without late drafts.
     """
     places = [flag for target in targets for flag in ("--target", target.address)]
     helper = () if drafter is None else ("--drafter", drafter.address)
     flags = ("--grpc-port", "0", "--http-port", "0", "--draft-patience", "1000000")
-    with service("router", "--model", str(TARGET_MODEL), *places, *helper, *flags) as router:
+    with service("router", "--model", str(TARGET_MODEL), *places, *helper, *flags, *more) as router:
         yield router
