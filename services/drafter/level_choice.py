@@ -98,7 +98,7 @@ class LevelChoice:
         """Record a round that began in `phase`, with a draft of `num_tokens`."""
         if phase != self.phase or not num_tokens or not 0 < round_s < math.inf:
             return
-        if not self._has_turn():
+        if not self._take_turn():
             return
         self._spent_s += min(round_s, _LONGEST * self._token_s * num_tokens)
         self._num_tokens += num_tokens
@@ -106,18 +106,20 @@ class LevelChoice:
         if not self._left:
             self._end_phase(self._spent_s / self._num_tokens)
 
-    def _has_turn(self) -> bool:
+    def _take_turn(self) -> bool:
         """Return True if a round counts now: those of a trial, and those before it, need the turn.
 
-        Rounds that began in another level's turn do not count either, so the phase begins anew with the turn.
+        A level that waits for its turn stays in its usual state, and starts the comparison when it gets it:
+        rounds that began in another level's turn do not count.
         """
         if self._kind is _Phase.REST:
             return True
-        has_turn, had_turn = self._turn.take(self), not self._is_waiting
-        self._is_waiting = not has_turn
-        if has_turn and not had_turn:
-            self._begin(self._kind, _TRIAL_ROUNDS)
-        return has_turn and had_turn
+        was_waiting, self._is_waiting = self._is_waiting, not self._turn.take(self)
+        if self._is_waiting:
+            self.is_used = self._is_usual
+        elif was_waiting:
+            self._begin(_Phase.BEFORE, _TRIAL_ROUNDS)
+        return not (self._is_waiting or was_waiting)
 
     def _end_phase(self, token_s: float) -> None:
         """End the phase, in which a drafted token took `token_s` seconds."""

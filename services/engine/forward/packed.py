@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,15 @@ WIDENED = LinearKind(lambda weight: PackedLinear(weight.float()), torch.float32,
 
 @dataclass(frozen=True, slots=True)
 class LinearChoice:
-    """The kinds of linear for one row and for more rows."""
+    """The kinds of linear for one row and for more rows.
+
+    Attributes:
+        share: Time for many rows, by that of the plain kind.
+    """
 
     one: LinearKind
     many: LinearKind
+    share: float = field(default=1.0, compare=False)
 
     def __call__(self, weight: Tensor, rows_dtype: torch.dtype) -> Linear:
         one = self.one(weight, rows_dtype)
@@ -93,9 +98,7 @@ class LinearMaker:
         """Make a linear without bias."""
         weight = weight.detach().contiguous()
         shape, rows_dtype = tuple(weight.shape), self._rows_dtype or weight.dtype
-        if shape not in self.chosen:
-            self.chosen[shape] = _fastest(weight, rows_dtype, self._num_layers)
-        choice, plain = self.chosen[shape], PLAIN(weight, rows_dtype)
+        choice, plain = self._choose(weight), PLAIN(weight, rows_dtype)
         if choice == LinearChoice(PLAIN, PLAIN):
             return plain
         linear = choice(weight, rows_dtype)
@@ -106,18 +109,20 @@ class LinearMaker:
 
     def make_copy(self, weight: Tensor) -> Linear:
         """Make a linear for a weight that stays in memory: the plain one, unless another is much faster."""
-        plain, linear = PLAIN(weight, weight.dtype), self(weight)
-        rows = torch.ones(MANY_ROWS, weight.shape[1], dtype=self._rows_dtype or weight.dtype)
-        copied_s, plain_s = (_minimum_s([each], rows, _MIN_REPETITIONS) for each in (linear, plain))
-        if copied_s < _GAIN_OF_COPY * plain_s:
-            return linear
-        self.chosen[tuple(weight.shape)] = LinearChoice(PLAIN, PLAIN)
-        return plain
+        if self._choose(weight.detach().contiguous()).share >= _GAIN_OF_COPY:
+            self.chosen[tuple(weight.shape)] = LinearChoice(PLAIN, PLAIN)
+        return self(weight)
 
     def describe(self) -> str:
         """Describe how many shapes are packed."""
         packed = sum(choice != LinearChoice(PLAIN, PLAIN) for choice in self.chosen.values())
         return f"{packed} of {len(self.chosen)} shapes packed"
+
+    def _choose(self, weight: Tensor) -> LinearChoice:
+        shape = tuple(weight.shape)
+        if shape not in self.chosen:
+            self.chosen[shape] = _fastest(weight, self._rows_dtype or weight.dtype, self._num_layers)
+        return self.chosen[shape]
 
 
 class PackedModule(nn.Module):
@@ -137,7 +142,7 @@ class PackedModule(nn.Module):
 
 
 def pack_model(model: nn.Module, make: MakeLinear, make_copy: MakeLinear = PlainLinear) -> None:
-    """Replace linears where packing is faster; an embedding keeps its weight, beside a copy of it if any."""
+    """Replace linears where packing is faster; a weight shared with an embedding stays in memory as well."""
     shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -172,15 +177,16 @@ def _fastest(weight: Tensor, rows_dtype: torch.dtype, num_layers: int) -> Linear
     one, many = ({kind: pair[index] for kind, pair in seconds.items()} for index in (0, 1))
     if weight.numel() <= _MAX_DUPLICATED_ELEMENTS:
         for_one = _fastest_kind(one, PLAIN)
-        return LinearChoice(for_one, _fastest_kind(many, for_one))
-    return _single(one, many)
+        for_many = _fastest_kind(many, for_one)
+    else:
+        for_one = for_many = _single(one, many)
+    return LinearChoice(for_one, for_many, many[for_many] / many[PLAIN])
 
 
-def _single(one: Mapping[LinearKind, float], many: Mapping[LinearKind, float]) -> LinearChoice:
+def _single(one: Mapping[LinearKind, float], many: Mapping[LinearKind, float]) -> LinearKind:
     """Return the fastest kind for many rows among those that are not slower for one."""
     candidates = {kind: many[kind] for kind in many if one[kind] <= _LOSS * one[PLAIN]}
-    kind = _fastest_kind(candidates, PLAIN)
-    return LinearChoice(kind, kind)
+    return _fastest_kind(candidates, PLAIN)
 
 
 def _fastest_kind(seconds: Mapping[LinearKind, float], current: LinearKind) -> LinearKind:

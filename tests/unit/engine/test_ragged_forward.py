@@ -15,7 +15,7 @@ from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput
 from services.engine.config import ModelConfig
-from services.engine.forward import packed, self_check, torch_runner
+from services.engine.forward import self_check, torch_runner
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
@@ -273,16 +273,13 @@ def test_packing_a_model_leaves_shared_weights_alone(model_folder: FolderMaker) 
 
 @pytest.mark.parametrize(("share", "is_copied"), [(0.4, True), (0.6, False)])
 def test_an_embedding_keeps_its_weight_beside_a_copy_that_is_much_faster(
-    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, share: float, is_copied: bool
+    model_folder: FolderMaker, share: float, is_copied: bool
 ) -> None:
     model = load_model(model_folder("llama"), "bfloat16").model
     make = LinearMaker()
     make.chosen = dict.fromkeys([(32, 32), (48, 32), (16, 32), (32, 48)], LinearChoice(PLAIN, PLAIN))
-    make.chosen[96, 32] = LinearChoice(WIDENED, WIDENED)
+    make.chosen[96, 32] = LinearChoice(WIDENED, WIDENED, share)
     expected, embedding = full_logits(model, [1, 2, 3]), model.get_input_embeddings().weight
-    monkeypatch.setattr(
-        packed, "_minimum_s", lambda linears, *_: 1.0 if isinstance(linears[0], PlainLinear) else share
-    )
     pack_model(model, make, make.make_copy)
     assert (type(model.lm_head) is torch.nn.Linear) != is_copied
     assert make.describe() == f"{int(is_copied)} of 5 shapes packed"

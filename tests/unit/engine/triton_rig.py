@@ -32,7 +32,7 @@ class TritonProcess:
     def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore::RuntimeWarning", "-m", __name__],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **environment},
+            env={**os.environ, **environment},
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

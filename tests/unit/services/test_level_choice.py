@@ -119,6 +119,23 @@ def test_a_level_without_rounds_loses_its_turn() -> None:
     assert choice.phase > began
 
 
+def test_a_level_that_loses_its_turn_within_a_trial_goes_back_to_its_usual_state() -> None:
+    turn = TrialTurn()
+    rare, choice = LevelChoice(turn=turn), LevelChoice(turn=turn)
+    for _ in range(12):
+        rare.record_round(rare.phase, 1.0, TOKENS)
+    assert not rare.is_used, "its trial has begun"
+    for _ in range(50):
+        choice.record_round(choice.phase, 1.0, TOKENS)
+    rare.record_round(rare.phase, 1.0, TOKENS)
+    assert rare.is_used
+    for _ in range(30):
+        choice.record_round(choice.phase, 1.0, TOKENS)
+    for _ in range(1 + 12):
+        rare.record_round(rare.phase, 1.0, TOKENS)
+    assert not rare.is_used, "it has compared from the start, now in its trial"
+
+
 def test_rounds_that_are_cut_by_a_change_or_have_no_draft_do_not_count() -> None:
     choice = LevelChoice()
     began = choice.phase
