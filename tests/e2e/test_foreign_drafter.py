@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,15 +16,7 @@ from demo.tasks import Task
 from fly.response import Response
 from fly.types import Mode
 from flyserve import SpeculationParams
-from tests.support.comparison import (
-    answers,
-    assert_only_a_tie,
-    differences,
-    gap_after,
-    ids_of,
-    prompt_ids,
-    responses,
-)
+from tests.support.comparison import PlainResponses, answers, ids_of
 from tests.support.processes import (
     DRAFTER_MODEL,
     TARGET_MODEL,
@@ -86,20 +78,8 @@ def own_tau(deployment: Deployment, tasks: list[Task]) -> float:
 
 
 @pytest.fixture(scope="module")
-def assert_equal_to_plain(
-    deployment: Deployment, tasks: list[Task], target: LlamaForCausalLM
-) -> Callable[[list[Response]], None]:
-    own = deployment.router.address
-    plain = responses(own, tasks, SpeculationParams(mode=Mode.PLAIN))
-    prompts = prompt_ids(own, tasks)
-
-    def check(found: list[Response]) -> None:
-        ids = [ids_of(each) for each in found]
-        assert_only_a_tie(
-            differences(plain, ids, lambda p, position: gap_after(target, prompts[p] + plain[p][:position]))
-        )
-
-    return check
+def plain(deployment: Deployment, tasks: list[Task], target: LlamaForCausalLM) -> PlainResponses:
+    return PlainResponses(deployment.router.address, tasks, target)
 
 
 @pytest.mark.parametrize("way", ["text", "intersection"])
@@ -107,13 +87,13 @@ def test_exact_equals_plain_and_drafts_are_as_good(
     deployment: Deployment,
     tasks: list[Task],
     own_tau: float,
-    assert_equal_to_plain: Callable[[list[Response]], None],
+    plain: PlainResponses,
     way: str,
     tmp_path: Path,
 ) -> None:
     with foreign_router(deployment, renumbered(tmp_path / "drafter"), way) as router:
         foreign = answers(router.address, tasks, EXACT)
-    assert_equal_to_plain(foreign)
+    plain.assert_equals([ids_of(each) for each in foreign])
     assert tau(foreign) >= 0.8 * own_tau
 
 
@@ -121,13 +101,13 @@ def test_exact_equals_plain_and_drafts_are_as_good(
 def test_a_drafter_with_another_tokenizer_is_exact_and_accepted_loosely(
     deployment: Deployment,
     tasks: list[Task],
-    assert_equal_to_plain: Callable[[list[Response]], None],
+    plain: PlainResponses,
     way: str,
 ) -> None:
     with foreign_router(deployment, MODELS / "foreign_drafter", way) as router:
         exact = answers(router.address, tasks, EXACT)
         loose = answers(router.address, tasks, SpeculationParams(mode=Mode.FLY))
-    assert_equal_to_plain(exact)
+    plain.assert_equals([ids_of(each) for each in exact])
     assert tau(exact) > 2.0
     rescued = [choice.statistics.rescued for each in loose for choice in each.choices]
     assert sum(rescued) > 0 and tau(loose) > tau(exact)

@@ -13,48 +13,23 @@ from demo.tasks import Task
 from demo.tokenizer import render
 from fly.types import Mode
 from flyserve import Client, DraftLength, SamplingParams, SpeculationParams
-from tests.support.comparison import (
-    MAX_NEW_TOKENS,
-    assert_only_a_tie,
-    differences,
-    gap_after,
-    prompt_ids,
-    responses,
-    seed_of,
-)
+from tests.support.comparison import MAX_NEW_TOKENS, PlainResponses, responses, seed_of
 from tests.support.processes import TARGET_MODEL, Deployment, one_more_target, router_of, service
 
 pytestmark = pytest.mark.slow
 
 NUM_PROBLEMS = 8
 TEMPERATURES = (0.0, 0.8)
-PLAIN = SpeculationParams(mode=Mode.PLAIN)
 EXACT = SpeculationParams(mode=Mode.EXACT)
-
-
-class Expected:
-    """Return plain responses, one at a time, and the ties that may explain a difference."""
-
-    def __init__(self, router: str, problems: list[Task], temperature: float, target: LlamaForCausalLM):
-        self.problems = problems
-        self.sampling = SamplingParams(temperature=temperature)
-        self._target = target
-        self._prompts = prompt_ids(router, problems)
-        self._plain = responses(router, problems, PLAIN, self.sampling, concurrency=1)
-
-    def assert_equals(self, found: list[list[int]]) -> None:
-        def gap(problem: int, position: int) -> float:
-            ids = self._prompts[problem] + self._plain[problem][:position]
-            return gap_after(self._target, ids, self.sampling.temperature, seed_of(problem))
-
-        assert_only_a_tie(differences(self._plain, found, gap))
 
 
 @pytest.fixture(scope="module", params=TEMPERATURES, ids=lambda temperature: f"temperature {temperature}")
 def expected(
     request: pytest.FixtureRequest, deployment: Deployment, problems: list[Task], target: LlamaForCausalLM
-) -> Expected:
-    return Expected(deployment.router.address, problems[:NUM_PROBLEMS], request.param, target)
+) -> PlainResponses:
+    """The plain responses, computed one at a time."""
+    some, sampling = problems[:NUM_PROBLEMS], SamplingParams(temperature=request.param)
+    return PlainResponses(deployment.router.address, some, target, sampling, concurrency=1)
 
 
 @pytest.fixture(scope="module")
@@ -92,40 +67,40 @@ def save_untrained(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def test_alone(deployment: Deployment, expected: Expected) -> None:
+def test_alone(deployment: Deployment, expected: PlainResponses) -> None:
     router = deployment.router.address
     expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=1))
 
 
-def test_in_a_batch_of_8(deployment: Deployment, expected: Expected) -> None:
+def test_in_a_batch_of_8(deployment: Deployment, expected: PlainResponses) -> None:
     router = deployment.router.address
     expected.assert_equals(responses(router, expected.problems, EXACT, expected.sampling, concurrency=8))
 
 
 @pytest.mark.parametrize("length", [0, 1, 25])
-def test_with_other_draft_lengths(deployment: Deployment, expected: Expected, length: int) -> None:
+def test_with_other_draft_lengths(deployment: Deployment, expected: PlainResponses, length: int) -> None:
     speculation = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=length))
     found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
     expected.assert_equals(found)
 
 
-def test_without_the_sub_drafter(deployment: Deployment, expected: Expected) -> None:
+def test_without_the_sub_drafter(deployment: Deployment, expected: PlainResponses) -> None:
     speculation = SpeculationParams(mode=Mode.EXACT, sub_drafter=False)
     found = responses(deployment.router.address, expected.problems, speculation, expected.sampling)
     expected.assert_equals(found)
 
 
-def test_with_another_drafter(clumsy_router: str, expected: Expected) -> None:
+def test_with_another_drafter(clumsy_router: str, expected: PlainResponses) -> None:
     # NOTE: short drafts: all of them cost forwards, and none gives a token.
     speculation = SpeculationParams(mode=Mode.EXACT, draft_length=DraftLength(max=2))
     expected.assert_equals(responses(clumsy_router, expected.problems, speculation, expected.sampling))
 
 
-def test_without_a_drafter(lone_router: str, expected: Expected) -> None:
+def test_without_a_drafter(lone_router: str, expected: PlainResponses) -> None:
     expected.assert_equals(responses(lone_router, expected.problems, EXACT, expected.sampling))
 
 
-def test_with_a_target_killed_half_way(deployment: Deployment, expected: Expected) -> None:
+def test_with_a_target_killed_half_way(deployment: Deployment, expected: PlainResponses) -> None:
     with (
         one_more_target() as victim,
         # By prefix, all of so few requests may go to the other target.

@@ -12,6 +12,7 @@ from demo.tasks import Task
 from demo.tokenizer import render
 from fly.noise import Domain, noise_keys, token_noise
 from fly.response import Response
+from fly.types import Mode
 from flyserve import Client, SamplingParams, SpeculationParams
 
 TIE = 1e-4
@@ -109,3 +110,32 @@ def assert_only_a_tie(found: list[Difference]) -> None:
     """Assert that at most one sequence differs, and only where two candidates tie."""
     assert len(found) <= 1, found
     assert all(difference.gap <= TIE for difference in found), found
+
+
+class PlainResponses:
+    """The plain responses of a router, which others must equal but for a tie."""
+
+    def __init__(
+        self,
+        router: str,
+        problems: Sequence[Task],
+        target: PreTrainedModel,
+        sampling: SamplingParams = GREEDY,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        """Send the problems to the router at this address; `target` is the model behind it."""
+        self.problems = problems
+        self.sampling = sampling
+        self._target = target
+        self._prompts = prompt_ids(router, problems)
+        plain = SpeculationParams(mode=Mode.PLAIN)
+        self._plain = responses(router, problems, plain, sampling, concurrency)
+
+    def assert_equals(self, found: list[list[int]]) -> None:
+        """Assert that responses to these problems are the plain ones."""
+
+        def gap(problem: int, position: int) -> float:
+            ids = self._prompts[problem] + self._plain[problem][:position]
+            return gap_after(self._target, ids, self.sampling.temperature, seed_of(problem))
+
+        assert_only_a_tie(differences(self._plain, found, gap))
