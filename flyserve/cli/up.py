@@ -86,8 +86,9 @@ def serve(
     """
     if single_process:
         return _serve_single_process(deployment, verbose)
+    running = running_deployment(deployment, startup_timeout_s, verbose, source)
     try:
-        serve_until_interrupted(running_deployment(deployment, startup_timeout_s, verbose, source))
+        serve_until_interrupted(running, lambda: _print_stopping(deployment))
     except KeyboardInterrupt:
         messages().print("stopped")
 
@@ -98,21 +99,35 @@ def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
     def show_loading(replica: str) -> None:
         messages().print(f"loading {replica}", markup=False)
 
+    def show_stopping() -> None:
+        _print_stopping(deployment)
+
     def show_ready(serving: SingleProcess) -> None:
         _print_router(serving.address, serving.http_url, serving.speculation)
         _print_ready(serving.address)
 
-    run_single_process(deployment, show_loading, show_ready, verbose=verbose)
+    run_single_process(deployment, show_loading, show_ready, show_stopping, verbose)
     messages().print("stopped")
 
 
-def serve_until_interrupted(deployment: "AbstractContextManager[LocalDeployment]") -> None:
-    """Start a deployment, print its addresses, and wait until it is ended."""
+def serve_until_interrupted(
+    deployment: "AbstractContextManager[LocalDeployment]", on_stop: Callable[[], None]
+) -> None:
+    """Start a deployment, print its addresses, and wait until it is ended; `on_stop` tells of a signal."""
     with deployment as deployed:
         _print_addresses(deployed)
         _print_ready(deployed.address)
-        deployed.wait()
+        try:
+            deployed.wait()
+        except KeyboardInterrupt:
+            on_stop()
+            raise
         messages().print(f"{deployed.name} was ended by flyserve down: stopped", markup=False)
+
+
+def _print_stopping(deployment: "Deployment") -> None:
+    drain_s = deployment.rollout.drain_s
+    messages().print(f"stopping: running responses have {drain_s:g} s to finish; a second Ctrl-C ends them")
 
 
 def _print_ready(address: str) -> None:

@@ -17,9 +17,9 @@ _READY = "ready "
 
 
 class StopSignals:
-    """Raise KeyboardInterrupt in the main thread on SIGINT and SIGTERM; ignore both once the stop begins.
+    """Raise KeyboardInterrupt in the main thread on SIGINT and SIGTERM, until the stop begins.
 
-    So a second signal does not interrupt the stop that the first one started.
+    So a second signal does not interrupt the stop that the first one started; it may hasten it.
     """
 
     def __init__(self) -> None:
@@ -54,6 +54,11 @@ class StopSignals:
         for number in self._previous:
             signal.signal(number, signal.SIG_IGN)
 
+    def hasten(self, process: "ServiceProcess") -> None:
+        """From now on let both signals end the grace period of `process`, which is being stopped."""
+        for number in self._previous:
+            signal.signal(number, lambda number, frame: process.terminate())
+
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._received = True
         raise KeyboardInterrupt
@@ -79,6 +84,10 @@ class ServiceProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self._process.returncode is not None
+
+    def terminate(self) -> None:
+        """Send SIGTERM: the first lets running requests finish, the second cancels them."""
+        self._process.terminate()
 
     def exit_reason(self) -> str:
         """Return the exit status and the last line of an ended process."""

@@ -1,5 +1,6 @@
 """Run a whole deployment on this machine: Ray, the controller, the services, a router."""
 
+import functools
 import importlib.util
 import math
 import os
@@ -35,6 +36,8 @@ from services.common.model_source import model_folder
 
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
+_REPLICA_GRACE_S = 5.0
+"""Time that streams of the replicas have to finish, once the router and with it all of its own have ended."""
 _ANSWER_TIMEOUT_S = 30.0
 _SPARE_CPUS = 32
 """Logical CPUs in addition to the deployment's, for scaling it and for replacing its replicas."""
@@ -50,14 +53,12 @@ class LocalOptions:
         router: Module to run as the router.
         startup_timeout_s: Time limit for Ray to start, then for every replica, and then the router, to be
             ready.
-        grace_s: Time that running streams get to finish at the stop.
         verbose: Print the services' logs.
     """
 
     actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
     router: str = "router"
     startup_timeout_s: float = 120.0
-    grace_s: float = 5.0
     verbose: bool = False
 
 
@@ -109,8 +110,9 @@ def local_deployment(
 ) -> Iterator[LocalDeployment]:
     """Start a deployment on this machine; stop it in reverse order when the block ends.
 
-    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block. The model folders must
-    be absolute; `source` is the file that the deployment was read from, to show to people.
+    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block. Running responses then
+    have `rollout.drain_s` to finish, or until a second signal. The model folders must be absolute; `source`
+    is the file that the deployment was read from, to show to people.
 
     Raises:
         ConfigError: The router's port is in use.
@@ -126,11 +128,14 @@ def local_deployment(
             model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
+        stop: Callable[[], None] = signals.ignore
         try:
-            yield _start(stack, signals, deployment, on_progress, options, source)
+            deployed = _start(stack, signals, deployment, on_progress, options, source)
+            stop = functools.partial(signals.hasten, deployed.router)
+            yield deployed
         finally:
             # NOTE: before the stack unwinds: no signal may interrupt the stop.
-            signals.ignore()
+            stop()
 
 
 def _start(
@@ -160,12 +165,13 @@ def _start(
 
     _wait_until_ready(controller, report, timeout_s)
     # NOTE: registered only now: a start that fails earlier has nothing to drain.
-    stack.callback(_stop, controller, options.grace_s)
+    drain_s = deployment.rollout.drain_s
+    stack.callback(_stop, controller, min(drain_s, _REPLICA_GRACE_S))
     config = folder / "router.yaml"
-    content = router_config(deployment, registry, timeout_s, options.grace_s)
+    content = router_config(deployment, registry, timeout_s, drain_s)
     config.write_text(yaml.safe_dump(content), encoding="utf-8")
-    command, stop_s = (options.router, "--config", str(config)), options.grace_s + _STOP_TIMEOUT_S
-    process = service_process(command, os.environ, folder, timeout_s, stop_s)
+    command = (options.router, "--config", str(config))
+    process = service_process(command, os.environ, folder, timeout_s, drain_s + _STOP_TIMEOUT_S)
     router = stack.enter_context(process)
     return LocalDeployment(deployment.name, controller, registry, router, signals)
 

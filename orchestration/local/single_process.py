@@ -56,13 +56,20 @@ def run_single_process(
     deployment: Deployment,
     on_load: Callable[[str], None],
     on_ready: Callable[[SingleProcess], None],
-    grace_s: float = 5.0,
+    on_stop: Callable[[], None],
     verbose: bool = False,
 ) -> None:
-    """Serve a deployment until SIGTERM or SIGINT; running responses then have `grace_s` to finish.
+    """Serve a deployment until SIGTERM or SIGINT.
 
-    `on_load` receives the name of each replica before its model is loaded; `verbose` logs more than errors.
-    The model folders must be absolute.
+    Running responses then have `rollout.drain_s` to finish, or until a second signal. The model folders must
+    be absolute.
+
+    Args:
+        deployment: What to serve.
+        on_load: Receives the name of each replica before its model is loaded.
+        on_ready: Called once the deployment serves.
+        on_stop: Called when a signal arrives, before the running responses finish.
+        verbose: Log more than errors.
 
     Raises:
         ConfigError: The deployment needs several processes, or a port is in use.
@@ -78,7 +85,7 @@ def run_single_process(
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(deployment, grace_s, on_load, on_ready))
+        runner.run(_serve(deployment, on_load, on_ready, on_stop))
 
 
 def _faults(deployment: Deployment) -> Iterator[str]:
@@ -102,12 +109,12 @@ def _faults(deployment: Deployment) -> Iterator[str]:
 
 async def _serve(
     deployment: Deployment,
-    grace_s: float,
     on_load: Callable[[str], None],
     on_ready: Callable[[SingleProcess], None],
+    on_stop: Callable[[], None],
 ) -> None:
     async with _replicas(deployment, on_load) as replicas:
-        router = await create_host(_router_config(deployment, replicas, grace_s))
+        router = await create_host(_router_config(deployment, replicas))
         speculation = await _speculation(deployment, replicas)
 
         def ready(addresses: Sequence[str]) -> None:
@@ -116,7 +123,7 @@ async def _serve(
 
         watches = [asyncio.create_task(_end_with(host, router)) for _, host in replicas]
         try:
-            await serve_until_signalled(router, grace_s, ready)
+            await serve_until_signalled(router, deployment.rollout.drain_s, ready, on_stop)
         finally:
             for watch in watches:
                 watch.cancel()
@@ -155,8 +162,8 @@ async def _build(spec: ReplicaSpec, sub_drafters: Sequence[str]) -> Host:
     return await actor.build(config)
 
 
-def _router_config(deployment: Deployment, replicas: Replicas, grace_s: float) -> RouterConfig:
-    content = router_config(deployment, "", _START_TIMEOUT_S, grace_s)
+def _router_config(deployment: Deployment, replicas: Replicas) -> RouterConfig:
+    content = router_config(deployment, "", _START_TIMEOUT_S, deployment.rollout.drain_s)
     del content["registry"]
     content["targets"] = _addresses(replicas, Role.TARGET)
     content["drafters"] = _addresses(replicas, Role.DRAFTER)

@@ -41,11 +41,15 @@ async def _serve(build: Callable[[], Awaitable[Host]], grace_s: float) -> None:
 
 
 async def serve_until_signalled(
-    host: Host, grace_s: float, on_ready: Callable[[Sequence[str]], None]
+    host: Host,
+    grace_s: float,
+    on_ready: Callable[[Sequence[str]], None],
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends the grace period.
 
-    A host that has failed is drained as well, within `FAILED_GRACE_S`. `on_ready` receives its addresses.
+    A host that has failed is drained as well, within `FAILED_GRACE_S`. `on_ready` receives its addresses;
+    `on_stop` is called before a host that has not failed is drained.
     """
     loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -61,7 +65,11 @@ async def serve_until_signalled(
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-    drain = asyncio.create_task(host.drain(FAILED_GRACE_S if host.failed.is_set() else grace_s))
+    if host.failed.is_set():
+        grace_s = FAILED_GRACE_S
+    else:
+        on_stop()
+    drain = asyncio.create_task(host.drain(grace_s))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
     if not drain.done():

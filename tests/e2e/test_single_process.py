@@ -120,6 +120,7 @@ def test_a_signal_lets_a_running_response_finish_and_leaves_nothing(
         assert chunks[-1].finish_reason is FinishReason.LENGTH
         assert sum(len(chunk.tokens) for chunk in chunks) == 200
         assert running.process.wait(timeout=30) == 0
+        assert running.messages[-2].startswith("stopping: running responses have 300 s to finish")
         assert running.messages[-1] == "stopped"
         assert running.command.leftovers() == []
 

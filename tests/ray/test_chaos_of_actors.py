@@ -120,7 +120,7 @@ def test_64_streams_of_simulated_engines(tmp_path: Path) -> None:
     target = {"model": model(tmp_path, "target", base_s=0.4), "replicas": 2}
     drafter = {"model": model(tmp_path, "drafter", base_s=0.005, agreement=0.85)}
     actors = {**ACTORS, **SIMULATED}
-    killer, options = Killer(actors), LocalOptions(actors=actors, grace_s=1.0)
+    killer, options = Killer(actors), LocalOptions(actors=actors)
     with local_deployment(described(target=target, drafter=drafter), lambda _: None, options) as running:
         prompts = [f"prompt {number}" for number in range(64)]
         streams = Streams([running.address], prompts, new_tokens=48)
@@ -145,7 +145,7 @@ def test_8_streams_of_the_shipped_pair() -> None:
     served = {"dtype": "float32", "kv_tokens": 16_384, "max_sequences": 16}
     target = {"model": str(MODELS / "target"), "replicas": 2, **served}
     drafter = {"model": str(MODELS / "drafter"), **served}
-    killer, options = Killer(ACTORS), LocalOptions(grace_s=1.0)
+    killer, options = Killer(ACTORS), LocalOptions()
     with local_deployment(described(target=target, drafter=drafter), lambda _: None, options) as running:
         prompts = prompt_ids(running.address, load_tasks(8))
         streams = Streams([running.address], prompts, new_tokens=MAX_NEW_TOKENS)

@@ -31,7 +31,7 @@ STANDINS = {
     Role.DRAFTER: "standins:StandInDrafter",
     Role.SUB_DRAFTER: "standins:StandInSubDrafter",
 }
-OPTIONS = LocalOptions(actors=STANDINS, router="standin_router", grace_s=1.0)
+OPTIONS = LocalOptions(actors=STANDINS, router="standin_router")
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_start_that_takes_too_long_names_the_missing_replicas(deployment: Depl
 
 
 def test_a_failed_router_is_reported_with_the_reason(small: Deployment) -> None:
-    options = LocalOptions(actors=STANDINS, router="standin_broken_router", grace_s=1.0)
+    options = LocalOptions(actors=STANDINS, router="standin_broken_router")
     with (
         pytest.raises(ConfigError, match="standin_broken_router: cannot serve"),
         local_deployment(small, quiet, options),

@@ -97,7 +97,7 @@ def generation(running: LocalDeployment) -> int:
 @pytest.mark.timeout(900)
 def test_two_shards_respond_like_one_process_and_a_lost_one_is_replaced() -> None:
     problems = load_tasks(NUM_PROBLEMS)
-    options = LocalOptions(startup_timeout_s=240.0, grace_s=2.0)
+    options = LocalOptions(startup_timeout_s=240.0)
     with local_deployment(parse(Deployment, SHARED, "test"), lambda status: None, options) as running:
         found = responses(running.address, problems)
         with Client(running.address) as client:

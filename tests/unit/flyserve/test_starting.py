@@ -45,7 +45,7 @@ def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]
         status=lambda: status,
         wait=lambda: None,
     )
-    serve_until_interrupted(nullcontext(deployed))
+    serve_until_interrupted(nullcontext(deployed), lambda: None)
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1] == "ready 127.0.0.1:1"
     assert printed.err.splitlines()[-1] == "main was ended by flyserve down: stopped"

@@ -34,7 +34,7 @@ def drafter(**keys: Any) -> dict[str, Any]:
     return {"drafter": {"model": str(TARGET_MODEL), **keys}}
 
 
-def unexpected(_: object) -> None:
+def unexpected(*_: object) -> None:
     raise AssertionError("it must not start")
 
 
@@ -60,7 +60,7 @@ def unexpected(_: object) -> None:
 )
 def test_a_deployment_that_needs_more_than_a_process_is_refused(changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        run_single_process(deployment(**changes), unexpected, unexpected)
+        run_single_process(deployment(**changes), unexpected, unexpected, unexpected)
     assert fault in str(refused.value)
     assert "leave out --single-process" in str(refused.value)
 
@@ -86,7 +86,7 @@ def test_a_failed_replica_ends_the_process_with_its_name(monkeypatch: pytest.Mon
         Failing.hosts[-1].failed.set()
 
     with pytest.raises(NotReady, match="target-0 can serve no more"):
-        run_single_process(deployment(), loaded.append, fail)
+        run_single_process(deployment(), loaded.append, fail, unexpected)
     assert loaded == ["target-0"]
 
 
@@ -98,6 +98,6 @@ def test_a_model_that_cannot_be_loaded_ends_the_replicas_before_it(tmp_path: Pat
     for _ in range(2):
         loaded: list[str] = []
         with pytest.raises(ModelError, match=str(tmp_path)):
-            run_single_process(broken, loaded.append, unexpected)
+            run_single_process(broken, loaded.append, unexpected, unexpected)
         assert loaded[0] == "sub_drafter-0"
         assert len(loaded) > 1
