@@ -209,6 +209,8 @@ class GoodputLength:
 
 def _step(verification: Verification, num_steps: int) -> Verification:
     """Return the mean of several steps that decoded one token each."""
+    if num_steps == 1:
+        return verification
     times = verification.times
     times = replace(times, queue_ns=times.queue_ns // num_steps, forward_ns=times.forward_ns // num_steps)
     return replace(verification, times=times)
