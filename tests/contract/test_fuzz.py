@@ -41,7 +41,7 @@ from tests.contract.router_rig import FLY, make_request
 from tests.support.wire_fuzz import requests_from
 
 BATCH = 20
-CASES = int(os.environ.get("FLYSERVE_FUZZ_CASES", "800"))
+CASES = int(os.environ.get("FLYSERVE_FUZZ_CASES", "680"))
 TIMEOUT_S = 20.0
 CLEAN = {
     grpc.StatusCode.OK,

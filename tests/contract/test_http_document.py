@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.http_rig import serving_http
 
-LEAST_CASES = 1000
+LEAST_CASES = 500
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -23,7 +23,7 @@ CHECKS = (
 
 
 @pytest.mark.slow
-async def test_a_thousand_requests_find_no_fault_of_the_servers(tmp_path: Path) -> None:
+async def test_hundreds_of_requests_find_no_fault_of_the_servers(tmp_path: Path) -> None:
     limits = {"max_new_tokens": 8, "default_new_tokens": 4}
     async with serving_http(tmp_path, limits=limits) as rig:
         document = (await rig.http.get("/openapi.json")).json()
@@ -48,7 +48,7 @@ async def schemathesis(document: Path, url: str) -> str:
             "--phases",
             "coverage,fuzzing",
             "--max-examples",
-            "60",
+            "24",
             "--seed",
             "1",
         ),

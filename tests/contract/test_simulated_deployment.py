@@ -40,13 +40,13 @@ def measure_in_time(settings: tuple[str, ...], *deployments: Deployment) -> list
 
 
 def test_throughput_grows_with_the_replicas_and_drafts_speed_decoding_up() -> None:
-    found = measure_in_time((PLAIN, FLY), Deployment(1, 1, 1, 8), Deployment(3, 2, 2, 24))
-    one, three, one_fly, three_fly = found
-    assert 2 < three.tokens_per_s / one.tokens_per_s < 4
-    assert 2 < three_fly.tokens_per_s / one_fly.tokens_per_s < 4
+    found = measure_in_time((PLAIN, FLY), Deployment(1, 1, 1, 8), Deployment(2, 1, 1, 16))
+    one, two, one_fly, two_fly = found
+    assert 1.5 < two.tokens_per_s / one.tokens_per_s < 2.5
+    assert 1.5 < two_fly.tokens_per_s / one_fly.tokens_per_s < 2.5
     assert one_fly.tokens_per_s > 1.3 * one.tokens_per_s and one_fly.tau > 5
     assert one.inter_token is not None and one.inter_token.p50 > PLAN.models.target.base_s
-    assert all(each.late < 0.2 and each.completed for each in (one_fly, three_fly))
+    assert all(each.late < 0.2 and each.completed for each in (one_fly, two_fly))
 
 
 def test_a_clock_that_is_too_fast_for_the_cpu_makes_figures_that_are_flagged() -> None:

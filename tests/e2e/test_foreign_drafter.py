@@ -28,7 +28,7 @@ from tests.support.processes import (
 
 pytestmark = pytest.mark.slow
 
-NUM_PROBLEMS = 8
+NUM_PROBLEMS = 5
 EXACT = SpeculationParams(mode=Mode.EXACT)
 
 

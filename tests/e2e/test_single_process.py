@@ -15,6 +15,7 @@ from openai import OpenAI
 from transformers import LlamaForCausalLM
 
 from demo.tasks import Task
+from fly.response import Statistics
 from fly.types import FinishReason, Mode
 from flyserve import Client, SamplingParams, SpeculationParams
 from tests.support.comparison import PlainResponses, responses
@@ -37,6 +38,13 @@ class Single:
     def messages(self) -> list[str]:
         """Lines of stderr until now."""
         return self.log.read_text("utf-8").splitlines()
+
+    def assert_stopped(self) -> None:
+        """Wait until it has ended by itself, in order and without a trace."""
+        assert self.process.wait(timeout=30) == 0
+        assert self.messages[-2].startswith("stopping: running responses have 300 s to finish")
+        assert self.messages[-1] == "stopped"
+        assert self.command.leftovers() == []
 
 
 @contextmanager
@@ -90,12 +98,15 @@ def test_speculation_in_one_process_emits_the_tokens_of_plain_decoding(
 
 
 def test_drafter_and_sub_drafter_help_within_the_process(deployed: Single, problems: list[Task]) -> None:
-    """The sub-drafter remembers the response: at least one request in four looks for one that it repeats."""
-    fly = SpeculationParams(mode=Mode.FLY)
+    """The sub-drafter remembers the response, for which one request in four looks, whatever that costs."""
     with Client(deployed.address) as client:
-        first, *again = [client.generate(f"{problems[0].prompt}\n", speculation=fly) for _ in range(1 + 4)]
-    assert first.statistics.tau > 2
-    assert sum(response.statistics.sub_drafter_tokens for response in again) > 0
+
+        def repeated() -> Statistics:
+            fly = SpeculationParams(mode=Mode.FLY)
+            return client.generate(f"{problems[0].prompt}\n", speculation=fly).statistics
+
+        assert repeated().tau > 2
+        assert any(repeated().sub_drafter_tokens for _ in range(40))
 
 
 def test_one_process_without_ray_listens_at_the_ports_of_the_router_alone(deployed: Single) -> None:
@@ -107,29 +118,34 @@ def test_one_process_without_ray_listens_at_the_ports_of_the_router_alone(deploy
     assert not [each.path for each in process.memory_maps() if "_raylet" in each.path]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_a_running_response_finish_and_leaves_nothing(
-    file: Path, tmp_path: Path, number: int
-) -> None:
+def test_a_signal_lets_a_running_response_finish_and_leaves_nothing(file: Path, tmp_path: Path) -> None:
     with single_process(tmp_path, "up", str(file)) as running:
         with Client(running.address) as client:
             stream = client.stream("1 + 1 =", 200, SamplingParams(ignore_eos=True))
             chunks = [next(stream)]
-            running.process.send_signal(number)
+            running.process.send_signal(signal.SIGTERM)
             chunks += stream
         assert chunks[-1].finish_reason is FinishReason.LENGTH
         assert sum(len(chunk.tokens) for chunk in chunks) == 200
-        assert running.process.wait(timeout=30) == 0
-        assert running.messages[-2].startswith("stopping: running responses have 300 s to finish")
-        assert running.messages[-1] == "stopped"
-        assert running.command.leftovers() == []
+        running.assert_stopped()
 
 
-def test_serve_in_one_process_has_the_openai_api(tmp_path: Path) -> None:
+def test_serve_in_one_process_has_the_openai_api_until_ctrl_c(tmp_path: Path) -> None:
     ports = ("--port", "0", "--grpc-port", "0")
     with single_process(tmp_path, "serve", str(TARGET_MODEL), "--draft", "suffix", *ports) as running:
         (url,) = (line.split()[-1] for line in running.messages if line.startswith("OpenAI API"))
         with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
             (model,) = (model.id for model in client.models.list() if not model.id.endswith("-draft"))
-            response = client.completions.create(model=model, prompt="1 + 1 =", max_tokens=8)
-    assert response.usage is not None and response.usage.completion_tokens > 0
+            parts = client.completions.create(
+                model=model,
+                prompt="1 + 1 =",
+                max_tokens=64,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"ignore_eos": True},
+            )
+            first = next(parts)
+            running.process.send_signal(signal.SIGINT)
+            *_, last = parts
+        running.assert_stopped()
+    assert first.choices[0].text and last.usage is not None and last.usage.completion_tokens == 64

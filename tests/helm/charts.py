@@ -30,7 +30,8 @@ def rendered(folder: Path, values: Any = None, *files: Path, **options: Any) -> 
 
 
 def objects(text: str) -> list[Manifest]:
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    # libyaml's loader is safe as well, and ten times as fast.
+    return [manifest for manifest in yaml.load_all(text, Loader=yaml.CSafeLoader) if manifest]
 
 
 def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:

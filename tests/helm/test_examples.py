@@ -1,6 +1,7 @@
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes_validate import utils as schemas
 
 from tests.helm.charts import Manifest, objects, one, pod_templates
 from tools import chart_schema as schema
@@ -23,6 +25,15 @@ CRDS = os.environ.get("KUBERAY_CRD_DIR")
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _reads_each_schema_once() -> Iterator[None]:
+    """Keep Kubernetes' schemas, of megabytes, instead of reading them again for every object."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schemas, "schema_contents", cache(schemas.schema_contents))
+        yield
+
+
+@cache
 def manifests_of(example: Path) -> list[Manifest]:
     return objects((RENDERED / example.name).read_text())
 
