@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,7 +89,7 @@ def serve(
         return _serve_single_process(deployment, verbose)
     running = running_deployment(deployment, startup_timeout_s, verbose, source)
     try:
-        serve_until_interrupted(running, lambda: _print_stopping(deployment))
+        serve_until_interrupted(running, partial(_print_stopping, deployment))
     except KeyboardInterrupt:
         messages().print("stopped")
 
@@ -99,21 +100,21 @@ def _serve_single_process(deployment: "Deployment", verbose: bool) -> None:
     def show_loading(replica: str) -> None:
         messages().print(f"loading {replica}", markup=False)
 
-    def show_stopping() -> None:
-        _print_stopping(deployment)
-
     def show_ready(serving: SingleProcess) -> None:
         _print_router(serving.address, serving.http_url, serving.speculation)
         _print_ready(serving.address)
 
-    run_single_process(deployment, show_loading, show_ready, show_stopping, verbose)
+    run_single_process(deployment, show_loading, show_ready, partial(_print_stopping, deployment), verbose)
     messages().print("stopped")
 
 
 def serve_until_interrupted(
     deployment: "AbstractContextManager[LocalDeployment]", on_stop: Callable[[], None]
 ) -> None:
-    """Start a deployment, print its addresses, and wait until it is ended; `on_stop` tells of a signal."""
+    """Start a deployment, print its addresses, and wait until it is ended.
+
+    `on_stop` is called when a signal arrives, before the running responses finish.
+    """
     with deployment as deployed:
         _print_addresses(deployed)
         _print_ready(deployed.address)

@@ -1,6 +1,5 @@
 """Run a whole deployment on this machine: Ray, the controller, the services, a router."""
 
-import functools
 import importlib.util
 import math
 import os
@@ -8,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import yaml
@@ -131,7 +131,7 @@ def local_deployment(
         stop: Callable[[], None] = signals.ignore
         try:
             deployed = _start(stack, signals, deployment, on_progress, options, source)
-            stop = functools.partial(signals.hasten, deployed.router)
+            stop = partial(signals.hasten, deployed.router)
             yield deployed
         finally:
             # NOTE: before the stack unwinds: no signal may interrupt the stop.

@@ -48,7 +48,7 @@ def build_engine(
 
         runner = load_runner(config)
     runner.info = replace(runner.info, costs=_costs(runner))
-    if logger.isEnabledFor(logging.INFO):  # it takes half a second
+    if logger.isEnabledFor(logging.INFO):  # measuring takes half a second
         logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
     return ThreadEngine(runner, config, prepare_thread=_thread_setting(config))
 

@@ -18,7 +18,7 @@ from tests.support.processes import TARGET_MODEL, Deployment, one_more_target, r
 
 pytestmark = pytest.mark.slow
 
-NUM_PROBLEMS = 5
+NUM_PROBLEMS = 8
 TEMPERATURES = (0.0, 0.8)
 EXACT = SpeculationParams(mode=Mode.EXACT)
 

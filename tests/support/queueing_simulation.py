@@ -109,14 +109,13 @@ class RoundSimulation:
         clock: SimulationClock,
         callers: int,
         make_policy: Callable[[], DraftLength],
-        seed: int = 0,
     ) -> None:
         self.agreement = 0.8
         self.log = RoundLog([], [], [])
         self._costs = costs
         self._clock = clock
         self._make_policy = make_policy
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._order = itertools.count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._callers = [Caller(make_policy()) for _ in range(callers)]

@@ -79,7 +79,7 @@ def test_it_comes_close_to_the_best_fixed_length_and_is_not_worse_than_plain_dec
         last = first + callers * measured
         goodput = run.goodput(agreement, first, last)
         begin, end = callers * 15, callers * (15 + FIXED_ROUNDS[callers])
-        goodputs = [run.goodput(agreement, begin, end) for run in fixed(curve, callers)]
+        goodputs = [each.goodput(agreement, begin, end) for each in fixed(curve, callers)]
         shares.append(goodput / max(goodputs))
         what = f"phase {phase}: {shares[-1]:.3f} of the best, {goodput / goodputs[0]:.3f} of plain"
         assert goodput >= LEAST_SHARE[callers] * max(goodputs), what

@@ -1,6 +1,9 @@
-"""A deployment in one process: deployments that it refuses, replicas that fail."""
+"""A deployment in one process: deployments that it refuses, replicas that fail, its end."""
 
+import os
+import signal
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,6 +11,9 @@ import pytest
 
 from fly.errors import ConfigError, ModelError, NotReady
 from fly.messages import Role
+from fly.response import Chunk
+from flyserve import Client, SamplingParams
+from flyserve.received import StreamBroken
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
 from orchestration.local.single_process import SingleProcess, run_single_process
@@ -88,6 +94,30 @@ def test_a_failed_replica_ends_the_process_with_its_name(monkeypatch: pytest.Mon
     with pytest.raises(NotReady, match="target-0 can serve no more"):
         run_single_process(deployment(), loaded.append, fail, unexpected)
     assert loaded == ["target-0"]
+
+
+def test_running_responses_have_the_drain_time_of_the_file() -> None:
+    """Without any, a response is cut at once: 200 tokens would take a few seconds."""
+    received: list[Chunk] = []
+
+    def stream(address: str) -> None:
+        with Client(address, retries=0) as client:
+            for chunk in client.stream("1 + 1 =", 200, SamplingParams(ignore_eos=True)):
+                if not received:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                received.append(chunk)
+
+    with ThreadPoolExecutor() as pool:
+        streams: list[Future[None]] = []
+        run_single_process(
+            deployment(rollout={"drain_s": 0}),
+            lambda replica: None,
+            lambda serving: streams.append(pool.submit(stream, serving.address)),
+            lambda: None,
+        )
+        with pytest.raises(StreamBroken):
+            streams[0].result(timeout=60)
+    assert 0 < sum(len(chunk.tokens) for chunk in received) < 200
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_replicas_before_it(tmp_path: Path) -> None:
