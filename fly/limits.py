@@ -14,6 +14,8 @@ MOST_PROPOSED = 64
 """Tokens that a drafter draws from under coupling `rejection`."""
 MOST_PRIORITY = 2**31 - 1
 """Largest priority; its negative is the smallest, so that the sign of a priority can be changed."""
+MOST_TIMEOUT_S = 86_400.0
+"""Longest time limit that a request may set: one day."""
 PUBLIC_PENALTY = 2.0
 """Largest presence or frequency penalty of a public request, as in OpenAI's API."""
 PUBLIC_LOGIT_BIAS = 100.0

@@ -144,7 +144,7 @@ class Open:
         prompt_length: Prompt length in tokens; later positions are response.
         sampling: Sampling parameters, with the complete list of stop token ids.
         priority: Higher values run first when work queues.
-        deadline_ms: Milliseconds from now; 0 is no deadline.
+        deadline_ms: Milliseconds from now, at most one day; 0 is no deadline.
         cache_salt: Prefixes and memories are shared only between sequences with the same salt.
         entropy: Estimator that a target uses.
         num_logprobs: Number of most likely tokens whose log-probabilities a target returns per position; None

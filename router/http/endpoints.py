@@ -12,9 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from fly.errors import NotReady
 from fly.version import VERSION
+from fly.limits import MOST_TIMEOUT_S
 from router.config import HttpConfig, RouterConfig
 from router.http.api_format import ApiFormat
-from router.http.errors import Rejected
+from router.http.errors import Rejected, quoted
 from router.http.models import ServedModels
 from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
@@ -99,8 +100,9 @@ def _timeout_s(request: Request) -> float | None:
         timeout_s = float(said)
     except ValueError:
         timeout_s = math.nan
-    if not (timeout_s > 0 and math.isfinite(timeout_s)):
-        raise Rejected(400, f"{TIMEOUT} is {said!r}, must be seconds above 0", TIMEOUT, "invalid_value")
+    if not 0 < timeout_s <= MOST_TIMEOUT_S:
+        allowed = f"must be seconds above 0 and at most {MOST_TIMEOUT_S:g}"
+        raise Rejected(400, f"{TIMEOUT} is {quoted(said)}, {allowed}", TIMEOUT, "invalid_value")
     return timeout_s
 
 

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 
+_SHOWN_CHARACTERS = 60
 
 class Rejected(FlyServeError):
     """Error of HTTP itself: an unknown path or model, or an unreadable body.
@@ -100,6 +101,11 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
 
 def _renamed(path: str, names: Mapping[str, str]) -> str:
     plain = path.removeprefix("sampling.")
+def quoted(text: str) -> str:
+    """Return a client's text in quotes, shortened, for an error."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}...")
+
+
     for name, own in names.items():
         if plain == name or plain.startswith((f"{name}.", f"{name}[")):
             return own + plain.removeprefix(name).removeprefix(".ids")

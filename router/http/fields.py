@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from fly.limits import MOST_PRIORITY
+from fly.limits import MOST_PRIORITY, MOST_TIMEOUT_S
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from router.http.grammar_fields import GrammarFields
@@ -24,6 +24,8 @@ Whole = Annotated[int, Field(ge=-_UINT32, le=_UINT32)]
 """A whole number whose range the service checks."""
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
 """A priority in vLLM's sign: lower values run first."""
+Timeout = Annotated[float, Field(gt=0, le=MOST_TIMEOUT_S)]
+"""Seconds, at most one day."""
 
 
 def _listed(value: Any) -> Any:
@@ -144,7 +146,7 @@ class GenerationFields(GrammarFields):
         logit_bias: Added to the logits, by token id.
         seed: A negative seed counts as the unsigned number with the same bits.
         cache_salt: Cached prefixes and memories are shared only between requests with the same salt.
-        timeout: Seconds after which the client no longer needs the response.
+        timeout: Seconds after which the client no longer needs the response, at most one day.
         prediction: Text that the response is expected to resemble, which makes it faster.
         priority: Lower values run first, as in vLLM; 0 by default.
         service_tier: OpenAI's name of a priority: flex runs after all others, priority before them.
@@ -162,7 +164,7 @@ class GenerationFields(GrammarFields):
     logit_bias: dict[str, float] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
     cache_salt: str | None = None
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Timeout | None = None
     prediction: PredictionFields | None = None
     priority: Priority | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from fly.clock import Clock
 from fly.errors import DeadlineExceeded
+from fly.limits import MOST_TIMEOUT_S
 from fly.request import ReceivedChoice, RequestParams, SamplingParams
 from fly.sequence import TokenSequence
 from fly.types import Coupling, Mode
@@ -18,9 +19,9 @@ class Deadline:
     """A point on a clock, or never."""
 
     def __init__(self, clock: Clock, timeout_s: float | None) -> None:
-        """Set the deadline `timeout_s` from now; None is never."""
+        """Set the deadline `timeout_s` from now, or one day from now if that is earlier; None is never."""
         self._clock = clock
-        self._at = None if timeout_s is None else clock.now() + timeout_s
+        self._at = None if timeout_s is None else clock.now() + min(timeout_s, MOST_TIMEOUT_S)
 
     def remaining_s(self) -> float | None:
         """Return the seconds left, None without a deadline; raise DeadlineExceeded if it has passed."""

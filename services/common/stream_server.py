@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
 from fly.errors import DeadlineExceeded, InvalidRequest
+from fly.limits import MOST_TIMEOUT_S
 from fly.messages import Close, DraftStep, Extend, Open, Opened, Stale, VerifyStep
 from fly.sequence import SequenceUpdate, StaleState
 
@@ -44,7 +45,8 @@ async def serve_stream(
     is exited, which frees its state.
 
     Raises:
-        InvalidRequest: The first message is not an open, or there is a second one.
+        InvalidRequest: The first message is not an open, its deadline is above one day, or there is a second
+            one.
         DeadlineExceeded: No message came for `IDLE_TTL_S`, or the deadline in its open has passed.
     """
     opening = await _next(requests, decode)
@@ -71,6 +73,8 @@ async def serve_stream(
 @asynccontextmanager
 async def _with_deadline(deadline_ms: int) -> AsyncIterator[None]:
     """Enforce the deadline at the server, in case the client cannot end its stream by then."""
+    if deadline_ms > (most_ms := int(MOST_TIMEOUT_S * 1000)):
+        raise InvalidRequest.of("deadline_ms", f"is {deadline_ms}, must be at most {most_ms} (one day)")
     try:
         async with asyncio.timeout(deadline_ms / 1000 or None) as limit:
             yield

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
+from tests.contract.router_rig import PLAIN, make_request
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -75,9 +76,35 @@ async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
     assert response.status_code == 504 and error_of(response)["code"] == "deadline_exceeded"
     async with asyncio.timeout(5.0):
         await rig.target.all_closed.wait()
-    for said in ("soon", "-1", "nan", "inf"):
-        rejected = await rig.post(COMPLETIONS, body, x_request_timeout=said)
-        assert (rejected.status_code, error_of(rejected)["param"]) == (400, "X-Request-Timeout")
+
+
+ODD_TIMEOUTS = ("soon", "", "-1", "-0.0", "0", "nan", "inf", "86400.1", "1e18", "1e308", "1e999", "9" * 5000)
+
+
+async def test_a_timeout_is_positive_and_at_most_a_day_and_an_error_names_what_was_sent(rig: HttpRig) -> None:
+    bodies = {
+        COMPLETIONS: {"model": MODEL, "prompt": "x", "max_tokens": 1},
+        CHAT: {"model": MODEL, "messages": HELLO, "max_tokens": 1},
+        "/v1/responses": {"model": MODEL, "input": "x", "max_output_tokens": 1},
+    }
+    for path, body in bodies.items():
+        for said in ODD_TIMEOUTS:
+            response = await rig.post(path, body, x_request_timeout=said)
+            assert (response.status_code, error_of(response)["param"]) == (400, "X-Request-Timeout"), said
+            assert len(error_of(response)["message"]) < 200
+        for value in (-1, -0.0, 0, 86400.1, 1e18, 1e308, 10**400, "1e5", True):
+            response = await rig.post(path, {**body, "timeout": value})
+            assert (response.status_code, error_of(response)["param"]) == (400, "timeout"), value
+        for said in ("86400", "1e4", "1.5"):
+            response = await rig.post(path, {**body, "timeout": float(said)}, x_request_timeout=said)
+            assert response.status_code == 200
+
+
+@pytest.mark.parametrize("timeout_s", [None, 86_400.0, 1e9])
+async def test_a_deadline_of_grpc_is_at_most_a_day(rig: HttpRig, timeout_s: float | None) -> None:
+    await rig.rig.stub.Generate(make_request(PLAIN, 2), timeout=timeout_s)
+    (opening,) = rig.target.openings
+    assert opening.deadline_ms == (0 if timeout_s is None else pytest.approx(86_400_000, abs=60_000))
 
 
 async def test_without_a_target_it_is_not_ready(tmp_path: Path) -> None:

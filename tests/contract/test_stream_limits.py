@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from fly.clock import SystemClock
-from fly.errors import DeadlineExceeded, NotReady
+from fly.errors import DeadlineExceeded, InvalidRequest, NotReady
 from fly.messages import Open, Role, Verification
 from fly.sequence import TokenSequence
 from protos.flyserve.v1 import common_pb2, target_pb2
@@ -95,6 +95,15 @@ async def test_a_stream_ends_at_the_deadline_of_its_request_even_if_its_client_d
         assert await is_freed(engine)
         with pytest.raises((DeadlineExceeded, NotReady)):
             await stream.verify(TokenSequence([*PROMPT, 24]), [], len(PROMPT))
+
+
+@pytest.mark.parametrize("deadline_ms", [86_400_001, 2**64 - 1])
+async def test_a_deadline_of_more_than_a_day_is_an_error_of_its_field(
+    channel: grpc.aio.Channel, deadline_ms: int
+) -> None:
+    async with TargetStream(channel, replace(OPENING, deadline_ms=deadline_ms)) as stream:
+        with pytest.raises(InvalidRequest, match=rf"deadline_ms is {deadline_ms}, must be at most 86400000"):
+            await stream.verify(TokenSequence(PROMPT), [], len(PROMPT))
 
 
 async def test_a_client_that_reads_its_first_answer_after_the_deadline_gets_an_error() -> None:

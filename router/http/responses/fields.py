@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
-from router.http.fields import Count, Priority, RequestModel, SpeculationFields, Whole
+from router.http.fields import Count, Priority, RequestModel, SpeculationFields, Timeout, Whole
 from router.http.grammar_fields import SchemaOptions
 from router.http.tool_fields import FunctionFields, NamedFunction
 
@@ -206,7 +206,7 @@ class ResponsesRequest(RequestModel):
         include: Accepted without effect.
         reasoning: Accepted without effect; `thinking_token_budget` limits the reasoning.
         metadata: Returned as it is.
-        timeout: Seconds after which the client no longer needs the response.
+        timeout: Seconds after which the client no longer needs the response, at most one day.
         speculation: Speculation parameters.
         thinking_token_budget: Most tokens of the reasoning, after which the answer begins.
     """
@@ -232,7 +232,7 @@ class ResponsesRequest(RequestModel):
     min_p: float | None = None
     cache_salt: str | None = None
     priority: Priority | None = None
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Timeout | None = None
     speculation: SpeculationFields | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking_token_budget: Count | None = None
