@@ -16,6 +16,7 @@ from fly.errors import ConfigError
 from services.common.addresses import bind_fault
 from services.common.handlers import CallInterceptor
 from services.common.in_process.server import InProcessServer, is_in_process
+from services.common.open_files import most_open_files, raise_file_limit
 from services.common.security.access_policy import AccessPolicy
 from services.common.telemetry.process import Telemetry
 
@@ -153,6 +154,7 @@ class Host:
             raise
 
     async def _start(self) -> None:
+        raise_file_limit()
         names = (self._service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         self._service.register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -167,7 +169,8 @@ class Host:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         if self._service.failure is not None:
             self._watch = asyncio.create_task(self._watch_service(self._service.failure))
-        logger.info("%s listens at %s", self._service.name, ", ".join(self.addresses))
+        addresses, files = ", ".join(self.addresses), most_open_files()
+        logger.info("%s listens at %s, and may open %d files", self._service.name, addresses, files)
 
     async def drain(self, grace_s: float) -> None:
         """Report not serving, let running calls finish within `grace_s`, then free everything."""

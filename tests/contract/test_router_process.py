@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -25,7 +26,8 @@ TIMEOUT_S = 60
 
 @contextmanager
 def router(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "router", *arguments]
+    """Run a router that begins with a low limit of open files."""
+    command = ["sh", "-c", 'ulimit -S -n 256 && exec "$0" -m router "$@"', sys.executable, *arguments]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )
@@ -70,10 +72,13 @@ async def test_it_serves_until_told_to_stop_and_rejects_a_port_in_use(tmp_path: 
                 stub = GenerationStub(channel)
                 plain, exact = [await stub.Generate(make_request(mode, 20)) for mode in (PLAIN, EXACT)]
             assert ids(plain.choices[0]) == ids(exact.choices[0])
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+            assert soft == hard
             port = address.rpartition(":")[2]
             assert f"{address} is in use" in await rejected(*flags, "--grpc-port", port)
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
+            _, log = await asyncio.to_thread(process.communicate, None, TIMEOUT_S)
+            assert process.returncode == 0 and f"and may open {hard} files" in log
 
 
 async def test_a_stop_lets_http_streams_finish_but_not_for_ever(tmp_path: Path) -> None:
