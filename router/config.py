@@ -93,6 +93,10 @@ class HttpConfig(Config):
     `--per-request-spec-decode-metrics summary`."""
 
 
+_LONGEST_MESSAGE_BYTES = 4 << 20
+"""Longest message that a gRPC server accepts by default."""
+
+
 class RouterSection(Config):
     """Public service, admission and time limits of a router."""
 
@@ -131,6 +135,13 @@ class RouterSection(Config):
 
     max_queued: int = Field(1024, ge=0)
     """Requests that may wait; further ones are rejected with a retry delay."""
+
+    max_body_bytes_in_all: int = Field(512 << 20, ge=1)
+    """Most bytes that the bodies of all requests have together, from their announcement to the end of their
+    responses; further requests are rejected with a retry delay before they are read."""
+
+    max_body_bytes_per_key: int = Field(128 << 20, ge=1)
+    """Most of these bytes for the requests of one API key."""
 
     limits: LimitsConfig = LimitsConfig()
     """Limits of one request."""
@@ -180,6 +191,14 @@ class RouterSection(Config):
                 f"limits.default_new_tokens is {limits.default_new_tokens},"
                 f" at most limits.max_new_tokens, which is {limits.max_new_tokens}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_room_for_one_body(self) -> Self:
+        longest = max(self.http.max_body_bytes, _LONGEST_MESSAGE_BYTES)
+        for name in ("max_body_bytes_per_key", "max_body_bytes_in_all"):
+            if (most := getattr(self, name)) < longest:
+                raise ValueError(f"{name} is {most}, at least {longest}: the longest body of one request")
         return self
 
     def require_draft_length(self, speculation: SpeculationConfig) -> None:

@@ -17,6 +17,7 @@ from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
 from router.generation.context import RouterContext
 from router.generation.draft_lengths import DraftLengths
+from router.generation.observation import record_rejection
 from router.http.app import create_app
 from router.http.server import HttpServer
 from router.metrics import RouterMetrics
@@ -24,8 +25,9 @@ from router.replicas.directory import ReplicaDirectory
 from router.replicas.draft_model import DraftModel
 from router.replicas.pools import ProbeConfig
 from router.requests.grammars import Grammars
-from router.security.callers import public_access_policy
+from router.security.callers import call_quotas, public_access_policy
 from router.security.keys import Keys
+from router.security.quotas import ByteLimits, Quotas
 from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.text.chat_template import ChatTemplate
@@ -89,6 +91,8 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     def register(server: grpc.aio.Server) -> None:
         add_GenerationServicer_to_server(GenerationServicer(generation), server)
 
+    byte_limits = ByteLimits(config.max_body_bytes_in_all, config.max_body_bytes_per_key)
+    quotas = Quotas(clock, byte_limits, partial(record_rejection, metrics))
     tasks = AsyncExitStack()
     tasks.push_async_callback(generation.close)
     if config.registry is not None:
@@ -100,10 +104,10 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     app = (
         None
         if config.http_port is None
-        else create_app(generation, config, defaults, telemetry.registry, keys)
+        else create_app(generation, config, defaults, telemetry.registry, quotas, keys)
     )
     sidecars = () if app is None else (_http_server(app, config, identity),)
-    access_policy = public_access_policy(config.security, identity, keys)
+    access_policy = public_access_policy(config.security, identity, keys, call_quotas(quotas, SERVICE_NAME))
     return Host(
         service,
         config.address,

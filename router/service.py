@@ -21,7 +21,7 @@ from router.generation.observation import observed_request
 from router.replicas.pools import any_replica, with_weights
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
-from router.security.callers import Quotas, current_caller
+from router.security.callers import current_caller
 from router.text.message_formats import MessageFormats
 from router.text.tokenizer import is_slow_to_prepare
 
@@ -46,7 +46,6 @@ class GenerationService:
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
-        self._quotas = Quotas(context.clock)
         self.message_formats = MessageFormats(context.tokenizer, context.chat_template, context.config)
         config = context.config
         self._admission = Admission(
@@ -117,10 +116,7 @@ class GenerationService:
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
         caller = current_caller()
         tenant = caller.name or request.cache_salt
-        with (
-            observed_request(context.metrics, context.tracer, clock, traceparent) as observed,
-            self._quotas.counted(caller),
-        ):
+        with observed_request(context.metrics, context.tracer, clock, traceparent) as observed:
             is_draft = request.speculation.mode is Mode.DRAFT
             admission = self._draft_admission if is_draft else self._admission
             if not is_draft or self.draft_model is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fly.clock import Clock
-from fly.errors import FlyServeError, InternalError
+from fly.errors import FlyServeError, InternalError, Overloaded
 from fly.response import Round, Statistics
 from fly.types import FinishReason
 from router.metrics import UNKNOWN, RouterMetrics
@@ -81,8 +81,19 @@ class RequestTelemetry:
         if self._span is not None:
             self._span.set_attribute("outcome", outcome)
         figures = {"mode": self._mode, "outcome": outcome, "seconds": seconds}
-        key = {"api_key": name} if (name := current_caller().name) else {}
-        logger.info("request ended", extra={FIGURES: {**figures, **key}})
+        logger.info("request ended", extra={FIGURES: {**figures, **_api_key()}})
+
+
+def record_rejection(metrics: RouterMetrics) -> None:
+    """Record a request that a quota rejects before it is read."""
+    outcome = outcome_of(Overloaded(""))
+    metrics.requests.labels(UNKNOWN, outcome).inc()
+    logger.info("request rejected", extra={FIGURES: {"outcome": outcome, **_api_key()}})
+
+
+def _api_key() -> dict[str, str]:
+    """Return the name of the caller's API key, where it has one."""
+    return {"api_key": name} if (name := current_caller().name) else {}
 
 
 def trace_round(span: Span, request: PreparedRequest, round: Round) -> None:

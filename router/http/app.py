@@ -18,12 +18,14 @@ from router.http.chat import Chat
 from router.http.completions import Completions
 from router.http.endpoints import Generate, InfoEndpoints
 from router.http.errors import reply_to
+from router.http.metering import Metering
 from router.http.middleware import REQUEST_ID, AllowedHosts, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
 from router.http.responses.responder import ResponsesFormat, ResponsesResponder
 from router.http.tokenization import TokenizationEndpoints
 from router.security.keys import Keys
+from router.security.quotas import Quotas
 from router.service import GenerationService
 
 
@@ -32,17 +34,18 @@ def create_app(
     config: RouterConfig,
     defaults: SamplingParams,
     registry: CollectorRegistry,
+    quotas: Quotas,
     keys: Keys | None = None,
 ) -> Starlette:
-    """Return the application; without `keys` it accepts every request.
+    """Return the application; without `keys` it accepts every caller.
 
     `defaults` are the sampling parameters of a request that does not set its own; `registry` has the metrics
     of the router.
     """
-    completions = Generate(service, Completions(service, defaults, config.limits), config)
-    chat = Generate(service, Chat(service, defaults, config.limits), config)
+    completions = Generate(service, Completions(service, defaults, config.limits), config, quotas)
+    chat = Generate(service, Chat(service, defaults, config.limits), config, quotas)
     responses_format = ResponsesFormat(service, defaults, config.limits)
-    responses = Generate(service, responses_format, config, ResponsesResponder)
+    responses = Generate(service, responses_format, config, quotas, ResponsesResponder)
     document = openapi_document(config.served_name)
 
     async def openapi(request: Request) -> Response:
@@ -63,13 +66,13 @@ def create_app(
         *playground_routes(config),
     ]
     handlers = {HTTPException: _reject}
-    app = Starlette(routes=routes, middleware=_middleware(config, keys), exception_handlers=handlers)
+    app = Starlette(routes=routes, middleware=_middleware(config, quotas, keys), exception_handlers=handlers)
     # NOTE: it would redirect to whatever host the request names.
     app.router.redirect_slashes = False
     return app
 
 
-def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
+def _middleware(config: RouterConfig, quotas: Quotas, keys: Keys | None) -> list[Middleware]:
     """Return the middleware from the outermost to the innermost; errors of authentication are caught, too."""
     origins = config.http.cors_origins
     cors = Middleware(
@@ -87,6 +90,7 @@ def _middleware(config: RouterConfig, keys: Keys | None) -> list[Middleware]:
         Middleware(ErrorMiddleware),
         *([Middleware(AllowedHosts, hosts=hosts)] if hosts else []),
         *authentication,
+        Middleware(Metering, quotas=quotas, max_body_bytes=config.http.max_body_bytes),
     ]
 
 

@@ -11,14 +11,16 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fly.errors import NotReady
-from fly.version import VERSION
 from fly.limits import MOST_TIMEOUT_S
+from fly.version import VERSION
 from router.config import HttpConfig, RouterConfig
 from router.http.api_format import ApiFormat
 from router.http.errors import Rejected, quoted
 from router.http.models import ServedModels
 from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
+from router.security.callers import current_caller
+from router.security.quotas import Quotas
 from router.service import GenerationService
 from services.common.telemetry.tracing import TRACEPARENT
 
@@ -33,12 +35,14 @@ class Generate:
         service: GenerationService,
         api_format: ApiFormat,
         config: RouterConfig,
+        quotas: Quotas,
         responder: type[Responder] = Responder,
     ) -> None:
         self._service = service
         self._format = api_format
         self._responder = responder
         self._config = config
+        self._quotas = quotas
         self._models = ServedModels(service, config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +60,8 @@ class Generate:
             traceparent=request.headers.get(TRACEPARENT, ""),
             sends_metrics=self._config.http.speculation_metrics,
         )
-        await respond(scope, receive, send)
+        with self._quotas.batch(current_caller(), len(parsed.requests)):
+            await respond(scope, receive, send)
 
 
 class InfoEndpoints:

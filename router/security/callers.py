@@ -1,16 +1,14 @@
-"""The caller of the current request, set by the check that accepted it, and the quotas of each caller."""
+"""The caller of the current request, set by the check that accepted it; the access to the gRPC server."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from fly.clock import Clock
-from fly.errors import Overloaded
 from router.security.keys import ANONYMOUS, Caller, Keys
-from services.common.handlers import Check
+from router.security.quotas import Quotas
+from services.common.handlers import Admit, Check
 from services.common.security.access_policy import AccessPolicy
 from services.common.security.config import PublicSecurityConfig
 from services.common.security.identity import Identity
@@ -41,62 +39,29 @@ def key_check(keys: Keys) -> Check:
     return check
 
 
+def call_quotas(quotas: Quotas, service: str) -> Admit:
+    """Return a block that counts each call of a service, except `Info`, and the bytes of its request."""
+
+    @contextmanager
+    def admit(method: str, num_bytes: int) -> Iterator[None]:
+        if method.startswith(f"/{service}/") and not method.endswith("/Info"):
+            with quotas.admitted(current_caller(), num_bytes):
+                yield
+        else:
+            yield
+
+    return admit
+
+
 def public_access_policy(
-    config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None
+    config: PublicSecurityConfig, identity: Identity | None, keys: Keys | None, admit: Admit
 ) -> AccessPolicy:
     """Return the policy of the router's gRPC server."""
     wants_certificates = config.tls is not None and config.tls.client_certificates
     credentials = partial(identity.server_credentials, wants_certificates) if identity else None
     return AccessPolicy(
-        credentials=credentials, check=key_check(keys) if keys else None, health_port=config.health_port
+        credentials=credentials,
+        check=key_check(keys) if keys else None,
+        admit=admit,
+        health_port=config.health_port,
     )
-
-
-_RETRY_AFTER_S = 1.0
-_MINUTE_S = 60.0
-
-
-class Quotas:
-    """Enforces the limits of every caller."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._at_once: Counter[str] = Counter()
-        self._paid_until_s: dict[str, float] = {}
-
-    @contextmanager
-    def counted(self, caller: Caller) -> Iterator[None]:
-        """Count one request while the block runs.
-
-        Raise Overloaded if the caller has reached its concurrent requests, or its requests per minute.
-        """
-        self._check_number(caller)
-        self._check_rate(caller)
-        self._at_once[caller.name] += 1
-        try:
-            yield
-        finally:
-            self._at_once[caller.name] -= 1
-            if not self._at_once[caller.name]:
-                del self._at_once[caller.name]
-
-    def _check_number(self, caller: Caller) -> None:
-        most = caller.max_concurrent
-        if most is not None and self._at_once[caller.name] >= most:
-            raise Overloaded(
-                f"this API key has {most} requests running or queued, its maximum (max_concurrent)",
-                _RETRY_AFTER_S,
-            )
-
-    def _check_rate(self, caller: Caller) -> None:
-        """Check a leaky bucket of one minute: each request occupies an equal share of it."""
-        rate = caller.requests_per_minute
-        if rate is None:
-            return
-        now, cost_s = self._clock.now(), _MINUTE_S / rate
-        paid_until_s = max(now, self._paid_until_s.get(caller.name, now)) + cost_s
-        if (excess_s := paid_until_s - now - _MINUTE_S) > 1e-9:
-            raise Overloaded(
-                f"this API key may send {rate} requests per minute (requests_per_minute)", excess_s
-            )
-        self._paid_until_s[caller.name] = paid_until_s

@@ -2,7 +2,12 @@
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from typing import Any
 
 import grpc
@@ -15,23 +20,29 @@ from protos.wire.status import DETAILS, to_status
 Context = grpc.aio.ServicerContext[Any, Any]
 Check = Callable[[str, Context], None]
 """Raises Unauthenticated if a call of this method must be rejected."""
-Around = Callable[[Context], AbstractAsyncContextManager[None]]
-"""Opens the block in which a method runs."""
+Admit = Callable[[str, int], AbstractContextManager[None]]
+"""Opens the block of a call of this method, whose request has this number of bytes; raises Overloaded.
+
+The bytes of a stream of requests count as 0.
+"""
+Around = Callable[[Context, int], AbstractAsyncContextManager[None]]
+"""Opens the block in which a method runs; takes the number of its request's bytes."""
 Decode = Callable[[Any], Any]
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Interceptor that checks each call, and ends a call that raises with the error's status.
+    """Interceptor that checks and admits each call, and ends a call that raises with the error's status.
 
-    Health checks are not checked: probes and load balancers have no credentials. The status never has an
+    Health checks are neither: probes and load balancers have no credentials. The status never has an
     exception's text.
     """
 
-    def __init__(self, check: Check | None = None) -> None:
-        """Check each call by `check`; None accepts every caller."""
+    def __init__(self, check: Check | None = None, admit: Admit | None = None) -> None:
+        """Check each call by `check`, then run it in the block of `admit`; None accepts every call."""
         self._check = check
+        self._admit = admit
 
     async def intercept_service(
         self,
@@ -43,15 +54,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return handler
 
         @asynccontextmanager
-        async def around(context: Context) -> AsyncIterator[None]:
+        async def around(context: Context, num_bytes: int) -> AsyncIterator[None]:
             if handler.response_streaming:
                 # NOTE: gRPC otherwise sends it with the first message. If that write is cancelled, as at a
                 # deadline, gRPC can no longer send the status, and the call never ends for its client.
                 await context.send_initial_metadata(())
             async with _guard(context):
-                if self._check is not None and not method.startswith(f"/{health.SERVICE_NAME}/"):
-                    self._check(method, context)
-                yield
+                with self._admitted(method, context, num_bytes):
+                    yield
 
         decode = _decoder(handler.request_deserializer)
         if handler.request_streaming:
@@ -60,9 +70,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         # error to the client. The messages of a stream are decoded where they are read.
         return _wrap_handler(handler._replace(request_deserializer=None), around, decode)
 
+    def _admitted(self, method: str, context: Context, num_bytes: int) -> AbstractContextManager[None]:
+        if method.startswith(f"/{health.SERVICE_NAME}/"):
+            return nullcontext()
+        if self._check is not None:
+            self._check(method, context)
+        return nullcontext() if self._admit is None else self._admit(method, num_bytes)
+
 
 def _wrap_handler(handler: Any, around: Around, decode: Decode = lambda request: request) -> Any:
-    """Return the handler with its method inside the block `around(context)`, which also decodes requests."""
+    """Return the handler with its method inside the block of `around`, which also decodes requests."""
     for kind in ("unary_unary", "unary_stream", "stream_stream"):
         if (method := getattr(handler, kind)) is not None:
             wrap = _wrap_generator if inspect.isasyncgenfunction(method) else _wrap_coroutine
@@ -74,7 +91,7 @@ def _wrap_handler(handler: Any, around: Around, decode: Decode = lambda request:
 
 def _wrap_coroutine(method: Any, around: Around, decode: Decode) -> Any:
     async def call(request: Any, context: Context) -> Any:
-        async with around(context):
+        async with around(context, _num_bytes(request)):
             return await method(decode(request), context)
 
     return call
@@ -84,11 +101,16 @@ def _wrap_generator(method: Any, around: Around, decode: Decode) -> Any:
     """Wrap a method of the health or reflection service; FlyServe's own streams write to their context."""
 
     async def call(request: Any, context: Context) -> AsyncIterator[Any]:
-        async with around(context):
+        async with around(context, _num_bytes(request)):
             async for response in method(decode(request), context):
                 yield response
 
     return call
+
+
+def _num_bytes(request: Any) -> int:
+    """Return the length of a request that is not decoded yet; 0 for a stream of requests."""
+    return len(request) if isinstance(request, bytes) else 0
 
 
 def _decoder(deserialize: Callable[[bytes], Any]) -> Decode:

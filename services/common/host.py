@@ -121,7 +121,7 @@ class Host:
         self._address = address
         self._access_policy = access_policy or AccessPolicy()
         self._health = Health()
-        interceptor = CallInterceptor(self._access_policy.check)
+        interceptor = CallInterceptor(self._access_policy.check, self._access_policy.admit)
         self._server = _make_server(address, interceptor, options)
         self._interface = "127.0.0.1" if is_in_process(address) else address.rpartition(":")[0]
         self._health_server: grpc.aio.Server | None = None

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -19,6 +21,7 @@ from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import formatter
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 from tests.contract.router_rig import PLAIN, make_request
+from tests.contract.wire_rig import LIMIT_S, connected_to, request
 
 METHODS = tuple(pb.DESCRIPTOR.services_by_name["Generation"].methods)
 
@@ -43,22 +46,26 @@ class Locked:
 
 
 @asynccontextmanager
-async def locked(folder: Path, **config: Any) -> AsyncIterator[Locked]:
+async def locked(
+    folder: Path, limits: Mapping[str, int] = MappingProxyType({"max_concurrent": 1}), **config: Any
+) -> AsyncIterator[Locked]:
     file = folder / "keys.yaml"
-    tokens = {name: issue_key(file, name, {"max_concurrent": 1}) for name in ("alice", "bob")}
+    tokens = {name: issue_key(file, name, dict(limits)) for name in ("alice", "bob")}
     async with serving_http(folder, security={"auth_tokens_file": str(file)}, **config) as rig:
         yield Locked(rig, file, tokens)
 
 
-async def code_of(method: MethodDescriptor, channel: grpc.aio.Channel, metadata: Any) -> grpc.StatusCode:
-    """Return the status of an empty request."""
+async def code_of(
+    method: MethodDescriptor, channel: grpc.aio.Channel, metadata: Any, request: bytes = b""
+) -> grpc.StatusCode:
+    """Return the status of a request, by default an empty one."""
     path = f"/{method.containing_service.full_name}/{method.name}"
     try:
         if method.server_streaming:
-            async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=10):
+            async for _ in channel.unary_stream(path)(request, metadata=metadata, timeout=10):
                 pass
         else:
-            await channel.unary_unary(path)(b"", metadata=metadata, timeout=10)
+            await channel.unary_unary(path)(request, metadata=metadata, timeout=10)
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -173,6 +180,86 @@ async def test_keys_share_no_cache_and_have_limits_of_their_own(tmp_path: Path) 
         assert response.status_code == 200
         of_alice, of_bob, of_bob_by_http = (opening.cache_salt for opening in target.openings)
         assert of_alice != of_bob == of_bob_by_http and "same" not in (of_alice, of_bob)
+
+
+WORK = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize", "/nowhere")
+
+
+async def test_quotas_count_before_a_body_is_read_on_every_path_of_both_apis(tmp_path: Path) -> None:
+    async with locked(tmp_path, {"requests_per_minute": 2}) as router:
+        key, channel = f"Authorization: Bearer {router.tokens['alice']}", router.rig.rig.channel
+        body = {"model": MODEL, "prompt": "fox", "max_tokens": 2}
+        for _ in range(2):
+            response = await router.rig.post("/v1/completions", body, **router.headers("alice"))
+            assert response.status_code == 200, "each counts once"
+        for path in WORK:
+            # The body never comes.
+            async with connected_to(router.rig.url) as (reader, writer):
+                writer.write(request(f"POST {path} HTTP/1.1", key, "Content-Length: 9"))
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
+                assert b" 429 " in head and b"retry-after: " in head.lower(), path
+        for method in METHODS:
+            code = await code_of(method, channel, router.metadata("alice"), request=b"not a message")
+            if method.name == "Info":
+                assert code is grpc.StatusCode.INVALID_ARGUMENT
+            else:
+                assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await router.rig.http.get("/v1/models", headers=router.headers("alice"))).status_code == 200
+        assert (await router.rig.post("/v1/completions", body, **router.headers("bob"))).status_code == 200
+        metrics = (await router.rig.http.get("/metrics", headers=router.headers("bob"))).text
+        (line,) = [line for line in metrics.splitlines() if "overloaded" in line and "requests_total" in line]
+        assert line.endswith(f" {len(WORK) + len(METHODS) - 1}.0")
+
+
+async def test_a_body_that_is_on_its_way_counts_as_a_request(tmp_path: Path) -> None:
+    async with locked(tmp_path) as router, asyncio.timeout(LIMIT_S):
+        key, stub = f"Authorization: Bearer {router.tokens['alice']}", router.rig.rig.stub
+        tokenized = partial(stub.Tokenize, pb.TokenizeRequest(text="x"), metadata=router.metadata("alice"))
+        async with connected_to(router.rig.url) as (reader, writer):
+            writer.write(request("POST /tokenize HTTP/1.1", key, EXPECTING, JSON, "Content-Length: 9"))
+            await reader.readuntil(b"100 Continue")
+            with pytest.raises(grpc.aio.AioRpcError) as rejected:
+                await tokenized()
+            assert rejected.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert from_rpc_error(rejected.value).retry_after_s > 0  # type: ignore[attr-defined]
+            writer.write(b'{"p": 12}')
+            assert b" 400 " in await reader.readuntil(b"}}")
+        assert (await tokenized()).tokens
+
+
+EXPECTING, JSON = "Expect: 100-continue", "Content-Type: application/json"
+HALF = 3 << 20
+"""More than half of the bytes that a router holds at least."""
+
+
+@pytest.mark.parametrize("limit", ["max_body_bytes_per_key", "max_body_bytes_in_all"])
+async def test_bytes_of_bodies_are_limited_in_both_apis(tmp_path: Path, limit: str) -> None:
+    config = {"http": {"max_body_bytes": 4 << 20}, limit: 4 << 20}
+    async with locked(tmp_path, {}, **config) as router, asyncio.timeout(LIMIT_S):
+        other = "alice" if limit == "max_body_bytes_per_key" else "bob"
+        keys = {name: f"Authorization: Bearer {token}" for name, token in router.tokens.items()}
+        text = pb.TokenizeRequest(text="x " * (HALF // 2))
+        tokenized = partial(router.rig.rig.stub.Tokenize, text, metadata=router.metadata(other))
+        line, length = "POST /tokenize HTTP/1.1", f"Content-Length: {HALF}"
+        chunk = b"%x\r\n%b\r\n" % (HALF, b" " * HALF)
+        async with connected_to(router.rig.url) as (reader, writer):
+            writer.write(request(line, keys["alice"], EXPECTING, JSON, length))
+            await reader.readuntil(b"100 Continue")
+            for rejected in (
+                request(line, keys[other], JSON, length),
+                request(line, keys[other], JSON, "Transfer-Encoding: chunked", body=chunk),
+            ):
+                async with connected_to(router.rig.url) as (its_reader, its_writer):
+                    its_writer.write(rejected)
+                    response = await its_reader.readuntil(b"}}")
+                    assert b" 429 " in response and limit.encode() in response
+            with pytest.raises(grpc.aio.AioRpcError, match=limit) as error:
+                await tokenized()
+            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            writer.write(b" " * HALF)
+            assert b" 400 " in await reader.readuntil(b"}}")
+        with pytest.raises(grpc.aio.AioRpcError, match="prompt_characters"):
+            await tokenized()
 
 
 async def test_a_key_that_is_taken_out_is_rejected_at_the_next_call(tmp_path: Path) -> None:

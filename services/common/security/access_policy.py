@@ -9,7 +9,7 @@ from functools import partial
 import grpc
 
 from fly.errors import Unauthenticated
-from services.common.handlers import Check, Context
+from services.common.handlers import Admit, Check, Context
 from services.common.security.config import SecurityConfig
 from services.common.security.identity import CONTROLLER, Identity
 
@@ -23,11 +23,13 @@ class AccessPolicy:
     Attributes:
         credentials: Creates the credentials of a port; None for plaintext.
         check: Called before every call except health checks; None accepts every caller.
+        admit: Block around every call that was checked; None admits every call.
         health_port: Port of an additional plaintext health service; None for none.
     """
 
     credentials: Callable[[], grpc.ServerCredentials] | None = None
     check: Check | None = None
+    admit: Admit | None = None
     health_port: int | None = None
 
     def log_exposure(self, address: str) -> None:
@@ -48,7 +50,9 @@ def service_access_policy(config: SecurityConfig, identity: Identity | None, *ca
     if identity is None:
         return AccessPolicy()
     return AccessPolicy(
-        partial(identity.server_credentials, True), require_peer_name(*callers), config.health_port
+        partial(identity.server_credentials, True),
+        require_peer_name(*callers),
+        health_port=config.health_port,
     )
 
 

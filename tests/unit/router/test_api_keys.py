@@ -9,10 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError, Overloaded, Unauthenticated
-from router.security.callers import Quotas
+from fly.errors import ConfigError, Unauthenticated
 from router.security.keys import Caller, Keys, issue_key
-from tests.support.clock import VirtualClock
 
 
 def age(file: Path) -> None:
@@ -97,40 +95,3 @@ def test_no_salt_of_one_key_equals_one_of_another(salt: str, other_salt: str, na
     assert same == ((name, salt) == (other, other_salt))
     assert Caller(name).salted(salt) not in (salt, other_salt)
     assert Caller().salted(salt) == salt
-
-
-def test_a_key_has_a_maximum_of_concurrent_requests() -> None:
-    quotas, alice, bob = Quotas(VirtualClock()), Caller("alice", max_concurrent=2), Caller("bob")
-    with quotas.counted(alice), quotas.counted(bob), quotas.counted(bob), quotas.counted(bob):
-        with (
-            quotas.counted(alice),
-            pytest.raises(Overloaded, match="2 requests running or queued, its maximum"),
-            quotas.counted(alice),
-        ):
-            pass
-        with quotas.counted(alice):
-            pass
-
-
-def test_a_key_has_a_maximum_per_minute_and_a_rejection_has_a_retry_delay() -> None:
-    clock = VirtualClock()
-    quotas, alice = Quotas(clock), Caller("alice", requests_per_minute=30)
-
-    def send() -> None:
-        with quotas.counted(alice):
-            pass
-
-    for _ in range(30):
-        send()
-    with pytest.raises(Overloaded) as rejected:
-        send()
-    assert rejected.value.retry_after_s == pytest.approx(2.0)
-    clock.advance(2.0)
-    send()
-    with pytest.raises(Overloaded):
-        send()
-    clock.advance(3600.0)
-    for _ in range(30):
-        send()
-    with pytest.raises(Overloaded):
-        send()

@@ -1,0 +1,125 @@
+"""Quotas: the requests of each API key, and the bytes of all bodies, counted before a body is read."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+from fly.clock import Clock
+from fly.errors import InvalidRequest, Overloaded
+from router.security.keys import Caller
+
+_RETRY_AFTER_S = 1.0
+_MINUTE_S = 60.0
+
+HoldBytes = Callable[[int], None]
+"""Counts further bytes of a request's body until the request ends; raises Overloaded above a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteLimits:
+    """Most bytes of bodies whose requests run or wait: of the router, and of one API key."""
+
+    in_all: int
+    per_key: int
+
+
+class Quotas:
+    """Enforces the limits of every caller, and those of the bytes that all bodies take."""
+
+    def __init__(
+        self, clock: Clock, byte_limits: ByteLimits, on_rejection: Callable[[], object] = lambda: None
+    ) -> None:
+        """Start with nothing counted; call `on_rejection` for each rejected request."""
+        self._clock = clock
+        self._byte_limits = byte_limits
+        self._on_rejection = on_rejection
+        self._at_once: Counter[str] = Counter()
+        self._paid_until_s: dict[str, float] = {}
+        self._bytes: Counter[str] = Counter()
+
+    @contextmanager
+    def admitted(self, caller: Caller, num_bytes: int = 0) -> Iterator[HoldBytes]:
+        """Count a request, and the bytes of its body that are known so far, while the block runs.
+
+        Raise Overloaded if the caller has reached its concurrent requests or its requests per minute, or if
+        it, or all callers together, hold too many bytes.
+        """
+        with _adding(self._bytes, caller.name) as add_bytes:
+
+            def hold(number: int) -> None:
+                self._check_bytes(caller, number)
+                add_bytes(number)
+
+            hold(num_bytes)
+            with self._counted(caller, 1):
+                yield hold
+
+    @contextmanager
+    def batch(self, caller: Caller, number: int) -> Iterator[None]:
+        """Count the prompts of an admitted request, each as one request, while the block runs.
+
+        Raise InvalidRequest if the caller may never have this number of requests; else as `admitted`.
+        """
+        for limit in ("max_concurrent", "requests_per_minute"):
+            if (most := getattr(caller, limit)) is not None and number > most:
+                found = f"has {number} prompts, each of which counts as a request"
+                raise InvalidRequest.of("prompt", f"{found}; this API key may have {most} ({limit})")
+        with self._counted(caller, number - 1):
+            yield
+
+    @contextmanager
+    def _counted(self, caller: Caller, number: int) -> Iterator[None]:
+        self._check_number(caller, number)
+        self._pay(caller, number)
+        with _adding(self._at_once, caller.name) as add:
+            add(number)
+            yield
+
+    def _check_bytes(self, caller: Caller, number: int) -> None:
+        in_all, per_key = self._byte_limits.in_all, self._byte_limits.per_key
+        if caller.name and self._bytes[caller.name] + number > per_key:
+            held = f"the bodies of this API key's requests may have {per_key} bytes together"
+            self._reject(f"{held} (router.max_body_bytes_per_key)")
+        if self._bytes.total() + number > in_all:
+            self._reject(f"the bodies of all requests may have {in_all} bytes (router.max_body_bytes_in_all)")
+
+    def _check_number(self, caller: Caller, number: int) -> None:
+        most = caller.max_concurrent
+        if most is not None and self._at_once[caller.name] + number > most:
+            self._reject(f"this API key may have {most} requests running or queued (max_concurrent)")
+
+    def _pay(self, caller: Caller, number: int) -> None:
+        """Fill a leaky bucket of one minute: each request occupies an equal share of it."""
+        rate = caller.requests_per_minute
+        if rate is None:
+            return
+        now, cost_s = self._clock.now(), number * _MINUTE_S / rate
+        paid_until_s = max(now, self._paid_until_s.get(caller.name, now)) + cost_s
+        if (excess_s := paid_until_s - now - _MINUTE_S) > 1e-9:
+            found = f"this API key may send {rate} requests per minute (requests_per_minute)"
+            self._reject(found, excess_s)
+        self._paid_until_s[caller.name] = paid_until_s
+
+    def _reject(self, message: str, retry_after_s: float = _RETRY_AFTER_S) -> NoReturn:
+        self._on_rejection()
+        raise Overloaded(message, retry_after_s)
+
+
+@contextmanager
+def _adding(counts: Counter[str], name: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function that adds to a count; subtract everything at the end of the block."""
+    added = 0
+
+    def add(number: int) -> None:
+        nonlocal added
+        added += number
+        counts[name] += number
+
+    try:
+        yield add
+    finally:
+        counts[name] -= added
+        if not counts[name]:
+            del counts[name]
