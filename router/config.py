@@ -1,9 +1,12 @@
 """Configuration of one router."""
 
+import re
+from contextlib import suppress
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fly.limits import MOST_PRIORITY
 from router.policies import POLICIES
@@ -72,21 +75,44 @@ class LimitsConfig(Config):
     """Most characters of all tools of one chat, as JSON."""
 
 
+def _host_pattern(host: str) -> str:
+    """Return a pattern in the form of Starlette's TrustedHostMiddleware: an IPv6 address has brackets."""
+    name = host.lower()
+    with suppress(ValueError):
+        return f"[{IPv6Address(name.strip('[]'))}]"
+    if re.fullmatch(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*", name, re.ASCII):
+        return name
+    raise ValueError("must be a name such as api.example.com or *.example.com, an address, or *; no port")
+
+
+AllowedHost = Annotated[str, AfterValidator(_host_pattern)]
+
+
 class HttpConfig(Config):
     """Limits and origins of the HTTP API."""
 
     max_body_bytes: int = Field(8 << 20, ge=1024)
     """Longest body of a request."""
 
+    header_timeout_s: float = Field(10.0, gt=0)
+    """Time within which the header of a request must arrive on a new connection, or after its first byte on
+    a connection that is kept; and the rest of a body after its response."""
+
     body_timeout_s: float = Field(30.0, gt=0)
     """Time within which the whole body of a request must arrive."""
+
+    max_connections: int = Field(4096, ge=1)
+    """Most connections, and never more than half of the process's open files. Above it the connection that
+    has waited longest for a request is closed, a new one if all others have requests."""
 
     cors_origins: tuple[str, ...] = ()
     """Origins of the pages that may call from a browser; `*` is any origin."""
 
-    allowed_hosts: tuple[str, ...] = ()
-    """Names, without a port, that the header `Host` of a request may have, such as `api.example.com`; empty
-    accepts any. It keeps a web page whose name was pointed at this address from using an API without keys."""
+    allowed_hosts: tuple[AllowedHost, ...] = ()
+    """Names, without a port, that the header `Host` of a request may have, such as `api.example.com`,
+    `*.example.com` or `[::1]`; `*` accepts any. Empty accepts any too, but names of loopback alone if the
+    router listens on loopback without API keys and TLS: it keeps a web page whose name was pointed at this
+    address from using the API."""
 
     speculation_metrics: bool = False
     """Adds `metrics.speculative_decoding` to every response, in the shape of vLLM's

@@ -19,6 +19,7 @@ from router.generation.context import RouterContext
 from router.generation.draft_lengths import DraftLengths
 from router.generation.observation import record_rejection
 from router.http.app import create_app
+from router.http.connections import ConnectionPool
 from router.http.server import HttpServer
 from router.metrics import RouterMetrics
 from router.replicas.directory import ReplicaDirectory
@@ -142,7 +143,13 @@ def _log_break_even(replicas: ReplicaDirectory, config: RouterConfig) -> None:
 
 def _http_server(app: Starlette, config: RouterConfig, identity: Identity | None) -> HttpServer:
     assert config.http_port is not None
-    return HttpServer(app, config.host, config.http_port, identity.server_context() if identity else None)
+    pool = ConnectionPool(
+        header_timeout_s=config.http.header_timeout_s,
+        unread_timeout_s=config.write_timeout_s,
+        max_connections=config.http.max_connections,
+    )
+    tls = identity.server_context() if identity else None
+    return HttpServer(app, config.host, config.http_port, pool, tls)
 
 
 def _source(config: RouterConfig, clock: Clock, identity: Identity | None) -> EndpointSource:

@@ -1,6 +1,7 @@
 """Assemble the HTTP application."""
 
 import asyncio
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -22,11 +23,13 @@ from router.http.metering import Metering
 from router.http.middleware import REQUEST_ID, AllowedHosts, Authentication, ErrorMiddleware, RequestIds
 from router.http.openapi import openapi_document
 from router.http.playground.routes import playground_routes
+from router.http.request_form import Expectations, RequestForm
 from router.http.responses.responder import ResponsesFormat, ResponsesResponder
 from router.http.tokenization import TokenizationEndpoints
 from router.security.keys import Keys
 from router.security.quotas import Quotas
 from router.service import GenerationService
+from services.common.security.access_policy import is_loopback
 
 
 def create_app(
@@ -83,15 +86,31 @@ def _middleware(config: RouterConfig, quotas: Quotas, keys: Keys | None) -> list
         expose_headers=[REQUEST_ID, "Retry-After"],
     )
     authentication = [] if keys is None else [Middleware(Authentication, keys=keys)]
-    hosts = config.http.allowed_hosts
+    hosts = config.http.allowed_hosts or _own_hosts(config)
     return [
         Middleware(RequestIds),
+        Middleware(Expectations),
         *([cors] if origins else []),
         Middleware(ErrorMiddleware),
+        Middleware(RequestForm),
         *([Middleware(AllowedHosts, hosts=hosts)] if hosts else []),
         *authentication,
         Middleware(Metering, quotas=quotas, max_body_bytes=config.http.max_body_bytes),
     ]
+
+
+def _own_hosts(config: RouterConfig) -> Sequence[str]:
+    """Return the names of a router on loopback that nothing else protects from web pages; none otherwise.
+
+    A page whose name was pointed at loopback has neither a key nor a name of the certificate.
+    """
+    is_protected = config.security.auth_tokens_file is not None or config.security.tls is not None
+    if is_protected or not is_loopback(config.host):
+        return ()
+    return (*_LOOPBACK_NAMES, config.host.lower())
+
+
+_LOOPBACK_NAMES = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
 
 
 async def _reject(request: Request, error: Exception) -> Response:

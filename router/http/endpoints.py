@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pydantic_core
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -119,18 +120,27 @@ def send_json(content: ResponseModel) -> Response:
 async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
     """Return the JSON object of a request.
 
-    Raise Rejected if the body has another type, is too long or too slow, or is not a JSON object in UTF-8.
+    Raise Rejected if the body has another type, is compressed, too long or too slow, or is not a JSON object
+    in UTF-8.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        found = f"is {kind!r}" if kind else "is missing"
-        raise Rejected(415, f"Content-Type {found}, must be application/json", "Content-Type")
+    _require_json(request.headers)
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             body = await _read(request, limits.max_body_bytes)
     except TimeoutError:
         raise Rejected(408, f"the body did not arrive within {limits.body_timeout_s:g} s") from None
     return _parse(body)
+
+
+def _require_json(headers: Headers) -> None:
+    kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
+    if kinds != ["application/json"]:
+        found = f"is {quoted(', '.join(kinds))}" if any(kinds) else "is missing"
+        raise Rejected(415, f"Content-Type {found}, must be application/json", "Content-Type")
+    encoding = ", ".join(headers.getlist("content-encoding")).lower()
+    if {part.strip() for part in encoding.split(",")} - {"", "identity"}:
+        found = f"Content-Encoding is {quoted(encoding)}: send the body as it is, not compressed"
+        raise Rejected(415, found, "Content-Encoding", headers={"Accept-Encoding": "identity"})
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -5,6 +5,7 @@ import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -23,8 +24,8 @@ from fly.errors import (
 logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
-
 _SHOWN_CHARACTERS = 60
+
 
 class Rejected(FlyServeError):
     """Error of HTTP itself: an unknown path or model, or an unreadable body.
@@ -33,12 +34,21 @@ class Rejected(FlyServeError):
         status: HTTP status of the response.
         param: Field or header that caused the error, or None.
         code: OpenAI's name of the error, or None.
+        headers: Further headers of the response.
     """
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.status = status
         self.param = param
         self.code = code
+        self.headers = headers
         super().__init__(message)
 
 
@@ -69,7 +79,7 @@ def reply_to(error: BaseException) -> ErrorReply:
     match error:
         case Rejected():
             kind = INVALID if error.status < 500 else "server_error"
-            return ErrorReply(error.status, str(error), kind, error.param, error.code)
+            return ErrorReply(error.status, str(error), kind, error.param, error.code, error.headers)
         case InvalidRequest():
             return _invalid(error)
         case Unauthenticated():
@@ -91,6 +101,11 @@ def reply_to(error: BaseException) -> ErrorReply:
     return ErrorReply(500, f"internal error {error_id}", "server_error", code="internal_error")
 
 
+def quoted(text: str) -> str:
+    """Return a client's text in quotes, shortened, for an error."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}...")
+
+
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     """Return the error with the HTTP request's own names of fields.
 
@@ -101,11 +116,6 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
 
 def _renamed(path: str, names: Mapping[str, str]) -> str:
     plain = path.removeprefix("sampling.")
-def quoted(text: str) -> str:
-    """Return a client's text in quotes, shortened, for an error."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}...")
-
-
     for name, own in names.items():
         if plain == name or plain.startswith((f"{name}.", f"{name}[")):
             return own + plain.removeprefix(name).removeprefix(".ids")

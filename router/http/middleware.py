@@ -2,15 +2,15 @@
 
 import asyncio
 import uuid
-from collections.abc import Collection
-from urllib.parse import urlsplit
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fly.errors import NotReady
-from router.http.errors import Rejected, reply_to
+from router.http.errors import Rejected, quoted, reply_to
 from router.security.callers import AUTHORIZATION, set_caller
 from router.security.keys import Keys
 
@@ -64,32 +64,36 @@ class ErrorMiddleware:
 
 
 class AllowedHosts:
-    """Middleware that rejects requests for other hosts than the configured ones."""
+    """Middleware that rejects requests for other hosts than some, as `TrustedHostMiddleware` decides.
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+    That one's own response is no error object and names no key of the configuration.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        """Accept these hosts, in the patterns of `TrustedHostMiddleware`."""
         self._app = app
-        self._hosts = {host.lower() for host in hosts}
+        self._decide = TrustedHostMiddleware(_accept, hosts, www_redirect=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or raise Rejected."""
-        said = Headers(scope=scope).get("host", "")
-        if _host_name(said) not in self._hosts:
-            found = (
-                f"Host is {said[:_SHOWN_CHARACTERS]!r}, which is not served here (router.http.allowed_hosts)"
-            )
-            raise Rejected(421, found, "Host", "unknown_host")
+        decision = {**scope, _IS_TRUSTED: False}
+        await self._decide(decision, receive, _discard)
+        if not decision[_IS_TRUSTED]:
+            said = quoted(Headers(scope=scope).get("host", ""))
+            remedy = "add the name to router.http.allowed_hosts to serve it"
+            raise Rejected(421, f"Host is {said}, which is not served here: {remedy}", "Host", "unknown_host")
         await self._app(scope, receive, send)
 
 
-_SHOWN_CHARACTERS = 60
+_IS_TRUSTED = "flyserve.is_trusted"
 
 
-def _host_name(host: str) -> str:
-    """Return the name in the value of a header, without the port; empty if it has none."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+async def _accept(scope: Scope, receive: Receive, send: Send) -> None:
+    scope[_IS_TRUSTED] = True
+
+
+async def _discard(message: Message) -> None:
+    pass
 
 
 _OPEN = frozenset({"/", "/health", "/version", "/openapi.json"})

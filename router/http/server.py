@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fly.errors import ConfigError
+from router.http.connections import Connection, ConnectionPool
 
 _KEEP_ALIVE_S = 60
 _LAST_RESPONSES_S = 1.0
@@ -19,13 +20,17 @@ _LAST_RESPONSES_S = 1.0
 class HttpServer:
     """Serves an application; a sidecar of the host."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, pool: ConnectionPool, tls: ssl.SSLContext | None = None
+    ) -> None:
         """Prepare the server; port 0 takes a free one, and without `tls` it serves plaintext."""
         config = uvicorn.Config(
             app,
             host=host,
             port=port,
             http="h11",
+            # NOTE: requests that follow on one connection would inherit the caller of the one before.
+            reset_contextvars=True,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -36,7 +41,7 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_S,
             ssl_context_factory=None if tls is None else lambda config, default: tls,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, pool)
         self._host = host
         self._port = port
         self._serving: asyncio.Task[None] | None = None
@@ -71,8 +76,9 @@ class _Server(uvicorn.Server):
         listens: Set once it accepts connections.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, pool: ConnectionPool) -> None:
         super().__init__(config)
+        self._pool = pool
         self.listens = asyncio.Event()
 
     @contextlib.contextmanager
@@ -80,7 +86,20 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Accept connections; as uvicorn does, but with connections of our own and a limit of a handshake."""
+        config, state = self.config, self.server_state
+        limit_s = self._pool.header_timeout_s if config.ssl else None
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                lambda: Connection(self._pool, config, state, {}),
+                sock=bound,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=limit_s,
+            )
+            for bound in sockets or ()
+        ]
+        self.started = True
         self.listens.set()
 
     def leave(self) -> None:

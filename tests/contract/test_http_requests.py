@@ -257,7 +257,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> No
         reader, writer = await asyncio.open_connection(host, int(port))
         lines = [
             f"POST {COMPLETIONS} HTTP/1.1",
-            "Host: x",
+            "Host: localhost",
             "Content-Type: application/json",
             "Content-Length: 9",
         ]

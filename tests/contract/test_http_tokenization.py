@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from fly.errors import ConfigError
+from router.config import HttpConfig
+from router.security.keys import issue_key
+from services.common.config import parse
 from tests.contract.fakes import save_tokenizer
 from tests.contract.http_rig import MODEL, HttpRig, error_of, serving_http
 
@@ -109,20 +113,54 @@ async def test_models_tell_names_and_no_folder(tmp_path: Path) -> None:
     shutil.rmtree(folder)
 
 
+HOSTS = ["api.example.com", "127.0.0.1", "FE80::1", "*.b.test"]
+
+
 async def test_only_the_hosts_that_are_named_are_served(tmp_path: Path) -> None:
-    async with serving_http(tmp_path, http={"allowed_hosts": ["api.example.com", "127.0.0.1"]}) as rig:
-        for host in ("api.example.com", "API.example.com:8000", "127.0.0.1:1"):
+    async with serving_http(tmp_path, http={"allowed_hosts": HOSTS}) as rig:
+        for host in ("api.example.com", "API.example.com:8000", "127.0.0.1:1", "[fe80::1]:1", "a.b.test"):
             assert (await rig.http.get("/v1/models", headers={"host": host})).status_code == 200
-        for host in ("evil.example", "api.example.com.evil.example", "api.example.com@evil", "[", "x" * 300):
+        for host in (
+            "evil.example",
+            "api.example.com.evil.example",
+            "api.example.com@evil",
+            "[",
+            "x" * 300,
+            "b.test",
+        ):
             for path in ("/v1/models", "/health", "/metrics", "/nowhere"):
                 response = await rig.http.get(path, headers={"host": host})
                 error = error_of(response)
                 assert (response.status_code, error["param"]) == (421, "Host") and len(error["message"]) < 200
 
 
-async def test_another_host_gets_no_redirect_to_itself(rig: HttpRig) -> None:
-    for path in ("/health/", "/playground", "/v1/completions/", "/metrics/"):
-        response = await rig.http.get(path, headers={"host": "evil.example"})
-        assert response.status_code == 404 and "evil.example" not in str(response.headers) + response.text
-    response = await rig.http.get("/v1/models", headers={"host": "evil.example"})
-    assert response.status_code == 200 and "evil.example" not in response.text
+async def test_on_loopback_without_keys_only_its_own_names_are_served(rig: HttpRig) -> None:
+    for host in ("localhost", "LocalHost:1", "flyserve.localhost", "127.0.0.1", "[::1]:8000"):
+        assert (await rig.http.get("/v1/models", headers={"host": host})).status_code == 200
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "host.docker.internal"):
+        response = await rig.http.get("/v1/models", headers={"host": host})
+        assert response.status_code == 421 and "router.http.allowed_hosts" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_any_host_is_served_where_it_is_configured_or_a_key_is_needed(
+    tmp_path: Path, is_named: bool
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    token = issue_key(keys, "alice", {})
+    config = {"http": {"allowed_hosts": ["*"]}} if is_named else {"security": {"auth_tokens_file": str(keys)}}
+    async with serving_http(tmp_path, **config) as rig:
+        evil = {"host": "evil.example", "authorization": f"Bearer {token}"}
+        for path in ("/health/", "/playground/x", "/v1/completions/", "/metrics/"):
+            response = await rig.http.get(path, headers=evil)
+            # It is not redirected either: the path would lead to whatever host the request names.
+            assert response.status_code == 404
+            assert "evil.example" not in str(response.headers) + response.text
+        response = await rig.http.get("/v1/models", headers=evil)
+        assert response.status_code == 200 and "evil.example" not in response.text
+
+
+@pytest.mark.parametrize("host", ["api.example.com:80", "http://x", "*example.com", "a b", "", "[::1]:8"])
+def test_a_host_that_no_request_can_have_is_a_fault_of_the_configuration(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"allowed_hosts\.0: .*must be a name such as"):
+        parse(HttpConfig, {"allowed_hosts": [host]}, "file")
