@@ -321,7 +321,7 @@ class Open(_message.Message):
     priority: _builtins.int
     """Higher values run first when work queues."""
     deadline_ms: _builtins.int
-    """Milliseconds from now after which the client no longer needs the response; 0 is no deadline."""
+    """Milliseconds from now after which the client no longer needs the response, at most one day; 0 is no deadline."""
     cache_salt: _builtins.str
     """Cached prefixes and cached responses are shared only between sequences with the same salt."""
     entropy: Global___EntropyEstimator.ValueType
