@@ -61,7 +61,7 @@ _ERRORS = {
     "405": "The path has other methods.",
     "408": "The body came too slowly.",
     "413": "The body is too long.",
-    "415": "The body is not application/json.",
+    "415": "The body is not application/json, or it is compressed.",
     "429": "All places are taken; Retry-After is the delay before a retry.",
     "500": "A fault of the server's; its id is in the log.",
     "503": "No replica can serve this at present.",
@@ -69,7 +69,7 @@ _ERRORS = {
 }
 
 
-_BODY_ERRORS = ("400", "404", "408", "413", "415")
+_BODY_ERRORS = ("400", "404", "408", "413", "415", "429")
 
 
 def openapi_document(model: str) -> bytes:

@@ -30,7 +30,8 @@ class KeyConfig(Config):
 
     Attributes:
         sha256: SHA-256 of the token, in hexadecimal.
-        max_concurrent: Running and queued requests of this key at one router; null sets no limit.
+        max_concurrent: Requests of this key at one router that are read, wait or run; null sets no limit.
+            A request counts before its body is read, and each prompt of a batch counts as one.
         requests_per_minute: Requests of this key per minute at one router, also as one burst; null sets no
             limit.
     """
