@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 from fly.errors import DeadlineExceeded, FlyServeError, NotReady, Overloaded
+from fly.limits import MOST_TIMEOUT_S
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
@@ -35,13 +36,15 @@ class RetryPolicy:
     ) -> None:
         """Begin a call, first at address `place`, with a timeout that includes delays; None is no timeout.
 
+        A timeout of more than one day is one of one day: gRPC takes a very long one for none left.
+
         At most `retries` follow each other without progress. `draw` returns a number from 0 to 1, which
         spreads the delays of many clients.
         """
         self.place = place
         self._retries = retries
         self._num_places = num_places
-        self._deadline = None if timeout_s is None else now + timeout_s
+        self._deadline = None if timeout_s is None else now + min(timeout_s, MOST_TIMEOUT_S)
         self._draw = draw
         self._failures = 0
         self._not_before: dict[int, float] = {}

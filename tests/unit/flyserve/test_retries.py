@@ -70,3 +70,5 @@ def test_the_deadline_is_that_of_the_whole_call() -> None:
     with pytest.raises(DeadlineExceeded):
         policy.remaining_s(12.0)
     assert RetryPolicy(3, 1, 0, None, 10.0).remaining_s(1e9) is None
+    for more_than_a_day_s in (1e5, 1e12, 1e308, float("inf")):
+        assert RetryPolicy(3, 1, 0, more_than_a_day_s, 10.0).remaining_s(10.0) == 86_400
