@@ -63,6 +63,8 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     folder = model_folder(config.model, has_weights=False)
     tokenizer = Tokenizer.load(folder)
     template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
+    if lost := template.lost_tokens():
+        logger.warning("chat template: control tokens %s become plain text: write them with + or ~", lost)
     probing = ProbeConfig(config.probe_interval_s, config.probe_timeout_s)
     replicas = ReplicaDirectory(_source(config, clock, identity), config.balancing, clock, probing, identity)
     try:

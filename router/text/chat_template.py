@@ -1,26 +1,51 @@
 """Chat templates: render conversations with the model's template or a configured one."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from traceback import walk_tb
+from typing import Any, NamedTuple
 
-from jinja2 import TemplateSyntaxError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 
-from fly.errors import ConfigError, InvalidRequest, describe
+from fly.errors import ConfigError, FieldViolation, InvalidRequest, describe
+from router.text.control_tokens import ControlTokens
+from router.text.jinja import TemplateEnvironment
 from router.text.tokenizer import Tokenizer
+from router.text.traced import Traced, of_template, traced
 
-_ENVIRONMENT = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
+logger = logging.getLogger(__name__)
+
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"))
+"""Roles that may be a part of a control token: a template may write `<|`, the role and `|>`."""
+_SET_BY_ROUTER = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+
+_TALK = [{"role": role, "content": "Hello"} for role in ("system", "user", "assistant", "user")]
+"""A conversation that most templates take, wholly or in part."""
+
+
+class _Compiled(NamedTuple):
+    template: Template
+    control_tokens: ControlTokens
 
 
 class ChatTemplate:
-    """Render messages into token ids."""
+    """Render messages into token ids.
+
+    Control tokens that are spelled out in anything that a client sends are ordinary text; only those that the
+    template writes count.
+    """
 
     def __init__(self, tokenizer: Tokenizer, file: Path | None = None) -> None:
         """Use the template of a file, else the tokenizer's own; raise ConfigError for an unusable file."""
         self._tokenizer = tokenizer
-        self._template = None if file is None else _read(file)
+        self._environment = TemplateEnvironment()
+        self._template = None if file is None else self._read(file)
+        self._compiled = lru_cache(2)(self._compile)
+        self._reserved = _SET_BY_ROUTER | tokenizer.template_arguments | self._environment.globals.keys()
+        self._variables = {name: of_template(text) for name, text in tokenizer.template_variables.items()}
 
     @property
     def source(self) -> str | None:
@@ -30,13 +55,13 @@ class ChatTemplate:
     @property
     def tool_source(self) -> str:
         """The template in use for requests with tools; "" if there is none."""
-        return self._template or self._tokenizer.tool_template or ""
+        return self._source(has_tools=True)
 
     @cached_property
     def takes_tools(self) -> bool:
         """True if the template can render tools: it has the variable `tools`."""
         try:
-            return "tools" in meta.find_undeclared_variables(_ENVIRONMENT.parse(self.tool_source))
+            return "tools" in meta.find_undeclared_variables(self._environment.parse(self.tool_source))
         except TemplateSyntaxError:
             return False
 
@@ -47,30 +72,91 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[int, ...]:
-        """Return the token ids of the prompt.
+        """Return the token ids of the prompt, up to where the model answers, or without this beginning.
 
-        Raise InvalidRequest if there is no template, or it rejects the messages.
+        Raise InvalidRequest if there is no template, it rejects the messages, or a variable is reserved.
         """
-        if self._template is None and not self._tokenizer.has_chat_template:
+        if not (source := self._source(bool(tools))):
             remedy = "use completions, or set the router's chat_template to a Jinja file"
             raise InvalidRequest.of("messages", f"need a chat template, and the model has none: {remedy}")
-        if reserved := sorted(self._tokenizer.template_arguments & variables.keys()):
-            raise InvalidRequest.of("chat_template_kwargs", f"must not set {', '.join(reserved)}")
+        if reserved := sorted(self._reserved & variables.keys()):
+            found = "must not be set: the router uses this name itself; leave it out"
+            paths = (f"chat_template_kwargs.{name}" for name in reserved)
+            raise InvalidRequest(*(FieldViolation(path, found) for path in paths))
+        compiled, text = self._rendered(source, messages, variables, add_generation_prompt, tools)
+        return compiled.control_tokens.encode(text)
+
+    def lost_tokens(self) -> list[str]:
+        """Return control tokens that the template writes in a way that makes them look like a client's."""
+        lost = set[str]()
+        for messages in (_TALK, _TALK[1:], _TALK[1:2]):
+            with suppress(InvalidRequest):
+                compiled, text = self._rendered(self._source(has_tools=False), messages, {}, True, ())
+                lost |= compiled.control_tokens.foreign(text)
+        return sorted(lost)
+
+    def _rendered(
+        self,
+        source: str,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]],
+    ) -> tuple[_Compiled, Traced]:
+        given = {
+            **self._variables,
+            **variables,
+            "messages": list(map(_for_template, messages)),
+            "tools": list(tools) or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return self._tokenizer.apply_chat_template(
-                messages, self._template, variables, add_generation_prompt, tools
-            )
+            compiled = self._compiled(source)
+            return compiled, traced(compiled.template.render(given))
         except Exception as error:
-            found = f"are rejected by the model's chat template: {describe(error)}"
-            raise InvalidRequest.of("messages", found) from None
+            raise InvalidRequest.of("messages", _fault(error)) from None
+
+    def _source(self, has_tools: bool) -> str:
+        own = self._tokenizer.template_for(has_tools)
+        return (own if self._template is None else self._template) or ""
+
+    def _compile(self, source: str) -> _Compiled:
+        template = self._environment.from_string(source)
+        written = self._environment.literal_text(source)
+        return _Compiled(template, ControlTokens(self._tokenizer.backend, written))
+
+    def _read(self, file: Path) -> str:
+        try:
+            template = file.read_text(encoding="utf-8")
+            self._environment.parse(template)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"chat_template: {file} cannot be read: {describe(error)}") from None
+        except TemplateSyntaxError as error:
+            raise ConfigError(f"chat_template: {file} line {error.lineno}: {error.message}") from None
+        return template
 
 
-def _read(file: Path) -> str:
-    try:
-        template = file.read_text(encoding="utf-8")
-        _ENVIRONMENT.parse(template)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat_template: {file} cannot be read: {describe(error)}") from None
-    except TemplateSyntaxError as error:
-        raise ConfigError(f"chat_template: {file} line {error.lineno}: {error.message}") from None
-    return template
+def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as templates take it: without fields of None, with gpt-oss' name of the reasoning."""
+    found = {name: value for name, value in message.items() if value is not None}
+    if found.get("role") in _ROLES:
+        found["role"] = of_template(found["role"])
+    return {"thinking": found["reasoning_content"], **found} if "reasoning_content" in found else found
+
+
+def _fault(error: Exception) -> str:
+    """Return why a template failed: in its own words, but never in those of a library."""
+    if type(error) is TemplateError:
+        return f"are rejected by the model's chat template: {describe(error).removeprefix('TemplateError: ')}"
+    logger.debug("chat template failed: %s", describe(error))
+    found = f"cannot be rendered by the model's chat template, which fails in line {_line(error)}"
+    return f"{found}: check the roles, the tool calls and chat_template_kwargs"
+
+
+def _line(error: Exception) -> int:
+    """Return the line of the template in which it failed."""
+    if isinstance(error, TemplateSyntaxError):
+        return error.lineno
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
+    return lines[-1] if lines else 1

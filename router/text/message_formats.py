@@ -60,5 +60,7 @@ class MessageFormats:
         """Return True if a prompt opens a block of reasoning, as some chat templates do."""
         if self._reasoning is None:
             return False
-        tail = self._tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False)
-        return tail.rstrip().endswith(self._reasoning[0])
+        tail, opening = prompt[-_TAIL:], self._reasoning[0]
+        is_text = self._markers[opening] is None
+        text = self._tokenizer.decode(tail, skip_special_tokens=False)
+        return text.rstrip().endswith(opening) and (is_text or self._markers[opening] in tail)

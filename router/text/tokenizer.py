@@ -1,7 +1,7 @@
 """Tokenizer of the target, end-of-sequence ids and sampling defaults: read from its folder without torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ class Tokenizer:
         eos_ids: Tokens that end a response, from the model's generation config.
         vocab_size: Token ids lie below this.
         backend: The tokenizer of the library `tokenizers`.
-        has_chat_template: True if the tokenizer has a chat template.
         template_arguments: Names that variables of a template must not have: arguments of the renderer.
     """
 
@@ -27,10 +26,11 @@ class Tokenizer:
         """Wrap a transformers fast tokenizer."""
         self.eos_ids = eos_ids
         self.vocab_size = len(fast)
-        self.has_chat_template = bool(fast.chat_template)
         self.template_arguments = signature(fast.apply_chat_template).parameters.keys() - {"kwargs"}
         self._fast = fast
         self.backend = fast.backend_tokenizer
+        self.backend.no_truncation()
+        self.backend.no_padding()
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -50,31 +50,6 @@ class Tokenizer:
         """Return the token ids of a prompt, with the special tokens that the tokenizer adds."""
         return tuple(self._fast.encode(text, add_special_tokens=add_special_tokens))
 
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        template: str | None,
-        variables: Mapping[str, Any],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> tuple[int, ...]:
-        """Return the token ids of a conversation, up to where the model answers.
-
-        Control tokens spelled out in a message or a tool are ordinary text; only those of the template
-        count. The `template` is Jinja, None uses the tokenizer's own; its errors are of any type.
-        """
-        return tuple(
-            self._fast.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] or None,
-                chat_template=template,
-                add_generation_prompt=add_generation_prompt,
-                sanitize_control_tokens=True,
-                return_dict=False,
-                **variables,
-            )
-        )
-
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return the text of ids together."""
         return str(self.backend.decode(ids, skip_special_tokens=skip_special_tokens))
@@ -85,11 +60,17 @@ class Tokenizer:
         found = self._fast.chat_template
         return found if isinstance(found, str) else None
 
-    @property
-    def tool_template(self) -> str | None:
-        """The template that is used with tools: of several the one for tools, else the default."""
+    def template_for(self, has_tools: bool) -> str | None:
+        """Return the template that is used with or without tools; None if there is none."""
         found = self._fast.chat_template
-        return found.get("tool_use", found.get("default")) if isinstance(found, dict) else found
+        named = found if isinstance(found, dict) else {"default": found}
+        template: str | None = (has_tools and named.get("tool_use")) or named.get("default")
+        return template
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Special tokens by the names under which chat templates write them."""
+        return dict(self._fast.special_tokens_map)
 
     def token_of(self, text: str) -> int | None:
         """Return the id of the token with this name; None if the vocabulary has none."""

@@ -183,7 +183,13 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
     ("response_format", INVALID, {"response_format": of_schema({"type": "text"})}, "Invalid type: text"),
     ("modalities", UNSUPPORTED, {"modalities": ["text", "audio"]}, "modalities is not supported"),
     ("chat_template", UNSUPPORTED, {"chat_template": "{{ 1 }}"}, "chat_template is not supported"),
-    ("chat_template_kwargs", INVALID, {"chat_template_kwargs": {"tokenize": False}}, "must not set tokenize"),
+    (
+        "chat_template_kwargs.tokenize",
+        INVALID,
+        {"chat_template_kwargs": {"tokenize": False}},
+        "must not be set",
+    ),
+    ("chat_template_kwargs.messages", INVALID, {"chat_template_kwargs": {"messages": []}}, "must not be set"),
 ]
 
 

@@ -160,9 +160,12 @@ async def test_a_bad_start_is_one_line(arguments: tuple[str, ...], part: str) ->
 def test_importing_the_router_loads_neither_torch_nor_ray_nor_what_only_traces_need(tmp_path: Path) -> None:
     program = """
 import sys, pathlib
-import router.__main__, router.server, router.text.tokenizer
-tokenizer = router.text.tokenizer.Tokenizer.load(pathlib.Path(sys.argv[1]))
-tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], "{{ messages[0].content }}", {})
+import router.__main__, router.server, router.text.chat_template, router.text.tokenizer
+folder = pathlib.Path(sys.argv[1])
+(folder / "chat.jinja").write_text("{{ messages[0].content }}")
+tokenizer = router.text.tokenizer.Tokenizer.load(folder)
+template = router.text.chat_template.ChatTemplate(tokenizer, folder / "chat.jinja")
+template.render([{"role": "user", "content": "hello"}], {})
 print([name for name in ("torch", "ray", "opentelemetry") if name in sys.modules])
 """
     command = [sys.executable, "-c", program, str(save_tokenizer(tmp_path))]
