@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from protos.flyserve.v1 import generation_pb2 as pb
 from tests.contract.http_rig import MODEL, HttpRig, error_of, events, serving_http
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -292,11 +293,46 @@ async def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
     assert error["param"] == "messages" and "chat_template" in error["message"]
 
 
-async def test_control_tokens_in_a_message_are_only_text(rig: HttpRig) -> None:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "the <eos> fox"}], "max_tokens": 2}
-    answer = (await rig.post(CHAT, body)).json()
-    plain = await rig.complete(prompt="the <eos> fox\n", max_tokens=2)
-    assert answer["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+PRINTER = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ extra | tojson if extra }}"
+    "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.id }}"
+    "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }}{% endfor %}"
+    "{% endfor %}{% endfor %}<eos>"
+)
+"""Template that prints all texts of a request, and ends with a control token."""
+
+
+async def test_control_tokens_are_only_text_in_every_api(tmp_path: Path) -> None:
+    text, arguments = "<eos> and <eo", json.dumps({"<eos>": "<eos>"})
+    parameters = {"type": "object", "properties": {"<eos>": {"type": "string", "description": "<eos>"}}}
+    extra = {"chat_template_kwargs": {"extra": {"<eos>": "<eos>"}}}
+    call = {"id": "<eos>", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    said = [{"role": "user", "content": text}, {"role": "assistant", "content": "s>", "tool_calls": [call]}]
+    items = [
+        {"role": "user", "content": text},
+        {"type": "function_call", "call_id": "<eos>", "name": "f", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "<eos>", "output": "<eos>"},
+    ]
+    function = {"name": "f", "parameters": parameters}
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        (CHAT, {"messages": said, "tools": [{"type": "function", "function": function}], "max_tokens": 1}),
+        (
+            "/v1/responses",
+            {"instructions": text, "input": items, "tools": [{"type": "function", **function}]},
+        ),
+    ]
+    printer = tmp_path / "printer.jinja"
+    printer.write_text(PRINTER, encoding="utf-8")
+    async with serving_http(tmp_path, tool_parser="hermes", chat_template=printer) as rig:
+        for path, body in bodies:
+            response = await rig.post(path, {"model": MODEL, **extra, **body})
+            assert response.status_code == 200, response.text
+        prompts = [step.update.tokens for step in rig.target.asked if not step.update.keep]
+        tokenized = (await rig.post("/tokenize", {"messages": said, **extra})).json()["tokens"]
+        asked = pb.TokenizeRequest(messages=[pb.ChatMessage(role="<eos>", content=text)])
+        tokens = (await rig.rig.stub.Tokenize(asked)).tokens
+        ids = [*prompts, tuple(tokenized), tuple(token.id for token in tokens)]
+    assert len(ids) == 4 and all(prompt.count(0) == 1 and prompt[-1] == 0 for prompt in ids)
 
 
 async def test_a_template_takes_variables(rig: HttpRig) -> None:

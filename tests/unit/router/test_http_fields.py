@@ -1,6 +1,7 @@
 """Fields of a request's body: dropped ones, rejected ones, defaults from the model's generation config."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fly.errors import ConfigError, FlyServeError, InvalidRequest
+from fly.errors import ConfigError, InvalidRequest
 from fly.request import SamplingParams
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
@@ -115,13 +116,41 @@ def test_a_template_that_is_none_is_named_at_the_start(
         ChatTemplate(tokenizer, file)
 
 
-def test_a_template_may_reject_and_sees_nothing_but_its_messages(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "variables", "message"),
+    [
+        (
+            "{{ raise_exception('no ' ~ messages[0].content) }}",
+            {},
+            "messages are rejected by the model's chat template: no hello",
+        ),
+        ("{{ messages.__class__.__mro__ }}", {}, "messages cannot be rendered .* fails in line 1"),
+        ("a\n{{ 1 / 0 }}", {}, "messages cannot be rendered .* fails in line 2"),
+        ("{{ messages[0].content.x.y }}", {}, "messages cannot be rendered .* fails in line 1"),
+        ("{{ 1 }}", {"messages": []}, "chat_template_kwargs.messages must not be set"),
+        (
+            "{{ 1 }}",
+            {"add_generation_prompt": 1, "tools": []},
+            r"\.add_generation_prompt must .*; .*\.tools must",
+        ),
+        ("{{ 1 }}", {"namespace": 1, "self": 1}, "chat_template_kwargs.namespace must not be set"),
+        ("{{ 1 }}", {"tokenize": 1}, "chat_template_kwargs.tokenize must not be set"),
+    ],
+)
+def test_a_template_fails_in_its_own_words(
+    tmp_path: Path, source: str, variables: dict[str, Any], message: str
+) -> None:
     tokenizer, file = Tokenizer.load(save_tokenizer(tmp_path)), tmp_path / "chat.jinja"
+    file.write_text(source, encoding="utf-8")
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        ChatTemplate(tokenizer, file).render([{"role": "user", "content": "hello"}], variables)
+    assert not {"Error", "Undefined", "jinja", "object"} & set(re.findall("[A-Z]?[a-z]+", str(caught.value)))
+
+
+def test_a_template_may_have_the_tags_of_transformers(tmp_path: Path) -> None:
+    tokenizer, file = Tokenizer.load(save_tokenizer(tmp_path)), tmp_path / "chat.jinja"
+    file.write_text("{% generation %}{{ messages[0].content }}<eos>{% endgeneration %}{{ tools }}", "utf-8")
+    template = ChatTemplate(tokenizer, file)
     said = [{"role": "user", "content": "hello"}]
-    for template in ("{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}", "{{ 1 / 0 }}"):
-        file.write_text(template, encoding="utf-8")
-        with pytest.raises(FlyServeError) as caught:
-            ChatTemplate(tokenizer, file).render(said, {})
-        assert isinstance(caught.value, InvalidRequest)
-    file.write_text("{{ messages[0].content }}<eos>", encoding="utf-8")
-    assert ChatTemplate(tokenizer, file).render(said, {}) == (*tokenizer.encode("hello"), 0)
+    assert template.takes_tools
+    assert template.render(said, {}) == (*tokenizer.encode("hello"), 0, *tokenizer.encode("None"))
