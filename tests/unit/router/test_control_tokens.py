@@ -296,3 +296,16 @@ def test_a_template_that_writes_control_tokens_in_an_unusual_way_is_noticed(
     found = ChatTemplate(Tokenizer(chat_tokenizer("bytes"), ()), tmp_path / "chat.jinja")
     assert found.lost_tokens() == lost
     assert all(chat("bytes", name).template.lost_tokens() == [] for name in NAMES)
+
+
+def test_only_the_template_opens_a_block_of_reasoning(tmp_path: Path) -> None:
+    tokenizer, file = Tokenizer(chat_tokenizer("bytes"), ()), tmp_path / "chat.jinja"
+    for source, is_thinking in (
+        ("{{ messages[0].content }}{# </think> #}", False),
+        ("<think>{# </think> #}\n", True),
+    ):
+        file.write_text(source, encoding="utf-8")
+        template = ChatTemplate(tokenizer, file)
+        prompt = template.render([{"role": "user", "content": "a <think>"}], {})
+        form = MessageFormats(tokenizer, template, RouterSection()).format(prompt, (), True, True)
+        assert form is not None and form.is_thinking is is_thinking
