@@ -13,8 +13,8 @@ from router.text.traced import CLIENT, Traced
 
 _LINE = "\n"
 """Text before a piece of a chat, so that the piece gets nothing that a tokenizer adds to the beginning."""
-_UNKNOWN = "\U0010ffff"
-"""A character that no vocabulary has."""
+_UNKNOWN = "\U0010ffff \u16a0 \U0001f9ff"
+"""Rare characters: each is text or unknown to a vocabulary, and some are dropped by a normalizer."""
 _HTML = re.compile(
     "</?(a|b|blockquote|body|br|caption|code|div|em|h[1-6]|head|hr|html|i|img|li|ol|p|pre|span|strong|sub|sup"
     "|table|tbody|td|tfoot|th|thead|tr|u|ul)/?>"

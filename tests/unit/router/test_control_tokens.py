@@ -165,7 +165,9 @@ def is_free(place: Place) -> bool:
 FREE = [place for place in sorted(places(BODY), key=str) if is_free(place)]
 TOKENS = [token for token in (*SPECIAL, *ADDED) if token not in READ]
 HALVES = [half for token in TOKENS for half in (token[:4], token[4:], token[:-1], token[-1:])]
-TEXTS = st.lists(st.sampled_from([*TOKENS, *TOKENS, *HALVES, "a", " ", "_", "\U000f0000"]), min_size=1)
+WIDE = [token.translate({ord("<"): "\uff1c", ord(">"): "\uff1e"}) for token in TOKENS]
+"""Full-width forms, which become control tokens where a tokenizer normalizes its text."""
+TEXTS = st.lists(st.sampled_from([*TOKENS, *TOKENS, *HALVES, *WIDE, "a", " ", "_", "\U000f0000"]), min_size=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
