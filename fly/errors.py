@@ -1,6 +1,14 @@
 """Hierarchy of all errors; protos/wire/status.py maps it to gRPC and back."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+MOST_VIOLATIONS = 16
+"""Violations that one error reports; nothing looks for more of them."""
+MOST_ERROR_BYTES = 2560
+"""Longest text of an error in UTF-8. The trailing metadata of gRPC has it twice, encoded, within 8 kB."""
+_MOST_FIELD_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +31,15 @@ class FlyServeError(Exception):
 
 
 class InvalidRequest(FlyServeError):
-    """The request breaks a limit; lists each field, the value found and the limit."""
+    """The request breaks a limit; lists each field, the value found and the limit.
+
+    Attributes:
+        violations: The first violations, cut to the largest error.
+    """
 
     def __init__(self, *violations: FieldViolation) -> None:
-        self.violations = violations
-        super().__init__(*violations)
+        self.violations = tuple(_bounded(violations))
+        super().__init__(*self.violations)
 
     def __str__(self) -> str:
         return "; ".join(f"{v.field} {v.description}" for v in self.violations)
@@ -35,6 +47,40 @@ class InvalidRequest(FlyServeError):
     @classmethod
     def of(cls, field: str, description: str) -> "InvalidRequest":
         return cls(FieldViolation(field, description))
+
+
+def _bounded(violations: Iterable[FieldViolation]) -> Iterator[FieldViolation]:
+    """Yield the first violations, as many as an error may have, the last one cut to what is left."""
+    left = MOST_ERROR_BYTES
+    for violation in islice(violations, MOST_VIOLATIONS):
+        field = cut(violation.field, min(left, _MOST_FIELD_BYTES))
+        description = cut(violation.description, left - _num_bytes(field))
+        yield replace(violation, field=field, description=description)
+        left -= _num_bytes(field) + _num_bytes(description) + len("; ")
+        if left <= _MOST_FIELD_BYTES:
+            return
+
+
+def refuse(violations: Iterable[FieldViolation]) -> None:
+    """Raise InvalidRequest if there are violations; take no more of them than it reports."""
+    if found := tuple(islice(violations, MOST_VIOLATIONS)):
+        raise InvalidRequest(*found)
+
+
+def cut(text: str, most_bytes: int) -> str:
+    """Return a text whose UTF-8 has at most `most_bytes`; dots mark what is left out."""
+    if _num_bytes(text[: most_bytes + 1]) <= most_bytes:
+        return text
+    return text[:most_bytes].encode("utf-8", "replace")[: most_bytes - 3].decode("utf-8", "ignore") + "..."
+
+
+def quoted(text: str, most_bytes: int = 60) -> str:
+    """Return a client's text in quotes, short enough to leave room for the limit that it breaks."""
+    return repr(cut(text, most_bytes))
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 class NotReady(FlyServeError):

@@ -20,12 +20,16 @@ from fly.errors import (
     NotReady,
     Overloaded,
     Unauthenticated,
+    cut,
 )
 
 logger = logging.getLogger(__name__)
 
 DETAILS = "grpc-status-details-bin"
 """Key of the trailing metadata that carries the status."""
+
+_MOST_MESSAGE_BYTES = 640
+"""Longest message of a status. gRPC sends it twice, and refuses statuses of more than 8 kB."""
 
 _CODES: dict[type[FlyServeError], int] = {
     InvalidRequest: code_pb2.INVALID_ARGUMENT,
@@ -47,7 +51,8 @@ def to_status(error: Exception) -> status_pb2.Status:
         error_id = uuid.uuid4().hex[:12]
         logger.error("internal error %s", error_id, exc_info=error)
         return status_pb2.Status(code=code_pb2.INTERNAL, message=f"internal error {error_id}")
-    return status_pb2.Status(code=code, message=str(error), details=_details(error))
+    message = cut(str(error), _MOST_MESSAGE_BYTES)
+    return status_pb2.Status(code=code, message=message, details=_details(error))
 
 
 def _details(error: Exception) -> list[any_pb2.Any]:

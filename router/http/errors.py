@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from fly.errors import (
+    MOST_ERROR_BYTES,
     DeadlineExceeded,
     FieldViolation,
     FlyServeError,
@@ -19,6 +20,7 @@ from fly.errors import (
     NotReady,
     Overloaded,
     Unauthenticated,
+    cut,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,7 +77,15 @@ class ErrorReply:
 
 
 def reply_to(error: BaseException) -> ErrorReply:
-    """Return the reply to an error; an unknown error is status 500 with an id to look up in the log."""
+    """Return the reply to an error; an unknown error is status 500 with an id to look up in the log.
+
+    No text of a client makes it long: the message in JSON has at most 16 kB.
+    """
+    reply = _reply_to(error)
+    return replace(reply, message=cut(reply.message, MOST_ERROR_BYTES))
+
+
+def _reply_to(error: BaseException) -> ErrorReply:
     match error:
         case Rejected():
             kind = INVALID if error.status < 500 else "server_error"

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, quoted
 from fly.request import GenerateRequest
 from fly.types import Mode
 from router.config import RouterConfig
@@ -32,9 +32,11 @@ class ServedModels:
         absence = self._service.draft_model_absence
         if name != self._draft_name:
             served = f"{self._name!r}" if absence else f"{self._name!r} and {self._draft_name!r}"
-            raise _not_found(f"model is {name!r}, this deployment serves {served}")
+            raise _not_found(f"model is {quoted(name, 256)}, this deployment serves {served}")
         if absence:
-            raise _not_found(f"model is {name!r}, but {absence}; this deployment serves {self._name!r}")
+            raise _not_found(
+                f"model is {quoted(name, 256)}, but {absence}; this deployment serves {self._name!r}"
+            )
 
     def addressed(self, request: HttpRequest) -> HttpRequest:
         """Return a request to the model that it names.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from fly.errors import FieldViolation
+from fly.errors import FieldViolation, quoted
 from fly.presets import EXACT, PRESETS, tuned
 from fly.request import SpeculationParams
 from fly.spans import Span
@@ -74,7 +74,7 @@ def check_speculation(
             yield FieldViolation(f"speculation.{field}", f"is {value}, must be finite and at least 0")
     if given.preset and given.preset not in PRESETS:
         allowed = f"must be one of {', '.join(sorted(PRESETS))}"
-        yield FieldViolation("speculation.preset", f"is {given.preset!r}, {allowed}")
+        yield FieldViolation("speculation.preset", f"is {quoted(given.preset)}, {allowed}")
     elif given.carry_after is not None and given.carry_after > (window := fly_rule(given, default).window):
         found_and_allowed = f"is {given.carry_after}, must be at most the window of {window}"
         yield FieldViolation("speculation.carry_after", found_and_allowed)

@@ -19,6 +19,10 @@ _NOT_MADE = "default_factory_not_called"
 """Kind of pydantic's fault of a default that was not made because another key has a fault."""
 
 
+_LONGEST_NAME = 64
+"""Characters of a name above which nothing similar is looked for: that takes the square of them."""
+
+
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """Return the model in the type of a field, such as an optional section or a list of sections."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -38,7 +42,9 @@ def section_at(model: type[BaseModel], location: Sequence[int | str]) -> type[Ba
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that begins with the name or is most similar to it."""
+    """Return the candidate that begins with the name or is most similar to it; a long name has none."""
+    if len(name) > _LONGEST_NAME:
+        return None
     known = list(candidates)
     begun = [candidate for candidate in known if len(name) > 1 and candidate.startswith(name)]
     near = begun or difflib.get_close_matches(name, known, n=1)

@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from fly.clock import Clock
-from fly.errors import FieldViolation, InvalidRequest, NotReady
+from fly.errors import FieldViolation, InvalidRequest, NotReady, refuse
 from fly.limits import MOST_LOGPROBS, check_sampling
 from fly.messages import Load, ModelInfo, Open, StepTimes
 from services.engine.base import Job, Runner
@@ -188,12 +189,11 @@ def check_open(opening: Open, vocab_size: int, context_length: int, limited_by: 
 
     `limited_by` names the resource that sets the context length, in tokens.
     """
-    violations = [
-        *_check_fields(opening, context_length, limited_by),
-        *check_sampling(opening.sampling, vocab_size),
-    ]
-    if violations:
-        raise InvalidRequest(*violations)
+    refuse(
+        chain(
+            _check_fields(opening, context_length, limited_by), check_sampling(opening.sampling, vocab_size)
+        )
+    )
 
 
 def _check_fields(opening: Open, context_length: int, limited_by: str) -> Iterator[FieldViolation]:

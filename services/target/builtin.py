@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, refuse
 from fly.limits import check_distributions
 from fly.messages import Extend, Load, ModelInfo, Open, Verification, VerifyStep
 from fly.sequence import SequenceUpdate
@@ -99,6 +99,5 @@ class VerifySession:
         if sampling.coupling is not Coupling.REJECTION or sampling.temperature == 0:
             return ()
         drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
-        if faults := [*check_distributions(step.distributions, drafts, self._engine.info.vocab_size)]:
-            raise InvalidRequest(*faults)
+        refuse(check_distributions(step.distributions, drafts, self._engine.info.vocab_size))
         return step.distributions

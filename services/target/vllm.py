@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, refuse
 from fly.limits import check_distributions
 from fly.messages import Extend, Load, ModelInfo, Open, Verification, VerifyStep
 from fly.sequence import SequenceUpdate
@@ -231,6 +231,5 @@ class VllmVerifySession:
         if self._sampling.coupling is not Coupling.REJECTION or self._sampling.temperature == 0:
             return ()
         drafts = self._sequence.tokens.ids[len(self._sequence) - step.num_drafts :]
-        if faults := [*check_distributions(step.distributions, drafts, self._engine.info.vocab_size)]:
-            raise InvalidRequest(*faults)
+        refuse(check_distributions(step.distributions, drafts, self._engine.info.vocab_size))
         return step.distributions

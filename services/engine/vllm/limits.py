@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fly.errors import FieldViolation, InvalidRequest
+from fly.errors import FieldViolation, refuse
 from fly.messages import Open
 from fly.request import SamplingParams
 from fly.types import EntropyEstimator
@@ -19,8 +19,7 @@ _PROCESSORS = (
 
 def check_exact(opening: Open, max_logprobs: int) -> None:
     """Raise `InvalidRequest` unless the `max_logprobs` most likely tokens give the exact answer."""
-    if violations := [*_violations(opening, max_logprobs)]:
-        raise InvalidRequest(*violations)
+    refuse(_violations(opening, max_logprobs))
 
 
 def _violations(opening: Open, max_logprobs: int) -> Iterator[FieldViolation]:
