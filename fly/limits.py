@@ -34,13 +34,11 @@ class SamplingLimits:
         top_k: Largest top_k.
         penalty: Largest absolute presence and frequency penalty.
         logit_bias: Largest absolute bias; if it is infinite, a bias may be -inf, which excludes the token.
-        listed_tokens: Most stop token ids and most biased tokens.
     """
 
     top_k: float = math.inf
     penalty: float = _FINITE
     logit_bias: float = math.inf
-    listed_tokens: float = math.inf
 
 
 def check_sampling(
@@ -73,9 +71,6 @@ def _check_listed_tokens(
     sampling: SamplingParams, vocab_size: int, limits: SamplingLimits
 ) -> Iterator[FieldViolation]:
     allowed = f"must be 0 to {vocab_size - 1}"
-    for name in ("stop_token_ids", "logit_bias"):
-        if (length := len(getattr(sampling, name))) > limits.listed_tokens:
-            yield FieldViolation(f"sampling.{name}", f"has {length} tokens, at most {limits.listed_tokens}")
     for index, token in enumerate(sampling.stop_token_ids):
         if not 0 <= token < vocab_size:
             yield FieldViolation(f"sampling.stop_token_ids[{index}]", f"is {token}, {allowed}")

@@ -59,8 +59,12 @@ class LimitsConfig(Config):
     logprobs: int = Field(20, ge=0)
     """Most tokens per position whose log-probabilities are reported."""
 
-    prompt_logprobs: int = Field(262_144, ge=1)
-    """Most log-probabilities of one prompt: those of its tokens, and of the most likely ones at each."""
+    returned_values: int = Field(524_288, ge=1)
+    """Most log-probabilities of one response: (1 + the most likely ones) at each token of its prompts and
+    of all its choices of `max_new_tokens`. A whole response holds about 200 bytes for each."""
+
+    items: int = Field(4096, ge=1)
+    """Most messages or items of one conversation, and most parts and tool calls of each."""
 
     priority: int = Field(MOST_PRIORITY, ge=0, le=MOST_PRIORITY)
     """Largest priority of a request, and its negative the smallest; 0 gives all requests the same one."""
@@ -93,6 +97,10 @@ class HttpConfig(Config):
 
     max_body_bytes: int = Field(8 << 20, ge=1024)
     """Longest body of a request."""
+
+    max_body_values: int = Field(1 << 20, ge=1024)
+    """Most values in the JSON of a request. A number counts once; a text, a name, a list and an object count
+    four times, since they cost as much more."""
 
     header_timeout_s: float = Field(10.0, gt=0)
     """Time within which the header of a request must arrive on a new connection, or after its first byte on

@@ -1,12 +1,11 @@
 """The generation service behind both public APIs: check a request, admit it, generate its choices."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, refuse
 from fly.messages import ModelInfo, Role
 from fly.presets import PRESETS
 from fly.request import GenerateRequest
@@ -14,16 +13,17 @@ from fly.response import Chunk, DeploymentInfo, Origin, TextToken
 from fly.types import Mode
 from router.admission.admission import Admission
 from router.admission.target_wait import TargetWait
+from router.cost import cpu_s, off_loop
 from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.context import RouterContext
 from router.generation.generation import Emit
 from router.generation.observation import observed_request
 from router.replicas.pools import any_replica, with_weights
+from router.requests.prompt_length import check_beginning
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import current_caller
 from router.text.message_formats import MessageFormats
-from router.text.tokenizer import is_slow_to_prepare
 
 
 class Header(NamedTuple):
@@ -34,18 +34,17 @@ class Header(NamedTuple):
     origin: Origin
 
 
-T = TypeVar("T")
-
-
 class GenerationService:
     """Serve generation requests of any protocol.
 
     Attributes:
+        limits: Limits of one request.
         message_formats: Formats of tool calls and reasoning of the model's messages.
     """
 
     def __init__(self, context: RouterContext) -> None:
         self._context = context
+        self.limits = context.config.limits
         self.message_formats = MessageFormats(context.tokenizer, context.chat_template, context.config)
         config = context.config
         self._admission = Admission(
@@ -136,26 +135,41 @@ class GenerationService:
 
     async def tokenize(self, text: str) -> tuple[TextToken, ...]:
         """Return the tokens of a text; raise InvalidRequest if it is too long."""
-        return self._text_tokens(await self.token_ids(text))
+        return await off_loop(_cost_s(text), lambda: self._text_tokens(self.token_ids(text)))
 
-    async def token_ids(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Return the token ids of a text; raise InvalidRequest if it is too long."""
+    def token_ids(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Return the token ids of a text; raise InvalidRequest if it is too long.
+
+        NOTE: this and the methods after it, to `text_of`, work in any thread, for long if the text is.
+        """
         limit = self._context.config.limits.prompt_characters
         if len(text) > limit:
             raise InvalidRequest.of("text", _too_long("has", len(text), limit))
-        tokenizer = self._context.tokenizer
-        return await _off_loop_if_long(text, lambda: tokenizer.encode(text, add_special_tokens))
+        return self._context.tokenizer.encode(text, add_special_tokens)
 
-    async def token_names(self, ids: Sequence[int]) -> list[str]:
+    def refuse_long(self, field: str, *texts: str) -> None:
+        """Raise InvalidRequest if the beginning of texts alone has more tokens than any model takes.
+
+        Texts with too many characters are refused without tokens, where they are used.
+        """
+        if sum(map(len, texts)) > self.limits.prompt_characters:
+            return
+        replicas = self._context.replicas
+        known = (each.info for pool in (replicas.targets, replicas.drafters) for each in pool.replicas)
+        lengths = [info.context_length for info in known]
+        longest = max(lengths) if lengths and all(lengths) else 0
+        refuse(check_beginning(field, texts, self._context.tokenizer.encode, longest))
+
+    def token_names(self, ids: Sequence[int]) -> list[str]:
         """Return the names of token ids in the vocabulary."""
-        return await _off_loop_if_long(ids, lambda: self._context.tokenizer.names(ids))
+        return self._context.tokenizer.names(ids)
 
     def tokenizer_info(self) -> dict[str, Any]:
         """Return the tokenizer's special tokens and the chat template."""
         template = self._context.chat_template.source
         return {**self._context.tokenizer.special_tokens, "chat_template": template}
 
-    async def render_chat(
+    def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
@@ -167,37 +181,27 @@ class GenerationService:
         Each message has its role and content. Raise InvalidRequest if the messages are too long, or there is
         no chat template, or it rejects the messages or the variables.
         """
-        limit, texts = self._context.config.limits.prompt_characters, [m["content"] for m in messages]
-        if (length := sum(map(len, texts))) > limit:
-            raise InvalidRequest.of(
-                "messages",
-                _too_long("have", length, limit),
-            )
-        template = self._context.chat_template
-        return await _off_loop_if_long(
-            "".join((*texts, *map(str, tools))),
-            lambda: template.render(messages, variables, add_generation_prompt, tools),
-        )
+        limit = self._context.config.limits.prompt_characters
+        if (length := sum(len(message["content"]) for message in messages)) > limit:
+            raise InvalidRequest.of("messages", _too_long("have", length, limit))
+        return self._context.chat_template.render(messages, variables, add_generation_prompt, tools)
 
-    async def detokenize(self, ids: Sequence[int]) -> str:
+    def detokenize(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special ones included; raise InvalidRequest for an invalid id."""
-        limit, size = self._context.config.limits.prompt_characters, self._context.tokenizer.vocab_size
-        if len(ids) > limit:
-            allowed = f"at most {limit} are allowed (router.limits.prompt_characters)"
-            raise InvalidRequest.of("tokens", f"has {len(ids)} ids, {allowed}")
+        size = self._context.tokenizer.vocab_size
         if max(ids, default=0) >= size:
             index, token = next((index, token) for index, token in enumerate(ids) if token >= size)
             raise InvalidRequest.of(f"tokens[{index}]", f"is {token}, must be 0 to {size - 1}")
-        return await self.text_of(ids, skip_special_tokens=False)
+        return self.text_of(ids, skip_special_tokens=False)
 
-    async def text_of(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def text_of(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of tokens; ids that the tokenizer lacks have none."""
-        tokenizer = self._context.tokenizer
-        return await _off_loop_if_long(ids, lambda: tokenizer.decode(ids, skip_special_tokens))
+        return self._context.tokenizer.decode(ids, skip_special_tokens)
 
     async def tokenize_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[TextToken, ...]:
         """Return the tokens of a conversation; raises what `render_chat` does."""
-        return self._text_tokens(await self.render_chat(messages, {}))
+        cost_s = cpu_s(characters=sum(len(each["content"]) for each in messages), items=len(messages))
+        return await off_loop(cost_s, lambda: self._text_tokens(self.render_chat(messages, {})))
 
     def _text_tokens(self, ids: Sequence[int]) -> tuple[TextToken, ...]:
         return tuple(map(TextToken, ids, self._context.tokenizer.pieces(ids)))
@@ -245,7 +249,7 @@ class GenerationService:
                 grammar,
             )
 
-        return await _off_loop_if_long(max(request.prompt, request.prediction, key=len), prepared)
+        return await off_loop(_cost_s(request.prompt) + _cost_s(request.prediction), prepared)
 
 
 def _too_long(verb: str, length: int, limit: int) -> str:
@@ -272,8 +276,5 @@ def _with_header(emit: Emit, header: Header) -> Emit:
     return emit_with_header
 
 
-async def _off_loop_if_long(prompt: str | Sequence[int], work: Callable[[], T]) -> T:
-    """Run `work` in a thread if it would block the event loop, because the prompt is long."""
-    if is_slow_to_prepare(prompt):
-        return await asyncio.to_thread(work)
-    return work()
+def _cost_s(prompt: str | Sequence[int]) -> float:
+    return cpu_s(characters=len(prompt))

@@ -1,9 +1,11 @@
 """Public gRPC service: converts requests and responses from and to the wire."""
 
-import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from fly.request import GenerateRequest
 from fly.response import Chunk, Response, join_chunks
 from protos.flyserve.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 from protos.wire.generation import (
@@ -13,13 +15,12 @@ from protos.wire.generation import (
     response_to_wire,
     text_tokens_to_wire,
 )
-from router.service import GenerationService
+from router.cost import cpu_s, num_values, off_loop
+from router.service import GenerationService, Header
+from router.wire_lists import check_lists
 from services.common.telemetry.tracing import traceparent_in
 
 SERVICE_NAME = "flyserve.v1.Generation"
-
-_MAX_INLINE_PROMPT_TOKENS = 512
-"""Tokens of a prompt above which they are converted off the event loop."""
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -41,37 +42,51 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
         trace = traceparent_in(context.invocation_metadata())
         header = await self._service.serve(
-            request_from_wire(request), context.time_remaining(), collect, trace, streams=False
+            self._request(request), context.time_remaining(), collect, trace, streams=False
         )
-        warnings = [warning for index in sorted(chunks) for warning in chunks[index][-1].warnings]
-        response = Response(
-            request_id=header.request_id,
-            choices=tuple(join_chunks(index, chunks[index]) for index in sorted(chunks)),
-            prompt_tokens=header.prompt_tokens,
-            warnings=tuple(dict.fromkeys(warnings)),
-            prompt=tuple(token for chunk in chunks[0] for token in chunk.prompt),
-        )
-        if len(response.prompt) > _MAX_INLINE_PROMPT_TOKENS:
-            return await asyncio.to_thread(response_to_wire, response)
-        return response_to_wire(response)
+        cost_s = _cost_s(request, [chunk for each in chunks.values() for chunk in each])
+        return await off_loop(cost_s, lambda: _response(header, chunks))
 
     # NOTE: a coroutine that writes, not a generator: it is cancelled at the moment when the call ends.
     async def GenerateStream(  # type: ignore[override]
         self, request: generation_pb2.GenerateRequest, context: Any
     ) -> None:
         async def emit(chunk: Chunk) -> None:
-            is_long = len(chunk.prompt) > _MAX_INLINE_PROMPT_TOKENS
-            await context.write(
-                await asyncio.to_thread(chunk_to_wire, chunk) if is_long else chunk_to_wire(chunk)
-            )
+            make = partial(chunk_to_wire, chunk)
+            await context.write(await off_loop(_cost_s(request, [chunk]), make) if chunk.prompt else make())
 
         trace = traceparent_in(context.invocation_metadata())
-        await self._service.serve(request_from_wire(request), context.time_remaining(), emit, trace)
+        await self._service.serve(self._request(request), context.time_remaining(), emit, trace)
+
+    def _request(self, wire: generation_pb2.GenerateRequest) -> GenerateRequest:
+        check_lists(wire, self._service.limits)
+        return request_from_wire(wire)
 
     async def Tokenize(
         self, request: generation_pb2.TokenizeRequest, context: Any
     ) -> generation_pb2.TokenizeResponse:
+        check_lists(request, self._service.limits)
         if request.messages:
             messages = [{"role": message.role, "content": message.content} for message in request.messages]
             return text_tokens_to_wire(await self._service.tokenize_chat(messages))
         return text_tokens_to_wire(await self._service.tokenize(request.text))
+
+
+def _response(header: Header, chunks: dict[int, list[Chunk]]) -> generation_pb2.GenerateResponse:
+    """Return a whole response; the chunks are dropped, since freeing many of them takes a while, too."""
+    prompt = tuple(token for chunk in chunks[0] for token in chunk.prompt)
+    warnings = [warning for index in sorted(chunks) for warning in chunks[index][-1].warnings]
+    response = Response(
+        request_id=header.request_id,
+        choices=tuple(join_chunks(index, chunks.pop(index)) for index in sorted(chunks)),
+        prompt_tokens=header.prompt_tokens,
+        warnings=tuple(dict.fromkeys(warnings)),
+        prompt=prompt,
+    )
+    return response_to_wire(response)
+
+
+def _cost_s(request: generation_pb2.GenerateRequest, chunks: Sequence[Chunk]) -> float:
+    """Return the estimated CPU seconds of converting chunks; streamed ones without a prompt are short."""
+    of_prompt = num_values(sum(len(chunk.prompt) for chunk in chunks), request.prompt_logprobs)
+    return cpu_s(values=of_prompt + num_values(sum(len(chunk.tokens) for chunk in chunks), request.logprobs))

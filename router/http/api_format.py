@@ -88,8 +88,8 @@ class ApiFormat(ABC):
     chunk: tuple[type[Envelope], str]
 
     @abstractmethod
-    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
-        """Return the request of a body.
+    def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+        """Return the request of a body; runs in any thread, since a long one takes a while.
 
         Raises:
             FlyServeError: A field is unknown, unsupported, missing or malformed.

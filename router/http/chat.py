@@ -19,7 +19,7 @@ from router.http.chat_objects import (
     ChatLogprobs,
     RankedLogprob,
 )
-from router.http.fields import Count, GenerationFields, Whole
+from router.http.fields import Count, GenerationFields, TemplateVariables, Whole
 from router.http.message_objects import message_delta, whole_message
 from router.http.messages import Messages, rendered_messages
 from router.http.parsing import parse
@@ -48,7 +48,7 @@ class ChatRequest(GenerationFields, ToolFields):
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Count | None = None
 
@@ -65,9 +65,9 @@ class Chat(ApiFormat):
         self._defaults = defaults
         self._limits = limits
 
-    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+    def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         """Return the request of a body; the chat template may reject its messages, too."""
-        body = parse(ChatRequest, data)
+        body = parse(ChatRequest, data, self._limits)
         limit_name, max_tokens = _max_tokens(body)
         logprobs = _num_logprobs(body)
         priority, tier = priority_of(body, self._limits.priority)
@@ -75,8 +75,9 @@ class Chat(ApiFormat):
         tools = checked_tools(body, self._limits, formats)
         arguments_as_text = formats.parser is not None and formats.parser.arguments_as_text
         messages = rendered_messages(body.messages, self._limits.prompt_characters, arguments_as_text)
+        self._service.refuse_long("messages", *(message["content"] for message in messages))
         variables = body.chat_template_kwargs or {}
-        prompt = await self._service.render_chat(messages, variables, tools=tools.rendered)
+        prompt = self._service.render_chat(messages, variables, tools=tools.rendered)
         keeps_reasoning = body.include_reasoning is not False
         parallel = body.parallel_tool_calls is not False
         message_format = formats.format(prompt, tools.names, parallel, keeps_reasoning)

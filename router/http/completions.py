@@ -1,21 +1,26 @@
 """`/v1/completions`: prompts as text or token ids, one or many."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, ValidationInfo
 
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, refuse
 from fly.request import GenerateRequest, SamplingParams
 from fly.response import Choice, Chunk
 from fly.types import PromptToken, RankedToken, Token
 from router.config import LimitsConfig
+from router.cost import num_values
 from router.http.api_format import ApiFormat, HttpRequest, finish_reason, make_request
+from router.http.errors import renamed
 from router.http.fields import Count, GenerationFields
+from router.http.limited import AtMost
 from router.http.objects import Completion, CompletionChoice, CompletionLogprobs
 from router.http.parsing import parse
 from router.http.priorities import priority_of
+from router.requests.validation import check_returned_values
 from router.service import GenerationService
 from router.tools.parts import Parts
 
@@ -40,9 +45,18 @@ def _is_ids(value: Any) -> bool:
     return is_numbers and min(value) >= 0 and max(value) <= _MOST
 
 
+class _FewPrompts(AtMost):
+    """Limit of prompts; the token ids of a single one have that of the model's context."""
+
+    def check(self, value: Any, info: ValidationInfo) -> Any:
+        is_ids = isinstance(value, list) and bool(value) and type(value[0]) is int
+        return value if is_ids else super().check(value, info)
+
+
 Prompts = Annotated[
     list[Prompt],
     PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[Count] | list[list[Count]]),
+    _FewPrompts("prompts", "prompts"),
 ]
 
 
@@ -71,16 +85,14 @@ class Completions(ApiFormat):
         self._defaults = defaults
         self._limits = limits
 
-    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
-        body = parse(CompletionRequest, data)
-        if len(body.prompt) > self._limits.prompts:
-            found = f"has {len(body.prompt)} prompts, at most {self._limits.prompts}"
-            raise InvalidRequest.of("prompt", found)
+    def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+        body = parse(CompletionRequest, data, self._limits)
         several = len(body.prompt) > 1
+        prompts = self._scored(body)
         priority, tier = priority_of(body, self._limits.priority)
         requests = tuple(
             self._request(body, prompt, f"{request_id}-{index}" if several else request_id, priority)
-            for index, prompt in enumerate(body.prompt)
+            for index, prompt in enumerate(prompts)
         )
         names = {
             "prompt_token_ids": "prompt",
@@ -89,7 +101,8 @@ class Completions(ApiFormat):
             "request_id": "X-Request-Id",
             **body.grammar_names,
         }
-        echoes = [await self._text(prompt) for prompt in body.prompt] if body.echo else ()
+        _refuse_many_values(body, requests, self._limits, names)
+        echoes = [self._text(prompt) for prompt in body.prompt] if body.echo else ()
         return HttpRequest(body, requests, names, tier, tuple(echoes))
 
     def _request(
@@ -100,8 +113,29 @@ class Completions(ApiFormat):
             body, prompt, request_id, body.max_tokens, body.logprobs, self._defaults, priority, scored
         )
 
-    async def _text(self, prompt: Prompt) -> str:
-        return prompt if isinstance(prompt, str) else await self._service.text_of(prompt)
+    def _scored(self, body: CompletionRequest) -> list[Prompt]:
+        """Return the prompts; as token ids if their log-probabilities are returned, which depend on them."""
+        if not body.echo or body.logprobs is None:
+            return body.prompt
+        found: list[Prompt] = []
+        left = self._limits.returned_values
+        for prompt in body.prompt:
+            # NOTE: the rest need not be tokenized to know that there are too many values.
+            found.append(self._ids(prompt) if left >= 0 else prompt)
+            left -= num_values(len(found[-1]), body.logprobs)
+        return found
+
+    def _ids(self, prompt: Prompt) -> Prompt:
+        if not isinstance(prompt, str):
+            return prompt
+        self._service.refuse_long("prompt", prompt)
+        try:
+            return self._service.token_ids(prompt)
+        except InvalidRequest as error:
+            raise renamed(error, {"text": "prompt"}) from None
+
+    def _text(self, prompt: Prompt) -> str:
+        return prompt if isinstance(prompt, str) else self._service.text_of(prompt)
 
     def choice(
         self, choice: Choice, extra: Mapping[str, Any], sent: int = 0, parts: Parts | None = None
@@ -130,6 +164,26 @@ class Completions(ApiFormat):
             prompt, own = _prompt_logprobs(tokens), choice.logprobs
             changes["logprobs"] = prompt if own is None else _joined(prompt, own)
         return choice.model_copy(update=changes)
+
+
+def _refuse_many_values(
+    body: CompletionRequest,
+    requests: Sequence[GenerateRequest],
+    limits: LimitsConfig,
+    names: Mapping[str, str],
+) -> None:
+    """Limit the values of all prompts together; texts return none of their own.
+
+    Verdicts are one value for each token, as log-probabilities without the most likely tokens are.
+    """
+    if body.verdicts and body.logprobs is None:
+        requests = [replace(each, logprobs=0) for each in requests]
+        names = {"logprobs": "verdicts"}
+    sized = [(each, 0 if isinstance(each.prompt, str) else len(each.prompt)) for each in requests]
+    try:
+        refuse(check_returned_values(sized, limits))
+    except InvalidRequest as error:
+        raise renamed(error, names) from None
 
 
 def _prompt_logprobs(tokens: Sequence[PromptToken]) -> CompletionLogprobs:

@@ -2,21 +2,22 @@
 
 import asyncio
 import math
-from typing import Any
+from functools import partial
 
-import pydantic_core
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fly.errors import NotReady
+from fly.errors import NotReady, quoted
 from fly.limits import MOST_TIMEOUT_S
 from fly.version import VERSION
 from router.config import HttpConfig, RouterConfig
+from router.cost import off_loop
 from router.http.api_format import ApiFormat
-from router.http.errors import Rejected, quoted
+from router.http.errors import Rejected
+from router.http.json_body import JsonBody, parse_json
 from router.http.models import ServedModels
 from router.http.objects import Health, ModelList, ResponseModel, Version
 from router.http.responder import Responder
@@ -50,7 +51,8 @@ class Generate:
         request = Request(scope, receive)
         body = await read_object(request, self._config.http)
         request_id: str = request.state.request_id
-        parsed = self._models.addressed(await self._format.parse(body, request_id))
+        parsed = await off_loop(body.cost_s, partial(self._format.parse, body.fields, request_id))
+        parsed = self._models.addressed(parsed)
         limits_s = [limit_s for limit_s in (_timeout_s(request), parsed.body.timeout) if limit_s is not None]
         respond = self._responder(
             self._service,
@@ -117,7 +119,7 @@ def send_json(content: ResponseModel) -> Response:
     return Response(content.to_json(), media_type="application/json")
 
 
-async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
+async def read_object(request: Request, limits: HttpConfig) -> JsonBody:
     """Return the JSON object of a request.
 
     Raise Rejected if the body has another type, is compressed, too long or too slow, or is not a JSON object
@@ -129,7 +131,7 @@ async def read_object(request: Request, limits: HttpConfig) -> dict[str, Any]:
             body = await _read(request, limits.max_body_bytes)
     except TimeoutError:
         raise Rejected(408, f"the body did not arrive within {limits.body_timeout_s:g} s") from None
-    return _parse(body)
+    return await parse_json(body, limits.max_body_values)
 
 
 def _require_json(headers: Headers) -> None:
@@ -158,20 +160,3 @@ async def _read(request: Request, limit: int) -> bytes:
 
 def _too_long(limit: int) -> Rejected:
     return Rejected(413, f"the body has more than {limit} bytes")
-
-
-def _parse(body: bytes) -> dict[str, Any]:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Rejected(400, f"the body is not UTF-8: byte {error.start} is invalid") from None
-    try:
-        data = pydantic_core.from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise Rejected(400, f"the body is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise Rejected(400, f"the body must be a JSON object, found {_KINDS.get(type(data), 'null')}")
-    return data
-
-
-_KINDS = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}

@@ -26,7 +26,6 @@ from fly.errors import (
 logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
-_SHOWN_CHARACTERS = 60
 
 
 class Rejected(FlyServeError):
@@ -109,11 +108,6 @@ def _reply_to(error: BaseException) -> ErrorReply:
     error_id = uuid.uuid4().hex[:12]
     logger.error("internal error %s", error_id, exc_info=error)
     return ErrorReply(500, f"internal error {error_id}", "server_error", code="internal_error")
-
-
-def quoted(text: str) -> str:
-    """Return a client's text in quotes, shortened, for an error."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}...")
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:

@@ -11,12 +11,15 @@ from fly.limits import MOST_PRIORITY, MOST_TIMEOUT_S
 from fly.presets import PRESETS
 from fly.request import DraftLength, SamplingParams, SpeculationParams
 from router.http.grammar_fields import GrammarFields
+from router.http.limited import AtMost
 from router.http.request_model import RequestModel as RequestModel
 from router.speculation_config import TargetMode
 from services.common.derived_model import with_fields_of
 
 _UINT32 = 2**32 - 1
 _MASK64 = 2**64 - 1
+_MOST_NAMES = 64
+"""Most members of an enumeration in one list."""
 
 Count = Annotated[int, Field(ge=0, le=_UINT32)]
 """A whole number that is not negative."""
@@ -36,8 +39,14 @@ def _listed(value: Any) -> Any:
     return value
 
 
-Strings = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+Strings = Annotated[
+    list[str],
+    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    AtMost("stop_strings", "strings"),
+]
 """A string counts as a list of one."""
+TokenIds = Annotated[list[Count], AtMost("listed_tokens", "tokens")]
+"""Token ids that the sampler treats in another way."""
 
 
 def http_type(kind: Any) -> Any:
@@ -45,8 +54,8 @@ def http_type(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return Annotated[kind, Field(strict=False)]
     if get_origin(kind) is tuple and kind != tuple[int, ...]:
-        return list[http_type(get_args(kind)[0])]  # type: ignore[misc]
-    return {int: Count, tuple[int, ...]: list[Count]}.get(kind, kind)
+        return Annotated[list[http_type(get_args(kind)[0])], AtMost(_MOST_NAMES)]  # type: ignore[misc]
+    return {int: Count, tuple[int, ...]: TokenIds}.get(kind, kind)
 
 
 @with_fields_of(DraftLength, http_type)
@@ -125,8 +134,14 @@ def _text_of_part(part: Any) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(joined_text, json_schema_input_type=str | list[TextPart])]
+Text = Annotated[
+    str, BeforeValidator(joined_text, json_schema_input_type=str | list[TextPart]), AtMost("items", "parts")
+]
 """A text, or a list of parts."""
+
+
+TemplateVariables = Annotated[dict[str, Any], AtMost(64, "variables")]
+"""Additional variables of the chat template."""
 
 
 class PredictionFields(RequestModel):
@@ -161,7 +176,7 @@ class GenerationFields(GrammarFields):
     n: Whole | None = None
     stop: Strings | None = None
     top_k: Annotated[int, Field(ge=-1, le=_UINT32)] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], AtMost("listed_tokens", "tokens")] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=_MASK64)] | None = None
     cache_salt: str | None = None
     timeout: Timeout | None = None

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
 from fly.errors import FieldViolation, InvalidRequest
 from fly.grammar import Grammar, GrammarKind
+from router.http.limited import AtMost
 from router.http.request_model import RequestModel
 
 
@@ -17,8 +19,14 @@ def _schema(value: Any) -> Any:
     return value
 
 
-JsonSchema = Annotated[Any, PlainValidator(_schema, json_schema_input_type=dict[str, Any] | bool | str)]
+JsonSchema = Annotated[
+    Any, PlainValidator(_schema, json_schema_input_type=dict[str, Any] | bool | str), AtMost("items")
+]
 """A JSON Schema; vLLM takes its text, too."""
+
+
+Choices = Annotated[list[str], Field(fail_fast=True), AtMost("grammar_characters", "choices")]
+"""Texts, one of which is the response; each has at least one character of the grammar."""
 
 
 class SchemaOptions(RequestModel):
@@ -69,7 +77,7 @@ class StructuredOutputs(RequestModel):
 
     json_: JsonSchema | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Choices | None = None
     grammar: str | None = None
     json_object: bool | None = None
 
@@ -90,19 +98,21 @@ class GrammarFields(RequestModel):
     structured_outputs: StructuredOutputs | None = None
     guided_json: JsonSchema | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Choices | None = None
     guided_grammar: str | None = None
 
     @property
     def grammar(self) -> Grammar | None:
         """The grammar; raise InvalidRequest if there are several."""
-        return self._only_grammar()[1]
+        return self._only_grammar[1]
 
     @property
     def grammar_names(self) -> Mapping[str, str]:
         """Name of the field that has the grammar, by its name in `GenerateRequest`."""
-        return {"grammar": self._only_grammar()[0]}
+        return {"grammar": self._only_grammar[0]}
 
+    # NOTE: made once, because each prompt of a body asks for it, and a schema may be long.
+    @cached_property
     def _only_grammar(self) -> tuple[str, Grammar | None]:
         given = [(name, grammar) for name, grammar in self._grammars().items() if grammar is not None]
         if len(given) > 1:

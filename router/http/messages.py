@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from fly.errors import InvalidRequest
 from router.http.fields import RequestModel, Text
+from router.http.limited import AtMost
 
 _CARRIED = ("function_call", "audio", "refusal", "annotations")
 _NOTES = ("provider_specific_fields",)
@@ -57,7 +58,7 @@ class Message(RequestModel):
     ]
     content: Text
     name: str | None = None
-    tool_calls: list[ToolCallFields] | None = None
+    tool_calls: Annotated[list[ToolCallFields], Field(fail_fast=True), AtMost("items", "calls")] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -92,7 +93,11 @@ def _without_empty_extras(value: Any) -> Any:
     return kept
 
 
-Messages = Annotated[list[Annotated[Message, BeforeValidator(_without_empty_extras)]], Field(min_length=1)]
+Messages = Annotated[
+    list[Annotated[Message, BeforeValidator(_without_empty_extras)]],
+    Field(fail_fast=True, min_length=1),
+    AtMost("items", "messages"),
+]
 """A conversation, at least one message."""
 
 

@@ -9,8 +9,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fly.errors import NotReady
-from router.http.errors import Rejected, quoted, reply_to
+from fly.errors import NotReady, quoted
+from router.http.errors import Rejected, reply_to
 from router.security.callers import AUTHORIZATION, set_caller
 from router.security.keys import Keys
 

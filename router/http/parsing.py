@@ -1,15 +1,17 @@
 """Parse the JSON of a body into a checked model.
 
-Every fault has its field, and an unknown field the nearest known one. Fields of OpenAI and vLLM that FlyServe
-does not support are rejected by name, unless they request nothing.
+Every fault has its field, and the first unknown fields the nearest known ones. Fields of OpenAI and vLLM that
+FlyServe does not support are rejected by name, unless they request nothing.
 """
 
-from collections.abc import Container, Mapping
+import reprlib
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fly.errors import FieldViolation, InvalidRequest
+from fly.errors import FieldViolation, InvalidRequest, refuse
+from router.config import LimitsConfig
 from services.common.config import MESSAGE_PREFIX, nearest, section_at
 
 IGNORED = frozenset({"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "user"})
@@ -48,8 +50,7 @@ def drop_unsupported(data: Mapping[str, Any], supported: Container[str] = ()) ->
     """
     others = {name: value for name, value in data.items() if name not in supported}
     asked = [name for name in others if name in UNSUPPORTED and not _asks_nothing(name, data)]
-    if asked:
-        raise InvalidRequest(*(_unsupported(name, data[name]) for name in asked))
+    refuse(_unsupported(name, data[name]) for name in asked)
     idle = {name for name in others if name in UNSUPPORTED or name in IGNORED}
     return {name: value for name, value in data.items() if name not in idle}
 
@@ -67,7 +68,7 @@ def _asks_nothing(name: str, data: Mapping[str, Any]) -> bool:
 
 def _unsupported(name: str, value: Any) -> FieldViolation:
     if name in _REMEDIES:
-        found = f"is {_cut(repr(value))}, is not supported: {_REMEDIES[name]}"
+        found = f"is {shown(value)}, is not supported: {_REMEDIES[name]}"
         return FieldViolation(name, found, "unsupported_parameter")
     idle = " or ".join(_shown(value) for value in UNSUPPORTED[name])
     found = "is not supported" + (f", only {idle} is" if idle else "")
@@ -81,18 +82,38 @@ def _shown(value: Any) -> str:
 M = TypeVar("M", bound=BaseModel)
 
 _SHOWN_CHARACTERS = 60
+_MOST_SUGGESTIONS = 3
+"""Unknown fields of one body for which the nearest known one is looked up."""
 _TYPE_FAULTS = ("_type", "_parsing", "is_instance_of")
 
 
-def parse(model: type[M], data: Mapping[str, Any]) -> M:
-    """Return the request; raise InvalidRequest with every fault."""
+def parse(model: type[M], data: Mapping[str, Any], limits: LimitsConfig) -> M:
+    """Return the request; raise InvalidRequest with its first faults."""
+    _refuse_many_fields(model, data)
     supported = drop_unsupported(data, model.model_fields)
     try:
-        return model.model_validate(supported)
+        return model.model_validate(supported, context=limits)
     except ValidationError as error:
-        raise InvalidRequest(
-            *(_violation(model, fault) for fault in error.errors(include_url=False))
-        ) from None
+        refuse(_violations(model, error.errors(include_url=False)))
+        raise
+
+
+def _refuse_many_fields(model: type[BaseModel], data: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a body with more fields than there are, without looking at all of them."""
+    if len(data) > len(model.model_fields) + len(UNSUPPORTED) + len(IGNORED):
+        known = {*model.model_fields, *UNSUPPORTED, *IGNORED}
+        first = next(name for name in data if name not in known)
+        found = f"is unknown; the body has {len(data)} fields, at most {len(known)} are known"
+        raise InvalidRequest(FieldViolation(_name(first), found, "unknown_parameter"))
+
+
+def _violations(model: type[BaseModel], faults: list[Any]) -> Iterator[FieldViolation]:
+    """Yield the violations, some of those of unknown fields with a suggestion."""
+    num_unknown = 0
+    for fault in faults:
+        num_unknown += fault["type"] == "extra_forbidden"
+        suggests = num_unknown <= _MOST_SUGGESTIONS
+        yield FieldViolation(_path(fault["loc"]), _description(model, fault, suggests), _reason(fault))
 
 
 def _reason(fault: Mapping[str, Any]) -> str:
@@ -105,23 +126,35 @@ def _reason(fault: Mapping[str, Any]) -> str:
     return known.get(kind, "invalid_type" if kind.endswith(_TYPE_FAULTS) else "invalid_value")
 
 
-def _violation(model: type[BaseModel], fault: Mapping[str, Any]) -> FieldViolation:
-    return FieldViolation(_path(fault["loc"]), _description(model, fault), _reason(fault))
-
-
-def _description(model: type[BaseModel], fault: Mapping[str, Any]) -> str:
+def _description(model: type[BaseModel], fault: Mapping[str, Any], suggests: bool) -> str:
     match fault["type"]:
         case "missing":
             return "is missing"
         case "extra_forbidden":
-            return f"is unknown{_nearest(model, fault['loc'])}"
-        case "value_error" | "unsupported":
+            return f"is unknown{_nearest(model, fault['loc']) if suggests else ''}"
+        case "value_error" | "unsupported" | "too_many":
             return str(fault["msg"]).removeprefix(MESSAGE_PREFIX)
-    return f"is {_cut(repr(fault['input']))}, {str(fault['msg']).replace('Input should', 'must', 1)}"
+    return f"is {shown(fault['input'])}, {str(fault['msg']).replace('Input should', 'must', 1)}"
 
 
-def _cut(shown: str) -> str:
-    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 3] + "..."
+class _Shown(reprlib.Repr):
+    """Short forms of values; of a list or object in another only that there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlong = 1, _SHOWN_CHARACTERS
+
+    def repr_str(self, x: str, level: int) -> str:
+        return repr(x[: _SHOWN_CHARACTERS + 1])
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        return super().repr_dict(x, level) if len(x) <= self.maxdict else f"an object of {len(x)} fields"
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of a value of a body as text; its length and time do not grow with the value."""
+    text = _Shown().repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from fly.errors import DeadlineExceeded, InvalidRequest
 from fly.request import GenerateRequest
 from fly.response import Chunk, Round, Statistics, join_chunks
 from fly.types import PromptToken, Token
+from router.cost import cpu_s, num_values, off_loop
 from router.generation.choices import run_all
 from router.generation.generation import Emit
 from router.http.accounting import Accounting
@@ -28,8 +29,6 @@ from router.service import GenerationService
 from router.tools.message import MessageParser
 from router.tools.parts import Parts, join_parts
 
-_MAX_INLINE_PROMPT_TOKENS = 512
-"""Tokens of prompts above which the part of a response that contains them is made off the event loop."""
 _DONE = b"[DONE]"
 
 
@@ -124,21 +123,31 @@ class Responder:
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks: defaultdict[int, list[Chunk]] = defaultdict(list)
         parts: defaultdict[int, list[Parts]] = defaultdict(list)
+        keeps_tokens = bool(self._request.body.verdicts) or self._request.requests[0].logprobs is not None
 
         async def collect(chunk: Chunk) -> None:
-            chunks[chunk.choice_index].append(chunk)
+            chunks[chunk.choice_index].append(chunk if keeps_tokens else _without_tokens(chunk))
             if (found := self._parts(chunk)) is not None:
                 parts[chunk.choice_index].append(found)
 
         await self._generate(collect)
 
+        num_tokens = sum(len(chunk.tokens) for each in chunks.values() for chunk in each)
+
         def make() -> bytes:
-            choices = [self._whole_choice(index, chunks[index], parts[index]) for index in sorted(chunks)]
-            # NOTE: freed here, because freeing a long prompt would block the event loop, too.
+            # NOTE: freed here, because freeing a long response would block the event loop, too.
+            choices = [self._whole_choice(i, chunks.pop(i), parts.pop(i, ())) for i in sorted(chunks)]
             self._prompts.clear()
             return self._envelope(self._format.response, choices, **self._totals)
 
-        await Response(await self._made(make), media_type="application/json")(scope, receive, send)
+        content = await off_loop(self._cost_s(num_tokens), make)
+        await Response(content, media_type="application/json")(scope, receive, send)
+
+    def _cost_s(self, num_tokens: int = 0) -> float:
+        """Return the estimated CPU seconds of making tokens and all prompts, which may be long, into JSON."""
+        asked = self._request.requests[0]
+        of_prompts = num_values(sum(map(len, self._prompts.values())), asked.prompt_logprobs)
+        return cpu_s(values=of_prompts + num_values(num_tokens, asked.logprobs))
 
     def _parts(self, chunk: Chunk) -> Parts | None:
         """Return the parts of its message that a chunk adds; None if all text is content."""
@@ -167,19 +176,13 @@ class Responder:
         tokens = self._prompts.get(index // self._request.requests[0].n, ())
         return self._format.with_echo(choice, self._echo(index), tokens)
 
-    async def _made(self, make: Callable[[], bytes]) -> bytes:
-        """Return what `make` returns; call it in a thread if it may contain a long prompt."""
-        if sum(map(len, self._prompts.values())) > _MAX_INLINE_PROMPT_TOKENS:
-            return await asyncio.to_thread(make)
-        return make()
-
     async def _stream(self, send: Send) -> None:
         events, sent = EventStream(send), dict[int, int]()
 
         async def emit(chunk: Chunk) -> None:
             index = chunk.choice_index
             make = partial(self._chunk, chunk, sent.get(index))
-            await events.send(make() if index in sent else await self._made(make))
+            await events.send(make() if index in sent else await off_loop(self._cost_s(), make))
             sent[index] = sent.get(index, len(self._echo(index))) + sum(
                 len(token.text) for token in chunk.tokens
             )
@@ -226,6 +229,16 @@ class Responder:
         ending = {} if statistics is None else {"statistics": statistics, "warnings": list(warnings)}
         verdicts = [_verdict_token(token) for token in tokens]
         return {"flyserve": Extension(tokens=verdicts, rounds=list(rounds), **ending)}
+
+
+def _without_tokens(chunk: Chunk) -> Chunk:
+    """Return what a whole response without figures of its tokens takes from a chunk."""
+    return Chunk(
+        text=chunk.text,
+        finish_reason=chunk.finish_reason,
+        statistics=chunk.statistics,
+        warnings=chunk.warnings,
+    )
 
 
 def _verdict_token(token: Token) -> VerdictToken:

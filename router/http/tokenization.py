@@ -1,17 +1,20 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info`, in vLLM's shapes."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from fly.errors import InvalidRequest
 from router.config import RouterConfig
+from router.cost import cpu_s, off_loop
 from router.http.endpoints import read_object, send_json
 from router.http.errors import renamed
-from router.http.fields import Count, RequestModel
+from router.http.fields import Count, RequestModel, TemplateVariables
+from router.http.limited import AtMost
 from router.http.messages import Messages, rendered_messages
 from router.http.models import ServedModels
 from router.http.objects import Detokenized, Tokenized, TokenizerInfo
@@ -38,7 +41,7 @@ class TokenizeRequest(RequestModel):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     return_token_strs: bool | None = None
 
     @field_validator("add_special_tokens")
@@ -58,7 +61,7 @@ class DetokenizeRequest(RequestModel):
     """
 
     model: str | None = None
-    tokens: list[Count]
+    tokens: Annotated[list[Count], Field(fail_fast=True), AtMost("prompt_characters", "ids")]
 
 
 class TokenizationEndpoints:
@@ -70,34 +73,45 @@ class TokenizationEndpoints:
         self._models = ServedModels(service, config)
 
     async def tokenize(self, request: Request) -> Response:
-        body = parse(TokenizeRequest, await read_object(request, self._config.http))
-        self._require(body.model)
-        try:
-            ids = await self._ids(body)
-        except InvalidRequest as error:
-            raise renamed(error, {"text": "prompt"}) from None
-        info = await self._service.describe()
-        names = await self._service.token_names(ids) if body.return_token_strs else None
-        limit = info.target.context_length or None
-        return send_json(Tokenized(count=len(ids), max_model_len=limit, tokens=list(ids), token_strs=names))
+        given = await read_object(request, self._config.http)
+        found = await off_loop(given.cost_s, lambda: self._tokenized(given.fields))
+        limit = (await self._service.describe()).target.context_length or None
+        cost_s = cpu_s(values=found.count)
+        return await off_loop(cost_s, lambda: send_json(found.model_copy(update={"max_model_len": limit})))
 
     async def detokenize(self, request: Request) -> Response:
-        body = parse(DetokenizeRequest, await read_object(request, self._config.http))
-        self._require(body.model)
-        return send_json(Detokenized(prompt=await self._service.detokenize(body.tokens)))
+        given = await read_object(request, self._config.http)
+
+        def answer() -> Response:
+            body = parse(DetokenizeRequest, given.fields, self._config.limits)
+            self._require(body.model)
+            return send_json(Detokenized(prompt=self._service.detokenize(body.tokens)))
+
+        return await off_loop(given.cost_s, answer)
 
     async def info(self, request: Request) -> Response:
         return send_json(TokenizerInfo(**self._service.tokenizer_info()))
 
-    async def _ids(self, body: TokenizeRequest) -> tuple[int, ...]:
+    def _tokenized(self, fields: Mapping[str, Any]) -> Tokenized:
+        """Return the tokens of a body's text or conversation; the model's length is not known here."""
+        body = parse(TokenizeRequest, fields, self._config.limits)
+        self._require(body.model)
+        try:
+            ids = self._ids(body)
+        except InvalidRequest as error:
+            raise renamed(error, {"text": "prompt"}) from None
+        names = self._service.token_names(ids) if body.return_token_strs else None
+        return Tokenized(count=len(ids), max_model_len=None, tokens=list(ids), token_strs=names)
+
+    def _ids(self, body: TokenizeRequest) -> tuple[int, ...]:
         if (body.prompt is None) == (body.messages is None):
             raise InvalidRequest.of("prompt", "or messages must be set, and not both")
         if body.messages is None:
             adds_special = body.add_special_tokens is not False
-            return await self._service.token_ids(body.prompt or "", adds_special)
+            return self._service.token_ids(body.prompt or "", adds_special)
         messages = rendered_messages(body.messages, self._config.limits.prompt_characters)
         is_open = body.add_generation_prompt is not False
-        return await self._service.render_chat(messages, body.chat_template_kwargs or {}, is_open)
+        return self._service.render_chat(messages, body.chat_template_kwargs or {}, is_open)
 
     def _require(self, model: str | None) -> None:
         if model is not None:

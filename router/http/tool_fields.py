@@ -11,6 +11,7 @@ from pydantic import PlainValidator
 from fly.errors import InvalidRequest
 from router.config import LimitsConfig
 from router.http.fields import RequestModel
+from router.http.limited import AtMost
 from router.text.message_formats import MessageFormats
 from router.tools.grammar import OfferedTools
 
@@ -29,7 +30,7 @@ class FunctionFields(RequestModel):
 
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any], AtMost("items")] | None = None
     strict: bool | None = None
 
 
@@ -77,7 +78,7 @@ class ToolFields(RequestModel):
         parallel_tool_calls: False allows one call at most; by default true.
     """
 
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], AtMost("tools", "tools")] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -124,9 +125,6 @@ def checked_tools(body: ToolFields, limits: LimitsConfig, formats: MessageFormat
 
 
 def _names(tools: Sequence[Tool], limits: LimitsConfig) -> set[str]:
-    if len(tools) > limits.tools:
-        allowed = f"at most {limits.tools} are allowed (router.limits.tools)"
-        raise InvalidRequest.of("tools", f"has {len(tools)} tools, {allowed}")
     names = set[str]()
     length = 0
     for index, tool in enumerate(tools):

@@ -1,22 +1,28 @@
-"""Check a request against all limits and complete it; all faults are reported at once."""
+"""Check a request against all limits and complete it; its first faults are reported together."""
 
 import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
-from fly.errors import FieldViolation, InvalidRequest
+from fly.errors import MOST_VIOLATIONS, FieldViolation, InvalidRequest, refuse
 from fly.limits import PUBLIC_LOGIT_BIAS, PUBLIC_PENALTY, SamplingLimits, check_sampling
 from fly.messages import ModelInfo
 from fly.request import GenerateRequest, ReceivedChoice, SamplingParams
 from fly.sequence import TokenSequence
 from fly.types import Coupling, Mode
 from router.config import LimitsConfig, RouterConfig
+from router.cost import returned_values
 from router.policies.request_key import request_key
 from router.requests.grammars import CompiledGrammar
 from router.requests.planning import SpeculationPlan, check_speculation, plan_speculation
+from router.requests.prompt_length import check_beginning
 from router.requests.request import PreparedRequest, draw_seed
 from router.requests.warnings import request_warnings
+
+_SHORT = 16_384
+"""Characters or token ids of a prompt that is also checked if the request is refused anyway."""
 
 
 def prepare(
@@ -32,36 +38,47 @@ def prepare(
 
     `encode` returns the token ids of a text, `encode_plain` those without special tokens; `eos_ids` are the
     model's own; `grammar` is that of the request, compiled. Raise InvalidRequest with a
-    violation for every field that breaks a limit.
+    violation for every field that breaks a limit, as many as an error reports.
     """
     limits, default_plan = config.limits, config.speculation.plan
-    violations = [*_check_texts(request, limits), *_check_length(request, limits)]
-    violations += _check_grammar(request, eos_ids)
     sampling_limits = SamplingLimits(
-        top_k=target.vocab_size,
-        penalty=PUBLIC_PENALTY,
-        logit_bias=PUBLIC_LOGIT_BIAS,
-        listed_tokens=limits.listed_tokens,
+        top_k=target.vocab_size, penalty=PUBLIC_PENALTY, logit_bias=PUBLIC_LOGIT_BIAS
     )
-    violations += _check_draft_mode(request)
-    violations += check_sampling(request.sampling, target.vocab_size, sampling_limits)
-    violations += check_speculation(
-        request.speculation, default_plan, limits.draft_length, limits.max_new_tokens
+    first = chain(
+        _check_texts(request, limits),
+        _check_length(request, limits),
+        _check_grammar(request, eos_ids),
+        _check_draft_mode(request),
+        check_sampling(request.sampling, target.vocab_size, sampling_limits),
+        check_speculation(request.speculation, default_plan, limits.draft_length, limits.max_new_tokens),
     )
+    violations = list(islice(first, MOST_VIOLATIONS))
     prompt_ids: tuple[int, ...] = ()
-    if not any(violation.field == request.prompt_field for violation in violations):
+    if isinstance(request.prompt, str) and not violations:
+        violations += check_beginning("prompt", (request.prompt,), encode, target.context_length)
+    if not violations or (_is_short(request.prompt) and not _has_fault(request.prompt_field, violations)):
         prompt_ids = tuple(encode(request.prompt)) if isinstance(request.prompt, str) else request.prompt
-        violations += _check_prompt(request, prompt_ids, target)
-        violations += _check_prompt_logprobs(request, prompt_ids, limits)
-        violations += check_resumption(request, len(prompt_ids), target, limits)
-    if violations:
-        raise InvalidRequest(*violations)
+        further = chain(
+            _check_prompt(request, prompt_ids, target),
+            check_returned_values([(request, len(prompt_ids))], limits),
+            check_resumption(request, len(prompt_ids), target, limits),
+        )
+        violations += islice(further, MOST_VIOLATIONS)
+    refuse(violations)
     prepared = replace(_complete(request, prompt_ids, eos_ids, target, config), grammar=grammar)
     if not request.prediction:
         return prepared
     if not prepared.plan.drafts:
         raise InvalidRequest.of("prediction", f"needs drafts, but {_reason_without_drafts(prepared.plan)}")
     return replace(prepared, prediction=tuple(encode_plain(request.prediction)))
+
+
+def _is_short(prompt: str | Sequence[int]) -> bool:
+    return len(prompt) <= _SHORT
+
+
+def _has_fault(field: str, violations: Sequence[FieldViolation]) -> bool:
+    return any(violation.field == field for violation in violations)
 
 
 def _reason_without_drafts(plan: SpeculationPlan) -> str:
@@ -91,8 +108,6 @@ def _check_texts(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fie
     for field, name in (("request_id", request.request_id), ("cache_salt", request.cache_salt)):
         if len(name) > limits.name_characters:
             yield FieldViolation(field, f"has {len(name)} characters, at most {limits.name_characters}")
-    if len(request.stop) > limits.stop_strings:
-        yield FieldViolation("stop", f"has {len(request.stop)} strings, at most {limits.stop_strings}")
     for index, stop in enumerate(request.stop):
         if not 1 <= len(stop) <= limits.stop_string_characters:
             allowed = f"must be 1 to {limits.stop_string_characters}"
@@ -104,7 +119,7 @@ def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fi
     least = 1 if request.prompt_logprobs is None else 0
     if asked is not None and not least <= asked <= limit:
         yield FieldViolation("max_new_tokens", f"is {asked}, must be {least} to {limit}")
-    most = limits.default_new_tokens if asked is None else asked
+    most = _most_new_tokens(request, limits)
     if request.sampling.min_tokens > most:
         found = request.sampling.min_tokens
         yield FieldViolation("sampling.min_tokens", f"is {found}, must be at most max_new_tokens = {most}")
@@ -147,16 +162,32 @@ def _check_prompt(
         yield FieldViolation(f"{field}.ids[{index}]", f"is {token}, {allowed}")
 
 
-def _check_prompt_logprobs(
-    request: GenerateRequest, ids: Sequence[int], limits: LimitsConfig
+def check_returned_values(
+    requests: Sequence[tuple[GenerateRequest, int]], limits: LimitsConfig
 ) -> Iterator[FieldViolation]:
-    """Limit the log-probabilities of a prompt: the router holds all of them before it sends the first."""
-    if request.prompt_logprobs is not None:
-        number = len(ids) * (1 + request.prompt_logprobs)
-        if number > limits.prompt_logprobs:
-            allowed = f"at most {limits.prompt_logprobs} (router.limits.prompt_logprobs)"
-            found = f"is {request.prompt_logprobs} for {len(ids)} tokens: {number} values, {allowed}"
-            yield FieldViolation("prompt_logprobs", found)
+    """Limit the log-probabilities of a response: the router holds all of them before it sends a whole one.
+
+    Each request of the response comes with the number of its prompt's tokens, 0 if it is not known yet.
+    """
+    number = sum(
+        returned_values(request, num_tokens, _most_new_tokens(request, limits))
+        for request, num_tokens in requests
+    )
+    if number > limits.returned_values:
+        field = _field_with_most_values(*requests[0], limits)
+        allowed = f"at most {limits.returned_values} are allowed (router.limits.returned_values)"
+        remedy = "lower it, n, the number of new tokens or that of prompts"
+        yield FieldViolation(field, f"makes a response of up to {number} values, {allowed}: {remedy}")
+
+
+def _field_with_most_values(request: GenerateRequest, num_tokens: int, limits: LimitsConfig) -> str:
+    of_prompt = returned_values(request, num_tokens, 0)
+    is_prompt = of_prompt > returned_values(request, 0, _most_new_tokens(request, limits))
+    return "prompt_logprobs" if is_prompt else "logprobs"
+
+
+def _most_new_tokens(request: GenerateRequest, limits: LimitsConfig) -> int:
+    return limits.default_new_tokens if request.max_new_tokens is None else request.max_new_tokens
 
 
 def _complete(
@@ -167,7 +198,7 @@ def _complete(
     config: RouterConfig,
 ) -> PreparedRequest:
     """Add defaults to what the client left open, and cut the response to the target's context."""
-    asked = config.limits.default_new_tokens if request.max_new_tokens is None else request.max_new_tokens
+    asked = _most_new_tokens(request, config.limits)
     room = target.context_length - len(prompt_ids) if target.context_length else math.inf
     length, warnings = int(min(asked, room)), list[str]()
     if length < asked and request.max_new_tokens is not None:

@@ -9,8 +9,6 @@ from typing import Any
 from fly.errors import ModelError
 from fly.request import SamplingParams
 
-_INLINE_LENGTH = 16_384
-
 
 class Tokenizer:
     """Text to token ids and back.
@@ -90,11 +88,6 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the text of each id by itself, special tokens included."""
         return tuple(self.backend.decode([token], skip_special_tokens=False) for token in ids)
-
-
-def is_slow_to_prepare(prompt: str | Sequence[int]) -> bool:
-    """Return True if tokenizing a text, or checking token ids, would block the event loop noticeably."""
-    return len(prompt) > _INLINE_LENGTH
 
 
 def _eos_ids(folder: Path, fast: Any) -> tuple[int, ...]:

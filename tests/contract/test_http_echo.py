@@ -109,12 +109,12 @@ async def test_a_long_prompt_is_scored_in_parts_with_one_answer_per_token(tmp_pa
 
 
 async def test_more_log_probabilities_than_the_router_may_hold_are_refused_by_name(tmp_path: Path) -> None:
-    async with serving_http(tmp_path, limits={"prompt_logprobs": 40}) as rig:
+    async with serving_http(tmp_path, limits={"returned_values": 40}) as rig:
         await rig.complete(prompt=LONG[:20], **ECHO, max_tokens=0)
         response = await rig.post(COMPLETIONS, {"model": MODEL, "prompt": LONG[:21], **ECHO, "max_tokens": 0})
     error = error_of(response)
     assert (response.status_code, error["param"], error["code"]) == (400, "logprobs", "invalid_value")
-    assert "is 1 for 21 tokens: 42 values, at most 40 (router.limits.prompt_logprobs)" in error["message"]
+    assert "of up to 42 values, at most 40 are allowed (router.limits.returned_values)" in error["message"]
 
 
 async def test_one_text_of_two_tokens_has_the_value_of_the_likelier_one(rig: HttpRig) -> None:

@@ -5,9 +5,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
-from router.http.fields import Count, Priority, RequestModel, SpeculationFields, Timeout, Whole
+from router.http.fields import (
+    Count,
+    Priority,
+    RequestModel,
+    SpeculationFields,
+    TemplateVariables,
+    Timeout,
+    Whole,
+)
 from router.http.grammar_fields import SchemaOptions
+from router.http.limited import AtMost
 from router.http.tool_fields import FunctionFields, NamedFunction
+
+SentBack = Annotated[list[Any], AtMost("items")]
+"""A list of an earlier response, sent back without effect."""
 
 
 class TextContent(RequestModel):
@@ -15,8 +27,8 @@ class TextContent(RequestModel):
 
     type: Literal["input_text", "output_text"]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+    annotations: SentBack | None = None
+    logprobs: SentBack | None = None
 
 
 _PARTS = 'must be a text, or a list of parts such as {"type": "input_text", "text": "..."}'
@@ -43,7 +55,9 @@ def _is_text(part: dict[str, Any]) -> bool:
     return has_form and not part.keys() - TextContent.model_fields.keys()
 
 
-Content = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[TextContent])]
+Content = Annotated[
+    str, BeforeValidator(_joined, json_schema_input_type=str | list[TextContent]), AtMost("items", "parts")
+]
 """A text, or a list of parts."""
 
 
@@ -91,8 +105,8 @@ class ReasoningItem(SentItem):
     """Reasoning of an earlier response; a summary and an encrypted form have no effect."""
 
     type: Literal["reasoning"]
-    summary: list[Any] | None = None
-    content: list[ReasoningContent] | None = None
+    summary: SentBack | None = None
+    content: Annotated[list[ReasoningContent], Field(fail_fast=True), AtMost("items", "parts")] | None = None
     encrypted_content: str | None = None
 
 
@@ -139,7 +153,12 @@ def _listed(value: Any) -> Any:
     return value
 
 
-Items = Annotated[list[_AnyItem], BeforeValidator(_listed, json_schema_input_type=str | list[_AnyItem])]
+Items = Annotated[
+    list[_AnyItem],
+    Field(fail_fast=True),
+    BeforeValidator(_listed, json_schema_input_type=str | list[_AnyItem]),
+    AtMost("items"),
+]
 """A conversation."""
 
 
@@ -175,7 +194,7 @@ class TextFormat(SchemaOptions):
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Annotated[dict[str, Any], AtMost("items")] | None = Field(None, alias="schema")
 
 
 class TextOptions(RequestModel):
@@ -218,14 +237,14 @@ class ResponsesRequest(RequestModel):
     temperature: float | None = None
     top_p: float | None = None
     stream: bool | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], AtMost("tools", "tools")] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
-    include: list[str] | None = None
-    reasoning: dict[str, Any] | None = None
-    metadata: dict[str, str] | None = None
+    include: Annotated[list[str], AtMost(64)] | None = None
+    reasoning: Annotated[dict[str, Any], AtMost(64)] | None = None
+    metadata: Annotated[dict[str, str], AtMost(64, "entries")] | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     seed: int | None = None
     top_k: int | None = None
@@ -234,5 +253,5 @@ class ResponsesRequest(RequestModel):
     priority: Priority | None = None
     timeout: Timeout | None = None
     speculation: SpeculationFields | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     thinking_token_budget: Count | None = None

@@ -36,13 +36,13 @@ class ResponsesFormat(Chat):
 
     id_prefix = "resp_"
 
-    async def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
+    def parse(self, data: Mapping[str, Any], request_id: str) -> HttpRequest:
         try:
-            asked = parse(ResponsesRequest, data)
+            asked = parse(ResponsesRequest, data, self._limits)
         except InvalidRequest as error:
             raise without_kinds(error) from None
         try:
-            request = await super().parse(chat_body(asked, data), request_id)
+            request = super().parse(chat_body(asked, data), request_id)
         except InvalidRequest as error:
             raise own_names(error) from None
         names = {name: own_name(own) for name, own in request.names.items()}

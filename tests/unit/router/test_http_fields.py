@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fly.errors import ConfigError, InvalidRequest
 from fly.request import SamplingParams
+from router.config import LimitsConfig
 from router.http.chat import ChatRequest
 from router.http.completions import CompletionRequest
 from router.http.parsing import IGNORED, UNSUPPORTED, parse
@@ -21,6 +22,7 @@ from tests.contract.fakes import save_tokenizer
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+LIMITS = LimitsConfig()
 COMPLETION = {"model": "m", "prompt": "p"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 NAMES = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *UNSUPPORTED, *IGNORED})
@@ -30,7 +32,7 @@ NAMES = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *UNS
 def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, Any]) -> None:
     for model in (CompletionRequest, ChatRequest):
         try:
-            taken = parse(model, data)
+            taken = parse(model, data, LIMITS)
         except InvalidRequest as error:
             assert (
                 error.violations
@@ -45,20 +47,20 @@ def test_whatever_a_body_holds_it_is_taken_or_rejected_by_name(data: dict[str, A
 def test_an_unsupported_field_is_rejected_but_for_values_that_ask_nothing(name: str) -> None:
     model, body = (CompletionRequest, COMPLETION) if name in ChatRequest.model_fields else (ChatRequest, CHAT)
     for idle in (None, *UNSUPPORTED[name]):
-        parse(model, {**body, name: idle})
+        parse(model, {**body, name: idle}, LIMITS)
     with pytest.raises(InvalidRequest, match=f"{name} is .*not supported") as caught:
-        parse(model, {**body, name: "something else"})
+        parse(model, {**body, name: "something else"}, LIMITS)
     assert caught.value.violations[0].reason == "unsupported_parameter"
 
 
 def test_a_truth_value_is_no_number() -> None:
     with pytest.raises(InvalidRequest, match="best_of is True, is not supported: use n"):
-        parse(CompletionRequest, {**COMPLETION, "best_of": True})
+        parse(CompletionRequest, {**COMPLETION, "best_of": True}, LIMITS)
 
 
 @pytest.mark.parametrize("given", [{"best_of": 1}, {"best_of": 3, "n": 3}, {"best_of": None, "n": 2}])
 def test_the_best_of_n_choices_are_all_of_them(given: dict[str, Any]) -> None:
-    assert parse(CompletionRequest, {**COMPLETION, **given}).n == given.get("n")
+    assert parse(CompletionRequest, {**COMPLETION, **given}, LIMITS).n == given.get("n")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_the_best_of_n_choices_are_all_of_them(given: dict[str, Any]) -> None:
 def test_a_priority_is_higher_first_whatever_its_name(
     given: dict[str, Any], limit: int, expected: tuple[int, str | None]
 ) -> None:
-    assert priority_of(parse(CompletionRequest, {**COMPLETION, **given}), limit) == expected
+    assert priority_of(parse(CompletionRequest, {**COMPLETION, **given}, LIMITS), limit) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.config import LimitsConfig
 from router.http.parsing import parse
 from router.http.responses.conversion import chat_body
 from router.http.responses.fields import ResponsesRequest
@@ -18,7 +19,7 @@ SENT = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 
 def chat(**fields: Any) -> dict[str, Any]:
     data = {"model": "m", "input": "hi", **fields}
-    return chat_body(parse(ResponsesRequest, data), data)
+    return chat_body(parse(ResponsesRequest, data, LimitsConfig()), data)
 
 
 def thought(text: str) -> dict[str, Any]:

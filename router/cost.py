@@ -1,0 +1,41 @@
+"""Cost of work for a request: one estimate for all kinds of it, and the only way off the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from fly.request import RequestParams
+
+T = TypeVar("T")
+
+_CHARACTER_S, _ITEM_S, _VALUE_S = 0.3e-6, 20e-6, 1e-6
+_MOST_INLINE_S = 0.005
+
+
+def cpu_s(*, characters: int = 0, items: int = 0, values: int = 0) -> float:
+    """Return the estimated CPU seconds of work, within a factor of about three.
+
+    Args:
+        characters: Characters or bytes of text, or token ids, that are parsed, tokenized or checked.
+        items: Objects, such as messages, that are validated and rendered.
+        values: Log-probabilities, or tokens of a response, that are turned into JSON or protobuf.
+    """
+    return characters * _CHARACTER_S + items * _ITEM_S + values * _VALUE_S
+
+
+async def off_loop(cost_s: float, work: Callable[[], T]) -> T:
+    """Run `work`; in a thread if its estimated CPU seconds would delay others on the event loop."""
+    if cost_s > _MOST_INLINE_S:
+        return await asyncio.to_thread(work)
+    return work()
+
+
+def num_values(num_tokens: int, num_logprobs: int | None) -> int:
+    """Return the values of tokens: themselves, and the log-probabilities of the most likely ones at each."""
+    return num_tokens * (1 + (num_logprobs or 0))
+
+
+def returned_values(request: RequestParams, num_prompt_tokens: int, num_new_tokens: int) -> int:
+    """Return the most log-probabilities that a response can have: those of its prompt and of all choices."""
+    parts = ((num_prompt_tokens, request.prompt_logprobs), (num_new_tokens * request.n, request.logprobs))
+    return sum(num_values(tokens, logprobs) for tokens, logprobs in parts if logprobs is not None)
