@@ -101,7 +101,7 @@ def test_the_request_of_these_tests_has_every_text_that_a_template_can_see() -> 
 
 def checked(body: Mapping[str, Any], formats: MessageFormats, as_text: bool) -> tuple[Any, Any, Any]:
     """Return messages, tools and variables of a request; raise InvalidRequest if it is refused."""
-    request = parse(ChatRequest, body)
+    request = parse(ChatRequest, body, LimitsConfig())
     tools = checked_tools(request, LIMITS, formats).rendered
     return rendered_messages(request.messages, 10_000, as_text), tools, request.chat_template_kwargs or {}
 
