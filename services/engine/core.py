@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from fly.clock import Clock
-from fly.errors import InternalError, NotReady, Overloaded
+from fly.errors import FlyServeError, InternalError, NotReady, Overloaded
 from fly.messages import Load, Open, Opened, Queued
 from services.engine.admission import Admission
 from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Runner, Scores
@@ -114,12 +114,15 @@ class EngineCore:
         self._admit()
 
     def close(self, sequence: EngineSequence) -> None:
-        """Free a sequence and end its job, if it has one."""
-        self._scheduler.throw(sequence.slot, NotReady("the sequence has been closed"))
+        """Free a sequence and end its job, if it has one; do nothing if it has been closed."""
+        slot = sequence.slot
+        if slot == NO_SLOT:
+            return
+        self._scheduler.throw(slot, NotReady("the sequence has been closed"))
         self._admission.remove(sequence)
         if self._kv.release(sequence):
             self._admission.record_closed(sequence)
-        self._batch_window.forget(sequence.slot)
+        self._batch_window.forget(slot)
         self._collect()
         self._admit()
 
@@ -146,6 +149,19 @@ class EngineCore:
                 self._admission.remove(self._kv.sequence(scheduled.next_input.slot))
             self._scheduler.cancel(scheduled)
             self._admit()
+
+    def fail_command(self, future: EngineFuture | None, error: Exception) -> None:
+        """End the open or the job that a failed command was for with an error; all others continue."""
+        logger.error("a command of the engine failed, and only its request ends", exc_info=error)
+        if future is None or future.result is not None:
+            return
+        self._admission.remove_open(future)
+        if (scheduled := self._jobs.pop(future, None)) is not None:
+            del self._futures[scheduled.job_id]
+            self._scheduler.cancel(scheduled)
+        if not isinstance(error, FlyServeError):
+            error = InternalError(f"the engine failed on this request: {type(error).__name__}")
+        self.resolve(future, error=error)
 
     def wait_s(self) -> float:
         """Return the seconds for which the next forward should wait for more jobs; 0 if it should begin."""
@@ -200,13 +216,13 @@ class EngineCore:
 
     def abort(self) -> None:
         """End all jobs and queued opens with `NotReady`, and free cached memory: the engine stops."""
-        for future, scheduled in self._jobs.items():
-            self._scheduler.cancel(scheduled)
-            self.resolve(future, error=NotReady("the engine stops"))
-        for future in self._admission.clear():
-            self.resolve(future, error=NotReady("the engine stops"))
-        self._jobs.clear()
+        jobs, self._jobs = self._jobs, {}
         self._futures.clear()
+        # NOTE: first, because a job may fail while it ends, and nobody must wait for it then.
+        for future in (*jobs, *self._admission.clear()):
+            self.resolve(future, error=NotReady("the engine stops"))
+        for scheduled in jobs.values():
+            self._scheduler.cancel(scheduled)
         self._kv.drop_cached()
 
     def resolve(self, future: EngineFuture, result: Any = None, error: BaseException | None = None) -> None:

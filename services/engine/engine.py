@@ -1,8 +1,10 @@
 """The engine's interface to its service: open sequences and run jobs on them, from any event loop."""
 
+import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -11,15 +13,28 @@ from fly.clock import Clock
 from fly.errors import FieldViolation, InvalidRequest, NotReady, refuse
 from fly.limits import MOST_LOGPROBS, check_sampling
 from fly.messages import Load, ModelInfo, Open, StepTimes
-from services.engine.base import Job, Runner
+from services.engine.base import Job, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
-from services.engine.future import EngineFuture, IdleJobs, WaitReport
+from services.engine.future import Delivery, EngineFuture, IdleJobs, WaitReport
 from services.engine.scheduling.scheduler import IDLE_PRIORITY
 from services.engine.sequence import EngineSequence
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
-Command = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A call of the engine's core, between two forwards.
+
+    Attributes:
+        future: The request that it is for; receives the error if the call fails.
+    """
+
+    call: Callable[[], None]
+    future: EngineFuture | None = None
 
 
 class Engine(ABC):
@@ -70,11 +85,11 @@ class Engine(ABC):
         if opening.grammar and not self.masks_tokens:
             raise InvalidRequest.of("grammar", "is set, but a simulated model masks no tokens: leave it out")
         future = self._new_future()
-        self._post(partial(self._core.open, opening, future, queue))
+        self._post(Command(partial(self._core.open, opening, future, queue), future))
         try:
             sequence = await future.wait(report)
         except BaseException:
-            self._post(partial(self._core.cancel_open, future))
+            self._post(Command(partial(self._core.cancel_open, future)))
             raise
         assert isinstance(sequence, EngineSequence)
         return sequence
@@ -82,7 +97,7 @@ class Engine(ABC):
     def close(self, sequence: EngineSequence) -> None:
         """Free the sequence and end its job; return at once. Closing twice does nothing."""
         if self._is_running:
-            self._post(partial(self._core.close, sequence))
+            self._post(Command(partial(self._core.close, sequence)))
 
     async def run(self, job: Job[T], priority: int = 0) -> T:
         """Run a job and return its result; cancelling the coroutine ends the job before its next forward.
@@ -106,11 +121,11 @@ class Engine(ABC):
         preempted, and with `Opened` when it has memory again.
         """
         future = self._new_future()
-        self._post(partial(self._core.submit, job, priority, self._now_ns(), future))
+        self._submit(job, priority, future)
         try:
             result, times = await future.wait(report)
         except BaseException:
-            self._post(partial(self._core.cancel, future))
+            self._post(Command(partial(self._core.cancel, future)))
             raise
         return result, times
 
@@ -126,7 +141,7 @@ class Engine(ABC):
         if not self._is_running:
             raise NotReady("the engine is not running")
         branch = self._core.make_branch(sequence.opening)
-        self._post(partial(self._core.fork, branch))
+        self._post(Command(partial(self._core.fork, branch)))
         return branch
 
     def run_when_idle(self, *jobs: Job[Any]) -> IdleJobs:
@@ -139,7 +154,7 @@ class Engine(ABC):
         """
         futures = [self._new_future() for _ in jobs]
         for job, future in zip(jobs, futures, strict=True):
-            self._post(partial(self._core.submit, job, IDLE_PRIORITY, self._now_ns(), future))
+            self._submit(job, IDLE_PRIORITY, future)
         return IdleJobs(futures, self._cancel)
 
     async def _cancel(self, futures: Sequence[EngineFuture]) -> None:
@@ -148,8 +163,8 @@ class Engine(ABC):
             return
         cancelled = EngineFuture()
         for future in futures:
-            self._post(partial(self._core.cancel, future))
-        self._post(partial(self._core.resolve, cancelled))
+            self._post(Command(partial(self._core.cancel, future)))
+        self._post(Command(partial(self._core.resolve, cancelled)))
         await cancelled.wait()
 
     async def failure(self) -> None:
@@ -177,6 +192,39 @@ class Engine(ABC):
     @abstractmethod
     def _now_ns(self) -> int:
         """Return nanoseconds on the engine's clock."""
+
+    def _submit(self, job: Job[Any], priority: int, future: EngineFuture) -> None:
+        submit = partial(self._core.submit, job, priority, self._now_ns(), future)
+        self._post(Command(submit, future))
+
+    def _carry_out(self, command: Command) -> None:
+        """Call a command; if it fails, only its own request ends, unless the runner is lost."""
+        try:
+            command.call()
+        except RunnerLost:
+            raise
+        except Exception as error:
+            self._core.fail_command(command.future, error)
+
+    def _fail(self) -> Sequence[Delivery]:
+        """Serve no more, because of the current exception; return the results of all that ended."""
+        logger.exception("the engine failed and has stopped serving")
+        self._is_running = False
+        return [*filter(None, [self._failure]), *self._abort()]
+
+    def _refuse(self, command: Command) -> Sequence[Delivery]:
+        """End what a command to a stopped or failed engine begins; return the results of all that ended."""
+        with contextlib.suppress(RunnerLost):
+            self._carry_out(command)
+        return self._abort()
+
+    def _abort(self) -> Sequence[Delivery]:
+        """End all jobs and opens, and return their results; after a failure this may fail in part."""
+        try:
+            self._core.abort()
+        except Exception:
+            logger.exception("the end of the engine's jobs failed")
+        return self._core.take_deliveries()
 
     def _new_future(self) -> EngineFuture:
         if not self._is_running:

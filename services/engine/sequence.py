@@ -108,10 +108,10 @@ class EngineSequence(ReplicatedSequence):
 
         Raises:
             InvalidRequest: It has fewer tokens than `num_outputs`, or more than the context allows.
-            NotReady: It is a branch without a place.
+            NotReady: It has been closed, or is a branch without a place.
         """
         if self.slot == NO_SLOT:
-            raise NotReady("the branch has no place")
+            raise NotReady("the sequence has been closed, or is a branch without a place")
         if not 1 <= num_outputs <= len(self.tokens):
             raise InvalidRequest.of("num_outputs", f"is {num_outputs}, must be 1 to {len(self.tokens)}")
         if len(self.tokens) > self._context_length:

@@ -1,13 +1,12 @@
 """The engine of real models: one thread owns the runner, its memory and all jobs."""
 
+import asyncio
 import contextlib
-import logging
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from fly.clock import SystemClock
 from services.engine.base import Keepalive, Runner, RunnerLost
@@ -15,8 +14,6 @@ from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
 from services.engine.future import EngineFuture, deliver_all
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
-
-logger = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0002
 
@@ -54,13 +51,13 @@ class ThreadEngine(Engine):
 
     async def stop(self) -> None:
         self._is_running = False
-        if not self._thread.is_alive() or self._is_stopping:
+        if not self._thread.is_alive():
             return
-        self._is_stopping = True
-        stopped = EngineFuture()
-        self._inbox.put(partial(self._end, stopped))
-        await stopped.wait()
-        self._thread.join()
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._inbox.put(Command(self._end))
+        # NOTE: not on the event loop: a running forward, and a keepalive whose followers hang, take long.
+        await asyncio.to_thread(self._thread.join)
 
     def _post(self, command: Command) -> None:
         self._inbox.put(command)
@@ -79,28 +76,15 @@ class ThreadEngine(Engine):
                 if batch:
                     self._forward(batch)
         except Exception:
-            logger.exception("the engine's thread failed and has stopped serving")
-            self._is_running = False
-            self._abort()
-            deliver_all([self._failure] if self._failure is not None else [])
+            deliver_all(self._fail())
+            while not self._inbox.empty():
+                deliver_all(self._refuse(self._inbox.get()))
         finally:
             if self._keepalive is not None:
                 self._keepalive.close()
-        self._refuse_commands()
-
-    def _refuse_commands(self) -> None:
-        """End what arrives after a failure, until `stop`: some callers cannot know of it yet."""
+        # NOTE: commands arrive after a failure, until `stop`: some callers cannot know of it yet.
         while not self._has_ended:
-            command = self._inbox.get()
-            try:
-                command()
-                self._abort()
-            except Exception:
-                logger.exception("a command to a failed engine failed as well")
-
-    def _abort(self) -> None:
-        self._core.abort()
-        deliver_all(self._core.take_deliveries())
+            deliver_all(self._refuse(self._inbox.get()))
 
     def _take_commands(self) -> None:
         """Call the commands that have arrived; wait for one while there is nothing to compute."""
@@ -109,19 +93,19 @@ class ThreadEngine(Engine):
             while command is None:
                 with contextlib.suppress(queue.Empty):
                     command = self._inbox.get(timeout=self._keep_alive())
-            command()
+            self._carry_out(command)
         self._call_commands()
 
     def _call_commands(self) -> None:
         while not self._inbox.empty():
-            self._inbox.get()()
+            self._carry_out(self._inbox.get())
 
     def _wait_for_jobs(self) -> None:
         """Call arriving commands for as long as the next forward should wait for more jobs."""
         while (wait_s := self._core.wait_s()) > 0:
             deliver_all(self._core.take_deliveries())
             with contextlib.suppress(queue.Empty):
-                self._inbox.get(timeout=wait_s)()
+                self._carry_out(self._inbox.get(timeout=wait_s))
                 self._call_commands()
 
     def _keep_alive(self) -> float | None:
@@ -149,7 +133,6 @@ class ThreadEngine(Engine):
                 self._core.complete(part, scores, started_ns, time.perf_counter_ns() - started_ns)
             deliver_all(self._core.take_deliveries())
 
-    def _end(self, stopped: EngineFuture) -> None:
-        self._core.abort()
-        self._core.resolve(stopped)
+    def _end(self) -> None:
         self._has_ended = True
+        deliver_all(self._abort())

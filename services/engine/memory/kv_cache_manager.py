@@ -106,7 +106,10 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         return True
 
     def release(self, sequence: SequenceT) -> bool:
-        """Release the slot of a closed sequence; return False if it is a branch or was released before."""
+        """Release the slot of a closed sequence; return False if it is a branch or was released before.
+
+        NOTE: the sequence has no slot from then on: another one may get it.
+        """
         slot = sequence.slot
         if self._branches.get(slot) is sequence:
             self._release_branch(sequence)
@@ -118,6 +121,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
             self._cache(slot)
         else:
             self._free(slot)
+        sequence.slot = NO_SLOT
         return True
 
     def drop_cached(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fly.clock import Clock
-from services.engine.base import ForwardInput, Runner
+from services.engine.base import ForwardInput, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
-from services.engine.future import EngineFuture
+from services.engine.future import Delivery, EngineFuture, deliver_all
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 from services.engine.simulation.device import Device
 
@@ -51,13 +51,10 @@ class ClockEngine(Engine):
         if self._task is None:
             return
         self._is_running = False
-        self._device.leave(self._wake)
         task, self._task = self._task, None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        self._take_commands()
-        self._core.abort()
-        self._deliver()
+        deliver_all(self._end_all())
 
     def _post(self, command: Command) -> None:
         self._inbox.append(command)
@@ -67,6 +64,18 @@ class ClockEngine(Engine):
         return int(self._clock.now() * 1e9)
 
     async def _serve(self) -> None:
+        try:
+            await self._compute()
+        except Exception:
+            deliver_all([*self._fail(), *self._end_all()])
+
+    def _end_all(self) -> Sequence[Delivery]:
+        self._device.leave(self._wake)
+        refused = [delivery for command in self._inbox for delivery in self._refuse(command)]
+        self._inbox.clear()
+        return [*refused, *self._abort()]
+
+    async def _compute(self) -> None:
         while True:
             if not self._core.has_work:
                 await self._wake.wait()
@@ -81,7 +90,7 @@ class ClockEngine(Engine):
     def _take_commands(self) -> None:
         self._wake.clear()
         while self._inbox:
-            self._inbox.popleft()()
+            self._carry_out(self._inbox.popleft())
 
     async def _wait_for_turn(self) -> None:
         """Call arriving commands until the device is free and the forward should wait for no more jobs."""
@@ -110,6 +119,8 @@ class ClockEngine(Engine):
             started_ns, inputs = self._now_ns(), forward_inputs(part)
             try:
                 scores = self._runner.forward(inputs)
+            except RunnerLost:
+                raise
             except Exception as error:
                 parts += self._core.fail(part, error)
             else:

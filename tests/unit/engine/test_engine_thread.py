@@ -2,16 +2,18 @@
 
 import asyncio
 import threading
+from collections.abc import Awaitable
 
 import pytest
 
 from fly.errors import InternalError, InvalidRequest, NotReady, Overloaded
 from fly.messages import Open
 from fly.request import SamplingParams
-from services.engine.base import Job
+from services.engine.base import ForwardInput, Job
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedRunner
+from services.engine.thread_engine import ThreadEngine
 from tests.support.touchy_engine import TouchyRunner, decode, lost, make_engine, opened
 
 
@@ -157,17 +159,103 @@ async def test_an_engine_that_was_not_started_is_not_ready() -> None:
     await engine.stop()
 
 
-async def test_a_failure_of_the_engine_ends_all_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = TouchyRunner(1, 64)
-    engine = make_engine("thread", runner)
+@pytest.mark.parametrize("kind", ["thread", "clock"])
+async def test_a_failure_of_the_engine_ends_all_waiting_calls(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = TouchyRunner(2, 1024)
+    engine = make_engine(kind, runner)
     await engine.start()
-    sequence = await opened(engine, [1])
+    sequence, other = await opened(engine, [1]), await opened(engine, [2])
     monkeypatch.setattr(runner, "resize", lambda slot, num_tokens: 1 / 0)
-    with pytest.raises(NotReady):
-        await engine.run(sequence.score())
+    calls: list[Awaitable[object]] = [engine.run(sequence.score()), engine.run(other.score())]
+    calls.append(engine.open(Open("r", 1)))
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+        await engine.failure()
+    assert [type(error) for error in ended] == [NotReady] * 3
     with pytest.raises(NotReady):
         await engine.open(Open("r", 1))
     await engine.stop()
+
+
+async def test_a_failed_command_ends_its_request_and_the_engine_continues(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def score_slot(slot: int) -> Job[None]:
+        yield ForwardInput(slot, 0, [5], 1, SamplingParams(), 0, [5])
+
+    neighbour = await opened(engine, [2])
+    decoding = asyncio.create_task(engine.run(decode(neighbour, 200)))
+    with pytest.raises(InternalError, match="the engine failed on this request: KeyError"):
+        await engine.run(score_slot(7))
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedRunner, "allocate", lambda runner, num_tokens: 1 / 0)
+        with pytest.raises(InternalError, match="the engine failed on this request: ZeroDivisionError"):
+            await engine.open(Open("r", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedRunner, "free", lambda runner, slot: 1 / 0)
+        engine.close(await opened(engine, [3]))
+        await engine.open(Open("r", 1))
+    assert len(await decoding) == 200 and engine.load().queued == 0
+
+
+async def test_a_closed_sequence_has_no_part_in_the_next_one_of_its_slot(engine: Engine) -> None:
+    closed = await opened(engine, [1, 2, 3])
+    engine.close(closed)
+    successor = await opened(engine, [2])
+    assert engine.load().sequences == 1
+    decoding = asyncio.create_task(engine.run(decode(successor, 200)))
+    with pytest.raises(NotReady, match="closed"):
+        await engine.run(closed.score())
+    engine.close(closed)
+    assert len(await decoding) == 200
+
+
+class HangingKeepalive:
+    """A keepalive whose end waits for a follower that hangs."""
+
+    idle_interval_s = 60.0
+
+    def __init__(self) -> None:
+        self.closing = threading.Event()
+        self.released = threading.Event()
+        self.was_released = False
+
+    def on_idle(self) -> None: ...
+
+    def close(self) -> None:
+        self.closing.set()
+        self.was_released = self.released.wait(20)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_follower_that_hangs_holds_up_neither_the_event_loop_nor_waiting_calls(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, keepalive = TouchyRunner(1, 1024), HangingKeepalive()
+    engine = ThreadEngine(runner, keepalive=keepalive)
+    await engine.start()
+    sequence = await opened(engine, [1])
+    if fails:
+        monkeypatch.setattr(SimulatedRunner, "forward", lost)
+    runner.gate.clear()
+    scoring = asyncio.create_task(engine.run(sequence.score()))
+    await asyncio.to_thread(runner.entered.wait, 20)
+    opening = asyncio.create_task(engine.open(Open("r", 1)))
+    await asyncio.sleep(0)
+    stops = [] if fails else [asyncio.create_task(engine.stop()) for _ in range(2)]
+    await asyncio.sleep(0)
+    runner.gate.set()
+    await asyncio.to_thread(keepalive.closing.wait, 20)
+    with pytest.raises(NotReady):
+        await opening
+    await asyncio.gather(scoring, return_exceptions=True)
+    assert not any(stop.done() for stop in stops)
+    keepalive.released.set()
+    await asyncio.gather(engine.stop(), *stops)
+    assert keepalive.was_released
+    assert not [thread for thread in threading.enumerate() if thread.name == "flyserve-engine"]
 
 
 async def test_calls_that_arrive_while_the_engine_fails_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +264,7 @@ async def test_calls_that_arrive_while_the_engine_fails_are_ended(monkeypatch: p
     await engine.start()
     first, second = await opened(engine, [1]), await opened(engine, [2])
     runner.gate.clear()
-    tasks = [asyncio.create_task(engine.run(first.score()))]
+    tasks: list[asyncio.Task[object]] = [asyncio.create_task(engine.run(first.score()))]
     await asyncio.to_thread(runner.entered.wait, 20)
     tasks.append(asyncio.create_task(engine.run(second.score())))
     tasks.append(asyncio.create_task(engine.run_timed(second.score())))
