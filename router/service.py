@@ -23,6 +23,7 @@ from router.requests.prompt_length import check_beginning
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
 from router.security.callers import current_caller
+from router.security.peers import current_tenant
 from router.text.message_formats import MessageFormats
 
 
@@ -114,7 +115,7 @@ class GenerationService:
         context, clock = self._context, self._context.clock
         started, deadline = clock.now(), Deadline(clock, time_remaining_s)
         caller = current_caller()
-        tenant = caller.name or request.cache_salt
+        tenant = current_tenant()
         with observed_request(context.metrics, context.tracer, clock, traceparent) as observed:
             is_draft = request.speculation.mode is Mode.DRAFT
             admission = self._draft_admission if is_draft else self._admission

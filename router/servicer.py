@@ -16,6 +16,7 @@ from protos.wire.generation import (
     text_tokens_to_wire,
 )
 from router.cost import cpu_s, num_values, off_loop
+from router.security.peers import set_peer
 from router.service import GenerationService, Header
 from router.wire_lists import check_lists
 from services.common.telemetry.tracing import traceparent_in
@@ -40,6 +41,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         async def collect(chunk: Chunk) -> None:
             chunks[chunk.choice_index].append(chunk)
 
+        set_peer(context.peer())
         trace = traceparent_in(context.invocation_metadata())
         header = await self._service.serve(
             self._request(request), context.time_remaining(), collect, trace, streams=False
@@ -55,6 +57,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             make = partial(chunk_to_wire, chunk)
             await context.write(await off_loop(_cost_s(request, [chunk]), make) if chunk.prompt else make())
 
+        set_peer(context.peer())
         trace = traceparent_in(context.invocation_metadata())
         await self._service.serve(self._request(request), context.time_remaining(), emit, trace)
 
