@@ -55,7 +55,7 @@ class Service:
     @property
     def metrics_url(self) -> str:
         """URL of its metrics, or "" if it serves none."""
-        found = re.search(r"metrics at (\S+)", (self.folder / f"{self.process.name}.log").read_text("utf-8"))
+        found = re.search(r"metrics at (\S+)", self.process.log.read_text("utf-8"))
         return found[1] if found else ""
 
     def cpu_s(self) -> float:

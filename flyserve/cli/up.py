@@ -119,7 +119,7 @@ def serve_until_interrupted(
         _print_addresses(deployed)
         _print_ready(deployed.address)
         try:
-            deployed.wait()
+            deployed.wait(partial(messages().print, markup=False))
         except KeyboardInterrupt:
             on_stop()
             raise

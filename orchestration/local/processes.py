@@ -1,7 +1,9 @@
 """Processes and signals of a local run: start a service as a child process, and always end it in order."""
 
 import contextlib
+import itertools
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -70,14 +72,16 @@ class ServiceProcess:
     Attributes:
         address: host:port of its gRPC server.
         urls: URLs of its other servers.
+        addresses: All of them.
+        log: File with its standard error output.
     """
 
     def __init__(
-        self, name: str, process: "subprocess.Popen[str]", addresses: Sequence[str], errors: Path
+        self, name: str, process: "subprocess.Popen[str]", addresses: Sequence[str], log: Path
     ) -> None:
-        self.name, self.pid = name, process.pid
+        self.name, self.pid, self.addresses = name, process.pid, tuple(addresses)
         self.address, *self.urls = addresses
-        self._process, self._errors = process, errors
+        self._process, self.log = process, log
 
     def has_ended(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for the process to end by itself; return True if it did."""
@@ -90,8 +94,12 @@ class ServiceProcess:
         self._process.terminate()
 
     def exit_reason(self) -> str:
-        """Return the exit status and the last line of an ended process."""
-        return f"ended with status {self._process.returncode}: {_last_line(self._errors)}"
+        """Return the exit status of an ended process, and why it ended: its last line, or the signal."""
+        status = self._process.returncode
+        if status >= 0:
+            return f"ended with status {status}: {_last_line(self.log)}"
+        names = {each.value: each.name for each in signal.Signals}
+        return f"ended with status {status} ({names.get(-status, 'a signal')}){_crash(self.log)}"
 
 
 @contextlib.contextmanager
@@ -101,13 +109,15 @@ def service_process(
     """Run `python -m <command>` until the block ends; enter the block when it is ready.
 
     It has `timeout_s` to print `ready host:port` and the URLs of its other servers, and at the end `grace_s`
-    between SIGTERM and SIGKILL. Its log is `<module>.log` in `folder`.
+    between SIGTERM and SIGKILL. Its log is in `folder`: `<module>-1.log` for the first process.
 
     Raises:
         ConfigError: It ended; the message is its last line.
         NotReady: It was not ready in time.
     """
-    name, errors = command[0], folder / f"{command[0]}.log"
+    name = command[0]
+    logs = (folder / f"{name}-{number}.log" for number in itertools.count(1))
+    errors = next(path for path in logs if not path.exists())
     with errors.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
@@ -151,6 +161,12 @@ def _read_lines(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None
 def _last_line(path: Path) -> str:
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else "it printed nothing"
+
+
+def _crash(path: Path) -> str:
+    """Return the cause that a crash has printed before its stack; empty if it has not."""
+    found = re.search(r"^(Fatal Python error: .*)", path.read_text("utf-8", "replace"), re.MULTILINE)
+    return f": {found[1]}" if found else ""
 
 
 def _end(process: "subprocess.Popen[str]", grace_s: float) -> None:

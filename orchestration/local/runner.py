@@ -5,9 +5,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import yaml
@@ -26,6 +25,7 @@ from orchestration.local.local_ray import (
 )
 from orchestration.local.ports import require_free_ports
 from orchestration.local.processes import ServiceProcess, StopSignals, service_process
+from orchestration.local.supervisor import Report, RestartLimit, SupervisedService
 from orchestration.ray.controller_client import (
     create_controller,
     get_result,
@@ -51,6 +51,7 @@ class LocalOptions:
 
     Attributes:
         router: Module to run as the router.
+        router_restarts: Limit of the restarts of a router that has ended by itself.
         startup_timeout_s: Time limit for Ray to start, then for every replica, and then the router, to be
             ready.
         verbose: Print the services' logs.
@@ -58,6 +59,7 @@ class LocalOptions:
 
     actors: Mapping[Role, str] = field(default_factory=lambda: ACTORS)
     router: str = "router"
+    router_restarts: RestartLimit = field(default_factory=RestartLimit)
     startup_timeout_s: float = 120.0
     verbose: bool = False
 
@@ -73,35 +75,33 @@ class LocalDeployment:
     name: str
     controller: Any
     registry: str
-    router: ServiceProcess
+    router: SupervisedService
     signals: StopSignals
 
     @property
     def address(self) -> str:
         """Return host:port of the public gRPC service."""
-        return self.router.address
+        return self.router.process.address
 
     @property
     def http_url(self) -> str | None:
         """Return the URL of the OpenAI-compatible HTTP API; None if it is off."""
-        return self.router.urls[0] if self.router.urls else None
+        return self.router.process.urls[0] if self.router.process.urls else None
 
     def status(self) -> DeploymentStatus:
         """Return the status of the deployment and every replica."""
         status: DeploymentStatus = get_result(self.controller.status.remote(), _ANSWER_TIMEOUT_S)
         return status
 
-    def wait(self) -> None:
-        """Wait until `flyserve down` has ended the deployment, or a signal interrupts.
+    def wait(self, report: Report = lambda line: None) -> None:
+        """Wait until `flyserve down` has ended the deployment, or a signal interrupts; keep the router up.
 
         Raises:
-            NotReady: The router has ended by itself.
+            NotReady: The router has ended by itself too often.
         """
-        while not self.router.has_ended(timeout_s=1.0):
+        while has_controller(self.name):
             self.signals.check()
-            if not has_controller(self.name):
-                return
-        raise NotReady(f"the router {self.router.exit_reason()}")
+            self.router.keep_up(1.0, report)
 
 
 @contextmanager
@@ -128,14 +128,16 @@ def local_deployment(
             model_folder(tier.model)  # downloaded before anything is started: no start timeout includes it
     prepare_environment()
     with StopSignals() as signals, ExitStack() as stack:
-        stop: Callable[[], None] = signals.ignore
+        deployed: LocalDeployment | None = None
         try:
             deployed = _start(stack, signals, deployment, on_progress, options, source)
-            stop = partial(signals.hasten, deployed.router)
             yield deployed
         finally:
             # NOTE: before the stack unwinds: no signal may interrupt the stop.
-            stop()
+            if deployed is None:
+                signals.ignore()
+            else:
+                signals.hasten(deployed.router.process)
 
 
 def _start(
@@ -167,13 +169,21 @@ def _start(
     # NOTE: registered only now: a start that fails earlier has nothing to drain.
     drain_s = deployment.rollout.drain_s
     stack.callback(_stop, controller, min(drain_s, _REPLICA_GRACE_S))
-    config = folder / "router.yaml"
     content = router_config(deployment, registry, timeout_s, drain_s)
-    config.write_text(yaml.safe_dump(content), encoding="utf-8")
-    command = (options.router, "--config", str(config))
-    process = service_process(command, os.environ, folder, timeout_s, drain_s + _STOP_TIMEOUT_S)
-    router = stack.enter_context(process)
+
+    def start_router(addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
+        config = folder / "router.yaml"
+        ports = dict(zip(("grpc_port", "http_port"), map(_port_of, addresses), strict=False))
+        config.write_text(yaml.safe_dump({**content, **ports}), encoding="utf-8")
+        command = (options.router, "--config", str(config))
+        return service_process(command, os.environ, folder, timeout_s, drain_s + _STOP_TIMEOUT_S)
+
+    router = stack.enter_context(SupervisedService(start_router, options.router_restarts))
     return LocalDeployment(deployment.name, controller, registry, router, signals)
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def _stop(controller: Any, grace_s: float) -> None:

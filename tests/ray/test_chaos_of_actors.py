@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from demo import MODELS
 from demo.tasks import load_tasks
 from fly.errors import NotReady
 from fly.messages import Role
+from flyserve import Client, StreamBroken
 from orchestration.control.status import ReplicaState
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.plan import ACTORS
@@ -125,11 +127,42 @@ def test_64_streams_of_simulated_engines(tmp_path: Path) -> None:
         prompts = [f"prompt {number}" for number in range(64)]
         streams = Streams([running.address], prompts, new_tokens=48)
         asyncio.run(survive(streams, running, killer))
+        assert_only_the_router_is_replaced(running)
     report(streams, killer)
     assert not streams.failures
     assert not streams.different
     assert killer.killed.total() == int(CHAOS_S / KILL_EVERY_S) and len(killer.killed) == 4
     assert streams.num_replays + streams.num_resumed > 0 and streams.num_answered >= 64
+
+
+class Replaced(Exception):
+    """Raised to end the wait of a deployment, once it has reported a new router."""
+
+
+def assert_only_the_router_is_replaced(running: LocalDeployment) -> None:
+    """Kill the router in mid-stream; the next request is served at its address, by the same replicas."""
+
+    def pids() -> list[int]:
+        names = [actor.rpartition(":")[2] for actor in (*SIMULATED.values(), ACTORS[Role.SUB_DRAFTER])]
+        return sorted(process.pid for name in names for process in processes_of(name))
+
+    def note(line: str) -> None:
+        lines.append(line)
+        if "serves again" in line:
+            raise Replaced
+
+    before, address, lines = pids(), running.address, list[str]()
+    with Client(address, retries=0) as client:
+        stream = client.stream("a prompt", 200)
+        next(stream)
+        os.kill(running.router.process.pid, signal.SIGKILL)
+        with pytest.raises(StreamBroken):
+            list(stream)
+        with pytest.raises(Replaced):
+            running.wait(note)
+        assert running.address == address and len(client.generate("a prompt", 8).tokens) == 8
+    assert pids() == before and len(before) == 4
+    assert lines[0].startswith("the router ended with status -9 (SIGKILL); ") and len(lines) == 2
 
 
 def report(streams: Streams, killer: Killer) -> None:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fly.messages import Role
 from orchestration.deployment.file import Deployment
 from orchestration.deployment.tiers import DrafterTier
 from orchestration.local.runner import LocalDeployment, LocalOptions, local_deployment
+from orchestration.local.supervisor import RestartLimit
 from protos.flyserve.v1 import common_pb2
 from protos.flyserve.v1.drafter_pb2_grpc import DrafterStub
 from protos.wire.streams import info_from_wire
@@ -122,11 +124,14 @@ def test_a_killed_replica_is_restarted_until_a_signal_ends_everything(
         running.wait()
 
 
-def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(small: Deployment) -> None:
+def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_too_often_is_an_error(
+    small: Deployment,
+) -> None:
     deployment = small.model_copy(
         update={"drafter": DrafterTier(engine="suffix", response_cache_tokens=1024)}
     )
-    with local_deployment(deployment, quiet, OPTIONS) as running:
+    options = replace(OPTIONS, router_restarts=RestartLimit(1, 3600.0))
+    with local_deployment(deployment, quiet, options) as running:
         with grpc.insecure_channel(by_name(running)["drafter-0"][0]) as channel:
             info, load = info_from_wire(DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5))
         assert (info.role, info.architecture, info.max_sequences) == (Role.DRAFTER, "suffix", 64)
@@ -135,9 +140,16 @@ def test_a_drafter_without_a_model_is_scaled_and_a_router_that_ends_is_an_error(
         eventually(lambda: "drafter-1" in by_name(running))
 
         assert (running.address, running.http_url) == ("127.0.0.1:1", "http://127.0.0.1:2")
-        os.kill(running.router.pid, signal.SIGKILL)
-        with pytest.raises(NotReady, match="ended with status -9"):
-            running.wait()
+
+        def kill_again(line: str) -> None:
+            if "serves again" in line:
+                os.kill(running.router.process.pid, signal.SIGKILL)
+
+        kill_again("serves again")
+        with pytest.raises(
+            NotReady, match=r"ended with status -9 \(SIGKILL\); it is restarted at most 1 times"
+        ):
+            running.wait(kill_again)
 
 
 def test_every_port_is_on_loopback_and_down_ends_it(small: Deployment) -> None:

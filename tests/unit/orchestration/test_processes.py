@@ -1,13 +1,17 @@
-"""Signals of a local run: the first one stops it, the second one hastens the stop."""
+"""Processes of a local run: signals stop it and hasten the stop; a service that ends is started again."""
 
 import os
 import signal
 import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from orchestration.local.processes import StopSignals, service_process
+from fly.errors import NotReady
+from orchestration.local.processes import ServiceProcess, StopSignals, service_process
+from orchestration.local.supervisor import RestartLimit, SupervisedService
 
 _SERVICE = """
 import pathlib, signal
@@ -48,3 +52,68 @@ def test_a_second_signal_ends_the_grace_period_of_a_service(
         ended.set()
         again.join()
     assert process.exit_reason().startswith("ended with status 0")
+
+
+_CRASHING = """
+import os, pathlib, signal, sys
+
+starts = pathlib.Path("starts")
+number = len(starts.read_text()) if starts.exists() else 0
+starts.write_text("x" * (number + 1))
+if number in {broken}:
+    sys.exit("error: no luck")
+print("ready", *(sys.argv[1:] or ["127.0.0.1:7", "http://127.0.0.1:8"]), flush=True)
+if number in {crashing}:
+    print("Fatal Python error: Aborted\\n\\nsome stack", file=sys.stderr, flush=True)
+    signal.raise_signal(signal.SIGKILL)
+signal.sigwait({{signal.SIGTERM}})
+"""
+"""A service that counts its starts; those of the numbers in `broken` fail, those in `crashing` crash."""
+
+
+@pytest.fixture
+def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], SupervisedService]:
+    monkeypatch.chdir(tmp_path)
+
+    def make(crashing: str, broken: str) -> SupervisedService:
+        (tmp_path / "service.py").write_text(_CRASHING.format(crashing=crashing, broken=broken))
+
+        def start(addresses: Sequence[str]) -> AbstractContextManager[ServiceProcess]:
+            return service_process(("service", *addresses), os.environ, tmp_path, timeout_s=60, grace_s=60)
+
+        return SupervisedService(start, RestartLimit(3, 3600.0))
+
+    return make
+
+
+def test_a_service_that_ends_is_started_again_at_its_addresses(
+    supervised: Callable[[str, str], SupervisedService],
+) -> None:
+    lines: list[str] = []
+    with supervised("[0]", "[1]") as service:
+        first = service.process
+        assert first.has_ended(60)
+        service.keep_up(0.0, lines.append)
+        assert service.process.addresses == first.addresses == ("127.0.0.1:7", "http://127.0.0.1:8")
+        assert service.process.pid != first.pid
+        service.keep_up(0.0, lines.append)
+    crashed, failed, serves = lines
+    assert crashed.startswith(
+        "the service ended with status -9 (SIGKILL): Fatal Python error: Aborted; restart 1 of at most 3"
+    )
+    assert Path(crashed.rpartition("log: ")[2]).name == "service-1.log"
+    assert "could not be started again: service: no luck; restart 2 of at most 3" in failed
+    assert serves == "the service serves again at 127.0.0.1:7, http://127.0.0.1:8"
+    assert service.process.exit_reason().startswith("ended with status -15 (SIGTERM)")
+
+
+def test_a_service_that_ends_too_often_is_an_error(
+    supervised: Callable[[str, str], SupervisedService],
+) -> None:
+    lines: list[str] = []
+    with supervised("range(99)", "[]") as service, pytest.raises(NotReady) as ended:
+        while True:
+            service.keep_up(60.0, lines.append)
+    assert len(lines) == 2 * 3
+    message = "the service ended with status -9 (SIGKILL): Fatal Python error: Aborted"
+    assert str(ended.value) == f"{message}; it is restarted at most 3 times within 3600 s"
