@@ -33,7 +33,7 @@ async def test_the_reason_comes_although_the_first_write_was_given_up() -> None:
             method: Any = channel.unary_stream("/any/method")
             call = method(b"", timeout=20)
             with pytest.raises(grpc.aio.AioRpcError, match="the client took nothing"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     [message async for message in call]
     finally:
         await server.stop(None)

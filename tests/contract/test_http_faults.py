@@ -38,7 +38,7 @@ async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool,
     else:
         await rig.target.stepped.wait()
         sending.cancel()
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(60.0):
         await rig.target.all_closed.wait()
         await rig.drafter.all_closed.wait()
     rig.target.script = rig.drafter.script
@@ -74,7 +74,7 @@ async def test_a_timeout_ends_the_work(rig: HttpRig) -> None:
     assert response.status_code == 504 and "0.1 s" in error_of(response)["message"]
     response = await rig.post(CHAT, {"model": MODEL, "messages": HELLO, "timeout": 0.1, "stream": True})
     assert response.status_code == 504 and error_of(response)["code"] == "deadline_exceeded"
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60.0):
         await rig.target.all_closed.wait()
 
 

@@ -269,7 +269,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> No
             "Content-Length: 9",
         ]
         writer.write("\r\n".join([*lines, "", "{"]).encode())
-        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 60)
         writer.close()
         await writer.wait_closed()
 

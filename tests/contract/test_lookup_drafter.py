@@ -28,7 +28,7 @@ from tests.support.serving import serving
 ENGINES = ("ngram", "suffix")
 SAMPLING = common_pb2.SamplingParams
 CACHED = 4096
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ async def test_a_deadline_ends_the_scoring(system: Targets) -> None:
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     for target in system.targets:
         if target.num_opened:
-            await asyncio.wait_for(target.all_closed.wait(), 10)
+            await asyncio.wait_for(target.all_closed.wait(), 60)
 
 
 async def test_a_client_that_leaves_ends_the_scoring(system: Targets) -> None:
@@ -115,11 +115,11 @@ async def test_a_client_that_leaves_ends_the_scoring(system: Targets) -> None:
 
         target.script = script
     call = asyncio.create_task(system.scored())
-    await asyncio.wait_for(reached.wait(), 10)
+    await asyncio.wait_for(reached.wait(), 60)
     call.cancel()
     for target in system.targets:
         if target.num_opened:
-            await asyncio.wait_for(target.all_closed.wait(), 10)
+            await asyncio.wait_for(target.all_closed.wait(), 60)
 
 
 async def test_a_stream_has_the_prompt_in_its_first_chunk_and_a_resumed_one_has_none(system: Targets) -> None:

@@ -1,9 +1,8 @@
 """Clients that cancel, time out or do not read: all their work ends, in every tier, and soon."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -30,10 +29,9 @@ from tests.contract.fakes import VOCAB_SIZE, FakeDrafter, FakeTarget, HashModel,
 from tests.contract.router_rig import EXACT, PLAIN, ids, make_request
 from tests.support.serving import serving
 
-NOTICED_S = 0.1
-TRIES = 5
-DEADLINE_S = 1.5
-"""In which even a busy machine opens every stream of a request."""
+LIMIT_S = 60
+"""Ends a hang. An undisturbed response needs longer by itself: about `FORWARD_S` for each token."""
+NUM_TOKENS, FORWARD_S = 2000, 0.05
 
 
 class System:
@@ -55,13 +53,11 @@ class System:
         info = await self._sub_drafter.Info(common_pb2.InfoRequest())
         return [*(engine.load().sequences for engine in self._engines), info.load.sequences]
 
-    async def becomes(self, num_open: list[int]) -> float:
-        """Return the seconds until this many sequences are open."""
-        started = time.monotonic()
-        async with asyncio.timeout(5):
+    async def becomes(self, num_open: list[int]) -> None:
+        """Return when this many sequences are open."""
+        async with asyncio.timeout(LIMIT_S):
             while await self.num_open() != num_open:
                 await asyncio.sleep(0.002)
-        return time.monotonic() - started
 
     def kv_used(self) -> int:
         return sum(engine.load().kv_used for engine in self._engines)
@@ -69,7 +65,7 @@ class System:
 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
-    language = SimulatedConfig(vocab_size=VOCAB_SIZE, response_tokens=(3000, 3000), base_s=0.01)
+    language = SimulatedConfig(vocab_size=VOCAB_SIZE, response_tokens=(3000, 3000), base_s=FORWARD_S)
     async with AsyncExitStack() as stack:
         sub_drafter = await stack.enter_async_context(
             serving(await create_sub_drafter(SubDrafterConfig(engine="suffix")))
@@ -90,37 +86,31 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         yield System(*channels, target, drafter)
 
 
-async def is_noticed(seconds_taken: Callable[[], Awaitable[float]]) -> bool:
-    """Return True if one of a few tries ends in time; a busy machine may delay a single one."""
-    for _ in range(TRIES):
-        if await seconds_taken() < NOTICED_S:
-            return True
-    return False
-
-
 async def test_a_client_that_cancels_ends_all_its_work(system: System) -> None:
-    async def seconds_taken() -> float:
-        stream = system.stub.GenerateStream(make_request(EXACT, 2000))
-        for _ in range(2):
-            await stream.read()
-        await system.becomes([1, 1, 1])
-        stream.cancel()
-        return await system.becomes([0, 0, 0])
-
-    assert await is_noticed(seconds_taken)
+    stream = system.stub.GenerateStream(make_request(EXACT, NUM_TOKENS))
+    for _ in range(2):
+        await stream.read()
+    await system.becomes([1, 1, 1])
+    stream.cancel()
+    await system.becomes([0, 0, 0])
     assert system.kv_used() == 0
 
 
 async def test_a_deadline_ends_all_work(system: System) -> None:
-    async def seconds_taken() -> float:
-        stream = system.stub.GenerateStream(make_request(EXACT, 2000), timeout=DEADLINE_S)
-        await system.becomes([1, 1, 1])
+    """A busy machine may need a longer deadline until every stream is open."""
+    for deadline_s in (1.5, 5.0, 20.0, 50.0):
+        stream = system.stub.GenerateStream(make_request(EXACT, NUM_TOKENS), timeout=deadline_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.9 * deadline_s):
+                await system.becomes([1, 1, 1])
+        has_begun = await system.num_open() == [1, 1, 1]
         with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
             async for _ in stream:
                 pass
-        return await system.becomes([0, 0, 0])
-
-    assert await is_noticed(seconds_taken)
+        await system.becomes([0, 0, 0])
+        if has_begun:
+            break
+    assert has_begun
     assert system.kv_used() == 0
 
 
@@ -152,8 +142,7 @@ async def test_a_client_that_never_reads_holds_up_nobody_and_is_given_up(tmp_pat
         for _ in range(3):
             response = await quick.Generate(make_request(PLAIN, 60))
             assert len(ids(response.choices[0])) == 60
-        assert target.num_open == 1, "it has not come far, and waits for its reader"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(target.all_closed.wait(), drafter.all_closed.wait())
         received = 0
         with pytest.raises(grpc.aio.AioRpcError, match="received nothing for 3 s"):
@@ -176,7 +165,7 @@ async def test_a_client_that_has_not_taken_even_the_first_piece_is_told_why_once
         )
         router = await stack.enter_async_context(serving(await create_host(config)))
         channel = await stack.enter_async_context(channel_with_little_room(router))
-        await stack.enter_async_context(asyncio.timeout(20))
+        await stack.enter_async_context(asyncio.timeout(LIMIT_S))
         unread = GenerationStub(channel).GenerateStream(make_request(PLAIN, request_id=wordy))
         await target.stepped.wait()
         await target.all_closed.wait()

@@ -35,7 +35,7 @@ LANGUAGE = SimulatedConfig(base_s=0.02, per_token_s=0.0, context_length=512, res
 FAST = replace(LANGUAGE, base_s=0.002)
 SUFFIX = SubDrafterConfig(engine="suffix", response_cache_tokens=4096)
 NUM_DRAFTS, NUM_ROUNDS = 8, 4
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 def sub_drafters_at(address: str) -> SubDrafters:

@@ -123,7 +123,7 @@ class Running:
     def rows(self) -> dict[str, ReplicaStatus]:
         return {row.replica: row for row in self.status().replicas}
 
-    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 30.0) -> float:
+    def until(self, condition: Callable[[Sequence[ReplicaStatus]], bool], within_s: float = 120.0) -> float:
         """Return the seconds until the condition is true; retry while the controller is being restarted."""
         from fly.errors import NotReady
 
@@ -141,7 +141,7 @@ class Running:
             f"not in {within_s} s: {[(r.replica, r.generation, r.state, r.detail) for r in rows]}"
         )
 
-    def until_complete(self, within_s: float = 30.0) -> float:
+    def until_complete(self, within_s: float = 120.0) -> float:
         """Return the seconds until every desired replica is ready and no other exists."""
 
         def is_complete(rows: Sequence[ReplicaStatus]) -> bool:

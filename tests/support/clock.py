@@ -1,9 +1,9 @@
-"""A virtual clock, which moves only when a test advances it."""
+"""Virtual time: a clock that moves only when a test advances it, and an event loop that never waits."""
 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -43,3 +43,31 @@ class VirtualClock:
             _, _, wake = heapq.heappop(self._sleepers)
             if not wake.done():
                 wake.set_result(None)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop that jumps to its next timer instead of waiting; for coroutines alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._poll = self._selector.select  # type: ignore[attr-defined]
+        self._selector.select = self._jump  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self._now_s
+
+    def _jump(self, timeout_s: float | None) -> object:
+        assert timeout_s is not None, "everything waits, and no timer runs"
+        self._now_s += max(0.0, timeout_s)
+        return self._poll(0)
+
+
+def in_virtual_time(main: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
+    """Return a test that runs a coroutine on a `JumpingLoop`."""
+
+    def test() -> None:
+        with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+            runner.run(main())
+
+    return test

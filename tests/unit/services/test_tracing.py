@@ -146,13 +146,11 @@ def test_a_collector_that_never_answers_costs_spans_and_neither_time_nor_memory(
     monkeypatch.setattr(otlp, "_FLUSH_S", 0.2)
     exporter = StuckExporter()
     export = SpanExport(exporter, TelemetryConfig(trace_ratio=1.0), "router")
-    started = time.monotonic()
     for _ in range(1000):
         with record_span(export.tracer, "generate", ""):
             pass
-    assert time.monotonic() - started < 5
+    assert exporter.num_exported == 0, "the collector was waited for"
     export.close()
-    assert time.monotonic() - started < 10
     # The batch in flight, and at most what the queue holds.
     assert exporter.num_exported <= otlp._BATCH_SPANS + otlp._QUEUE_SPANS
 
