@@ -16,9 +16,9 @@ from orchestration.local.supervisor import RestartLimit, SupervisedService
 _SERVICE = """
 import pathlib, signal
 
-print("ready 127.0.0.1:1", flush=True)
 signals = {signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+print("ready 127.0.0.1:1", flush=True)
 signal.sigwait(signals)
 pathlib.Path("draining").touch()
 signal.sigwait(signals)
@@ -66,7 +66,7 @@ print("ready", *(sys.argv[1:] or ["127.0.0.1:7", "http://127.0.0.1:8"]), flush=T
 if number in {crashing}:
     print("Fatal Python error: Aborted\\n\\nsome stack", file=sys.stderr, flush=True)
     signal.raise_signal(signal.SIGKILL)
-signal.sigwait({{signal.SIGTERM}})
+signal.pause()
 """
 """A service that counts its starts; those of the numbers in `broken` fail, those in `crashing` crash."""
 
