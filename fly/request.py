@@ -46,6 +46,11 @@ class SamplingParams:
     coupling: Coupling = Coupling.SHARED_NOISE
 
     @property
+    def has_penalties(self) -> bool:
+        """True if tokens are chosen with regard to those before them."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
     def ending_ids(self) -> frozenset[int]:
         """Tokens that end the response: none under `ignore_eos`."""
         return frozenset() if self.ignore_eos else frozenset(self.stop_token_ids)

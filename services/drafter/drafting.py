@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fly.messages import ProposalCounts
+from fly.errors import InvalidRequest
+from fly.exclusions import num_allowed
+from fly.messages import Open, ProposalCounts
 from fly.sequence import common_length
 from fly.types import PositionLogprobs, SparseDistribution
 from services.drafter.outcomes import Round, make_row
@@ -85,8 +87,8 @@ class Drafting:
 
     Each forward verifies the sub-drafter's proposal. It accepts the longest prefix that equals the model's
     own choices, or draws, and adds one token of the model. The draft is therefore the same for any proposal,
-    and however often its job is ended and resumed. Only where the text repeats an earlier response, the draft
-    is that response.
+    and however often its job is ended and resumed. Only where the text repeats an earlier response, and the
+    request `may_copy`, the draft is that response. A draft ends where the request leaves the model no token.
 
     Attributes:
         start: Length of the sequence without the draft.
@@ -108,6 +110,7 @@ class Drafting:
         self._distributions: list[SparseDistribution] = []
         self._logprobs: list[PositionLogprobs] = []
         self._has_ended = False
+        self._may_copy = may_copy(sequence.opening)
 
     @property
     def num_tokens(self) -> int:
@@ -122,13 +125,18 @@ class Drafting:
     def job(self, may_pause: bool = False) -> Job[None]:
         """Draft to the end; with `may_pause`, return early when a pending response is worth a wait."""
         while self.num_remaining > 0:
-            if repeat := self._proposer.repeat(self._sequence, self.num_remaining):
+            if repeat := self._repeat():
                 self._append(repeat)
                 continue
             proposal = self._proposer.propose(self._sequence, self.num_remaining - 1)
             if may_pause and not proposal and self._proposer.should_wait:
                 return
-            yield from self._forward(proposal)
+            try:
+                yield from self._forward(proposal)
+            except InvalidRequest:
+                if self._sequence.opening.standalone and not self.num_tokens:
+                    raise
+                self._has_ended = True  # the target finds the fault if its response comes to this position
 
     def result(self) -> DraftResult:
         """Return the tokens drafted so far."""
@@ -175,6 +183,14 @@ class Drafting:
         if self.num_tokens > max_tokens:
             self._sequence.truncate(start + max_tokens)
 
+    def _repeat(self) -> tuple[int, ...]:
+        """Return tokens that repeat an earlier response, up to one that the request excludes."""
+        if not self._may_copy:
+            return ()
+        sequence, opening = self._sequence, self._sequence.opening
+        tokens = self._proposer.repeat(sequence, self.num_remaining)
+        return tokens[: num_allowed(opening.sampling, tokens, len(sequence) - opening.prompt_length)]
+
     def _forward(self, proposal: Sequence[int]) -> Job[None]:
         length = len(self._sequence)
         self._sequence.extend(proposal)
@@ -205,6 +221,15 @@ class Drafting:
         if ends:
             self._sequence.truncate(self.start + ends)
             self._has_ended = True
+
+
+def may_copy(opening: Open) -> bool:
+    """Check that a draft may have tokens that the model has not chosen.
+
+    A standalone sequence has only the model's own. A copy follows no temperature, no penalty and no grammar.
+    """
+    sampling = opening.sampling
+    return not (opening.standalone or opening.grammar or sampling.temperature or sampling.has_penalties)
 
 
 def draft(

@@ -120,10 +120,7 @@ class RemoteProposer(Proposer):
         return self._local.propose(sequence, max_tokens)
 
     def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
-        sampling = sequence.opening.sampling
-        if self._is_model or sampling.temperature:
-            return ()
-        return self._local.repeat(sequence, max_tokens)
+        return () if self._is_model else self._local.repeat(sequence, max_tokens)
 
     def prefetch(self, sequence: EngineSequence, max_tokens: int) -> None:
         self._local.record_matches(sequence)

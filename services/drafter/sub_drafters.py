@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -222,7 +223,8 @@ class SubDrafters:
         self._renew_channels()
         self._num_opened += 1
         channel = list(self._channels.values())[self._num_opened % len(self._channels)]
-        return DrafterStream(channel, opening)
+        # The drafter verifies what a sub-drafter proposes, so that no sequence is standalone there.
+        return DrafterStream(channel, replace(opening, standalone=False))
 
     async def _watch(self, source: EndpointSource) -> None:
         async with aclosing(source.watch()) as snapshots:

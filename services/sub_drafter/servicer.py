@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from fly.errors import Overloaded
+from fly.errors import InvalidRequest, Overloaded
 from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, ForwardCosts, Load, ModelInfo, Open, Role
 from fly.version import VERSION
@@ -123,6 +123,10 @@ class LookupServicer(drafter_pb2_grpc.DrafterServicer):
 
     @asynccontextmanager
     async def _open(self, opening: Open) -> AsyncIterator[DraftSteps]:
+        if opening.standalone:
+            raise InvalidRequest.of(
+                "standalone", "is set, but this drafter looks tokens up and runs no model"
+            )
         most = self._config.max_sequences
         if most and self._num_open >= most:
             raise Overloaded(f"all {most} places are taken (max_sequences)")

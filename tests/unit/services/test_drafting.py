@@ -1,17 +1,20 @@
 """The drafting loop: the same draft for any proposal, and fewer forwards for good proposals."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fly.errors import InvalidRequest
 from fly.messages import Open, Role
 from fly.request import SamplingParams
-from fly.sequence import SequenceUpdate
+from fly.sequence import SequenceUpdate, common_length
 from fly.types import Coupling
 from services.drafter.drafting import DraftResult, Proposer, draft
-from services.engine.base import Job
+from services.engine.base import ForwardInput, Job, Scores
 from services.engine.sequence import EngineSequence
 from services.engine.simulation.runner import SimulatedConfig, SimulatedRunner
 
@@ -26,18 +29,23 @@ def run(job: Job[DraftResult], runner: SimulatedRunner) -> DraftResult:
         work = next(job)
         while True:
             assert runner.resize(work.slot, work.start + len(work.tokens))
-            work = job.send(runner.forward([work])[0])
+            try:
+                scores = runner.forward([work])[0]
+            except InvalidRequest as error:
+                work = job.throw(error)
+            else:
+                work = job.send(scores)
     except StopIteration as stop:
         result: DraftResult = stop.value
         return result
 
 
-def open_sequence(sampling: SamplingParams = GREEDY) -> tuple[EngineSequence, SimulatedRunner]:
+def open_sequence(sampling: SamplingParams = GREEDY, **fields: Any) -> tuple[EngineSequence, SimulatedRunner]:
     config = SimulatedConfig(response_tokens=(5, 5), end_id=2, uncertain_share=1.0)
     runner = SimulatedRunner(config, Role.DRAFTER, max_sequences=1, kv_tokens=1024)
     slot = runner.allocate(len(PROMPT))
     assert slot is not None
-    opening = Open("test", len(PROMPT), sampling)
+    opening = Open("test", len(PROMPT), sampling, **fields)
     sequence = EngineSequence(opening, slot, config.vocab_size, config.context_length, chunk_tokens=64)
     sequence.apply(SequenceUpdate(1, 0, PROMPT, len(PROMPT), 0))
     return sequence, runner
@@ -69,8 +77,9 @@ def drafted_with(
     max_tokens: int = 4,
     ending_ids: frozenset[int] = NO_END,
     sampling: SamplingParams = GREEDY,
+    **fields: Any,
 ) -> DraftResult:
-    sequence, runner = open_sequence(sampling)
+    sequence, runner = open_sequence(sampling, **fields)
     result = run(draft(sequence, max_tokens, ending_ids, proposer), runner)
     assert sequence.tokens.ids == [*PROMPT, *result.tokens]
     return result
@@ -128,3 +137,68 @@ def test_a_draft_ends_after_a_stop_token_if_requested(max_tokens: int) -> None:
     assert ended.tokens[-1] == 2
     accelerated = drafted_with(Oracle(alone.tokens), max_tokens, frozenset({2}))
     assert accelerated.tokens == ended.tokens
+
+
+class Parrot(Proposer):
+    """A proposer that repeats an earlier response of the same length, whatever the request says."""
+
+    def repeat(self, sequence: EngineSequence, max_tokens: int) -> tuple[int, ...]:
+        return EARLIER[len(sequence) - len(PROMPT) :][:max_tokens]
+
+
+EARLIER = (30, 31, 32, 33, 2, 34)
+COPIES: list[tuple[dict[str, Any], dict[str, Any], int]] = [
+    ({}, {}, 6),
+    ({"logit_bias": {32: 5.0}}, {}, 6),
+    ({"logit_bias": {32: -100.0}}, {}, 2),
+    ({"min_tokens": 5}, {}, 4),
+    ({"min_tokens": 4}, {}, 6),
+    ({"temperature": 1.0, "seed": 5}, {}, 0),
+    ({"presence_penalty": 0.1}, {}, 0),
+    ({"frequency_penalty": 0.1}, {}, 0),
+    ({"repetition_penalty": 1.1}, {}, 0),
+    ({}, {"grammar": "any"}, 0),
+    ({}, {"standalone": True}, 0),
+    ({"logit_bias": {32: 5.0}}, {"standalone": True}, 0),
+]
+
+
+@pytest.mark.parametrize(("parameters", "fields", "num_copied"), COPIES)
+def test_a_copy_of_an_earlier_response_keeps_to_the_request(
+    parameters: dict[str, Any], fields: dict[str, Any], num_copied: int
+) -> None:
+    sampling = replace(GREEDY, **parameters)
+    found = drafted_with(Parrot(), 6, sampling=sampling, **fields)
+    assert common_length(found.tokens, EARLIER) == num_copied
+    if not num_copied:
+        assert found == drafted_with(Proposer(), 6, sampling=sampling, **fields)
+
+
+class Exhausted(SimulatedRunner):
+    """A model to which the request leaves no token from the third position of the response on."""
+
+    def forward(self, batch: Sequence[ForwardInput]) -> list[Scores]:
+        (item,), (scores,) = batch, super().forward(batch)
+        left = max(0, len(PROMPT) + 2 - item.first_position)
+        if not left and item.num_outputs:
+            raise NO_TOKEN
+        return [replace(scores, choices=scores.choices[:left], excluded=scores.excluded[:left])]
+
+
+NO_TOKEN = InvalidRequest.of("sampling.logit_bias", "leaves no token to choose")
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+@pytest.mark.parametrize("num_right", [0, 1, 2, 4])
+def test_a_draft_ends_where_the_request_leaves_no_token(standalone: bool, num_right: int) -> None:
+    alone = drafted_with(Proposer(), 4)
+    sequence, runner = open_sequence(standalone=standalone)
+    runner.__class__ = Exhausted
+    job = draft(sequence, 4, NO_END, Oracle(alone.tokens, wrong_at=num_right))
+    assert run(job, runner).tokens == alone.tokens[:2]
+    later = draft(sequence, 4, NO_END, Oracle(alone.tokens))
+    if standalone:
+        with pytest.raises(InvalidRequest, match="leaves no token"):
+            run(later, runner)
+    else:
+        assert run(later, runner).tokens == ()
