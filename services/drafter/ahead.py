@@ -30,7 +30,7 @@ class DraftingLimits:
     """Limits of drafting.
 
     Attributes:
-        max_draft: Longest draft that one step may request, in tokens.
+        max_draft: Longest draft of one step, in tokens.
         ahead_sequences: Most open sequences with which the drafter drafts ahead; 0 never does.
         is_ahead_chosen: Draft ahead only while that pays, by the rounds so far.
         branches: Outcomes for which a draft is prepared ahead, beside the one that all drafts are kept.

@@ -22,7 +22,7 @@ class DraftingSection(ModelSection):
     """Size and speed of a replica that drafts with a model."""
 
     max_draft: int = Field(DraftingLimits().max_draft, ge=1, le=1024)
-    """Longest draft that one step may ask for, in tokens."""
+    """Longest draft of one step, in tokens; a longer one is cut."""
 
 
 class DrafterSection(EngineSection, DraftingSection):

@@ -125,7 +125,7 @@ async def create_host(config: DrafterConfig) -> Host:
     telemetry = Telemetry(config.telemetry, config.role)
     mapped = map_vocabulary(engine, config)
     limit = config.standalone_limit if mapped is engine else 0
-    standalone = StandaloneDrafter(mapped, limit, config.max_draft)
+    standalone = StandaloneDrafter(mapped, limit)
     return host_drafter(standalone, config.address, access_policy, telemetry)
 
 
@@ -153,7 +153,7 @@ def host_engine(
     """Return a host for a running builtin or simulated engine, as `host_drafter` does."""
     limits = limits or DraftingLimits()
     drafter = BuiltinDrafter(engine, sub_drafters, limits)
-    standalone = StandaloneDrafter(drafter, standalone_sequences, limits.max_draft)
+    standalone = StandaloneDrafter(drafter, standalone_sequences)
     return host_drafter(standalone, telemetry=telemetry)
 
 

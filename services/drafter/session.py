@@ -43,9 +43,6 @@ class DraftSession:
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
-        limit = self._limits.max_draft
-        if step.max_tokens > limit:
-            raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {limit}")
         drafting, dropped = await self._apply(step)
         drafted_ahead, forwards_ahead = drafting.num_tokens, drafting.forwards
         times = await self._draft(drafting)
@@ -106,8 +103,11 @@ class DraftSession:
         return drafting, dropped
 
     def _max_tokens(self, requested: int, length: int) -> int:
-        """Return the longest draft after the first `length` tokens: `requested`, if the context allows it."""
-        return min(requested, self._engine.context_length - length) if length else 0
+        """Return the longest draft after the first `length` tokens: `requested`, if the limits allow it.
+
+        NOTE: a client does not know the longest draft of a replica, so a longer one is cut and not refused.
+        """
+        return min(requested, self._limits.max_draft, self._engine.context_length - length) if length else 0
 
     async def _draft(self, drafting: Drafting) -> StepTimes:
         """Draft to the end; wait for the sub-drafter in between if that is profitable."""
@@ -126,7 +126,7 @@ class DraftSession:
         if not ending_ids.isdisjoint(result.tokens):
             return
         # One more token than the next draft: the target's own token comes before that draft.
-        max_tokens = self._max_tokens(drafting.max_tokens + 1, len(sequence))
+        max_tokens = min(drafting.max_tokens + 1, self._engine.context_length - len(sequence))
         self._proposer.prefetch(sequence, max_tokens)
         self._ahead.start(drafting, max_tokens)
 

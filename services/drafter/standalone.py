@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from fly.errors import InvalidRequest, Overloaded
 from fly.limits import MOST_PRIORITY
-from fly.messages import Draft, DraftStep, ModelInfo, Open
-from fly.sequence import SequenceUpdate
+from fly.messages import ModelInfo, Open
+from fly.types import Coupling
 from services.common.telemetry.instrumented_stream import DraftSteps
 from services.drafter.wrapper import DrafterWrapper
 from services.engine.future import WaitReport
@@ -18,33 +18,18 @@ _KV_SHARE = 1 / 2
 _RETRY_AFTER_S = 1.0
 
 
-class _StandaloneSteps:
-    """A session whose steps are cut: a router that decodes does not know the longest draft."""
-
-    def __init__(self, session: DraftSteps, max_draft: int) -> None:
-        self._session = session
-        self._max_draft = max_draft
-
-    async def step(self, step: DraftStep) -> Draft:
-        """Apply the update and decode after it."""
-        return await self._session.step(replace(step, max_tokens=min(step.max_tokens, self._max_draft)))
-
-    async def finish(self, last: SequenceUpdate) -> None:
-        """Apply the last update."""
-        await self._session.finish(last)
-
-
 class StandaloneDrafter(DrafterWrapper):
     """A `DrafterEngine` that also serves standalone sequences, a limited number at once.
 
     Drafts for targets come first: a standalone sequence is refused where it would take places or memory that
     drafts may need, and it has the lowest priority: its forwards run last, and its memory is taken first.
+    Its tokens are those of plain decoding, so a sampled one is drawn with the shared noise.
     """
 
-    def __init__(self, engine: DrafterEngine, most: int, max_draft: int) -> None:
-        """Serve at most `most` standalone sequences at once, 0 serves none; a step has `max_draft` tokens."""
+    def __init__(self, engine: DrafterEngine, most: int) -> None:
+        """Serve at most `most` standalone sequences at once; 0 serves none."""
         super().__init__(engine)
-        self._most, self._max_draft = most, max_draft
+        self._most = most
         self._num_open = 0
 
     @property
@@ -58,11 +43,12 @@ class StandaloneDrafter(DrafterWrapper):
                 yield session
             return
         self._check(opening)
-        lowered = replace(opening, priority=-MOST_PRIORITY)
+        sampling = replace(opening.sampling, coupling=Coupling.SHARED_NOISE)
+        lowered = replace(opening, priority=-MOST_PRIORITY, sampling=sampling)
         self._num_open += 1
         try:
             async with self._engine.open(lowered, report) as session:
-                yield _StandaloneSteps(session, self._max_draft)
+                yield session
         finally:
             self._num_open -= 1
 

@@ -65,11 +65,9 @@ class VllmDraftSession:
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
-        if step.max_tokens > self._max_draft:
-            raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {self._max_draft}")
         sequence = self._sequence
         sequence.apply(step.update)
-        most = min(step.max_tokens, sequence.num_free - 1) if len(sequence) else 0
+        most = min(step.max_tokens, self._max_draft, sequence.num_free - 1) if len(sequence) else 0
         sampling = sequence.opening.sampling
         ending_ids = sampling.ending_ids if step.end_at_stop else frozenset[int]()
         distributions: tuple[SparseDistribution, ...] = ()

@@ -46,7 +46,7 @@ class SubDrafterConfig(SubDrafterSection, ServeSection):
     """`sub_drafter` helps drafters; `drafter` drafts for the target itself."""
 
     max_draft: int = Field(1024, ge=1, le=2048)
-    """Longest draft that one step may ask for, in tokens."""
+    """Longest draft of one step, in tokens; a longer one is cut."""
 
     max_sequences: int = Field(0, ge=0, le=65_536)
     """Sequences that the replica holds at once; further ones are refused. 0 is unlimited."""

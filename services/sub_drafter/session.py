@@ -29,15 +29,13 @@ class LookupSession:
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and return a proposal, and snippets if they are requested."""
-        if step.max_tokens > self._max_draft:
-            raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {self._max_draft}")
         sequence, sampling = self._sequence, self._opening.sampling
         unchanged = sequence.apply(step.update)
         # NOTE: the proposal becomes part of the sequence, as the client assumes, but is not indexed.
         self._lookup.update(sequence.tokens.ids, min(unchanged, self._num_indexed))
         self._num_indexed = len(sequence)
         snippets = self._lookup.snippets(step.snippet_tokens) if step.snippet_tokens else ()
-        proposal = self._lookup.propose(step.max_tokens)
+        proposal = self._lookup.propose(min(step.max_tokens, self._max_draft))
         tokens = until_stop(proposal.tokens, sampling.ending_ids) if step.end_at_stop else proposal.tokens
         sequence.tokens.extend(tokens)
         return Draft(

@@ -6,12 +6,12 @@ import grpc
 import pytest
 
 from fly.clock import SystemClock
-from fly.errors import InvalidRequest
 from fly.messages import Open, Role
 from fly.request import SamplingParams
 from fly.sequence import TokenSequence
 from services.common.endpoint_sources import ListedEndpointSource
 from services.common.streams import DrafterStream
+from services.drafter.ahead import DraftingLimits
 from services.drafter.servicer import host_engine
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.simulation.clock_engine import ClockEngine
@@ -69,10 +69,10 @@ async def test_near_the_context_limit_it_drafts_less_then_nothing(channel: grpc.
     assert (len(near.tokens), len(at.tokens)) == (4, 0)
 
 
-async def test_a_draft_beyond_the_limit_is_rejected(channel: grpc.aio.Channel) -> None:
-    async with DrafterStream(channel, OPENING) as stream:
-        with pytest.raises(InvalidRequest, match="max_tokens is 65, must be at most 64"):
-            await stream.draft(TokenSequence(PROMPT), 0, 65)
+async def test_a_draft_beyond_the_limit_is_cut(engine: ClockEngine) -> None:
+    host = host_engine(engine, SubDrafters(None), DraftingLimits(max_draft=16))
+    async with connected(host) as channel, DrafterStream(channel, OPENING) as stream:
+        assert len((await stream.draft(TokenSequence(PROMPT), 0, 17)).tokens) == 16
 
 
 async def test_cancelling_frees_the_sequence(channel: grpc.aio.Channel, engine: ClockEngine) -> None:

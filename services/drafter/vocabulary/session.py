@@ -90,9 +90,7 @@ class MappedSession:
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
-        if step.max_tokens > self._max_draft:
-            limit = self._max_draft
-            raise InvalidRequest.of("max_tokens", f"is {step.max_tokens}, must be at most {limit}")
+        step = replace(step, max_tokens=min(step.max_tokens, self._max_draft))
         streams, started = self._streams, time.perf_counter()
         await self._apply(step.update)
         self._record_round(started)

@@ -37,7 +37,7 @@ async def engine() -> AsyncIterator[ClockEngine]:
 
 def drafter(engine: ClockEngine, most: int = 2) -> StandaloneDrafter:
     limits = DraftingLimits(max_draft=MOST_DRAFT)
-    return StandaloneDrafter(BuiltinDrafter(engine, SubDrafters(None), limits), most, MOST_DRAFT)
+    return StandaloneDrafter(BuiltinDrafter(engine, SubDrafters(None), limits), most)
 
 
 async def test_as_many_as_allowed_are_open_and_drafts_are_not_limited(engine: ClockEngine) -> None:
