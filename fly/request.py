@@ -25,7 +25,8 @@ class SamplingParams:
         logit_bias: Added to the logit of each listed token id.
         min_tokens: Response tokens before which no stop token is chosen.
         ignore_eos: Stop tokens do not end the response.
-        stop_token_ids: Tokens that end the response. The router adds the model's end-of-sequence ids.
+        stop_token_ids: Tokens that end the response; their text is not part of it. The router adds the
+            model's end-of-sequence ids.
         seed: Seed of the sampling noise. If it is None, the router draws one and returns it in the
             statistics. Choices after the first have their own seeds, derived from it.
         coupling: Relation between the random choices of drafter and target.

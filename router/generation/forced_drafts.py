@@ -1,5 +1,7 @@
 """Drafts that follow from the grammar of a request: text that must come next whatever is chosen."""
 
+from collections.abc import Sequence
+
 from fly.messages import Draft
 from fly.response import Statistics
 from fly.sequence import TokenSequence
@@ -25,6 +27,7 @@ class ForcedDrafts:
         is_used = grammar is not None and most_characters and grammar.forced_length <= most_characters
         self._follower = grammar.follower() if grammar is not None and is_used else None
         self._prompt_length = len(request.prompt_ids)
+        self._ending_ids = request.sampling.ending_ids
         self._needs_distributions = request.needs_distributions
 
     def propose(self, sequence: TokenSequence, least: int, most: int) -> Draft:
@@ -38,6 +41,19 @@ class ForcedDrafts:
             self._follower, tokens = None, []
         self.is_pending = len(tokens) >= max(1, least)
         return certain_draft(tokens, self._needs_distributions) if self.is_pending else NO_DRAFT
+
+    def num_allowed(self, sequence: TokenSequence, drafts: Sequence[int]) -> int:
+        """Return the number of drafts before the first one that the grammar excludes.
+
+        All of them if the grammar is not followed here: the target excludes them then.
+        """
+        if self._follower is None:
+            return len(drafts)
+        try:
+            return self._follower.num_allowed(sequence.ids[self._prompt_length :], drafts, self._ending_ids)
+        except GrammarError:
+            self._follower = None
+            return len(drafts)
 
     def record(self, num_drafts: int, num_accepted: int, statistics: Statistics) -> None:
         """Record the result of the pending draft."""

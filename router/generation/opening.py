@@ -53,11 +53,12 @@ def extension_interval_s(request: PreparedRequest, config: RouterConfig) -> floa
 
 async def begin(request: PreparedRequest, tokenizer: Tokenizer) -> tuple[Speculation, ResponseText]:
     """Return the tokens and the text of a new response, or of one that continues after received tokens."""
-    text = ResponseText(tokenizer.backend, request.prompt_ids[-_TEXT_CONTEXT:], request.stop)
+    prompt_tail, ending_ids = request.prompt_ids[-_TEXT_CONTEXT:], request.sampling.ending_ids
+    text = ResponseText(tokenizer.backend, prompt_tail, request.stop, ending_ids)
     received, is_long = request.received_ids, len(request.received_ids) > _MAX_INLINE_RECEIVED
     if not (await asyncio.to_thread(text.resume, received) if is_long else text.resume(received)):
         raise InvalidRequest.of("resume", "holds a stop string: the response has ended")
-    limits = ResponseLimits(request.max_new_tokens, request.sampling.ending_ids)
+    limits = ResponseLimits(request.max_new_tokens, ending_ids)
     return Speculation(request.prompt, request.plan.rule, limits, text.find_stop, received), text
 
 

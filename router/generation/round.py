@@ -8,10 +8,11 @@ from typing import Any
 
 from fly.draft_length.lookup_benefit import LookupBenefit
 from fly.draft_length.policy import DraftLength
+from fly.exclusions import num_allowed
 from fly.messages import Draft, Verification
 from fly.spans import StrictSpans
 from fly.types import Decision, Evidence, Logprobs, Position, Token, Verdict
-from router.generation.drafter_session import DrafterSession
+from router.generation.drafter_session import DrafterSession, cut_draft
 from router.generation.extension import ExtensionLength
 from router.generation.forced_drafts import ForcedDrafts
 from router.generation.logprobs import PendingLogprobs
@@ -76,7 +77,7 @@ class SpeculativeResponse(Response):
     async def decide_round(self) -> Decision:
         """Propose, verify, decide; without a draft the target decodes several tokens by itself."""
         self.lookup.begin_round()
-        draft = await propose(self)
+        draft = without_excluded(self, await propose(self))
         if not draft.tokens and self.speculation.is_settled:
             return await extend(self)
         return decide(self, draft, await verify(self, draft))
@@ -93,6 +94,16 @@ class SpeculativeResponse(Response):
             yield f"{self.rounds_without_draft} of {num_rounds} rounds had no draft: {drafter.fault}"
         if self.late_rounds > max(_USUAL_LATE_ROUNDS, num_rounds / 2):
             yield f"{self.late_rounds} of {num_rounds} rounds did not wait for a late draft"
+
+
+def without_excluded(response: SpeculativeResponse, draft: Draft) -> Draft:
+    """Return the draft up to the first token that the request excludes, which no target would accept."""
+    if not draft.tokens:
+        return draft
+    speculation, request = response.speculation, response.request
+    num_before = len(speculation.sequence) - speculation.prompt_length
+    length = num_allowed(request.sampling, draft.tokens, num_before)
+    return cut_draft(draft, 0, response.forced.num_allowed(speculation.sequence, draft.tokens[:length]))
 
 
 async def verify(response: SpeculativeResponse, draft: Draft) -> Verification:

@@ -1,6 +1,6 @@
 """Response text: detokenize decided tokens, return text to stream, and end before a stop string."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -104,9 +104,19 @@ class StopStrings:
 
 
 class ResponseText:
-    """Detokenize decided tokens and search them for stop strings; `find_stop` is a `StopFinder`."""
+    """Detokenize decided tokens and search them for stop strings; `find_stop` is a `StopFinder`.
 
-    def __init__(self, tokenizer: Tokenizer, prompt_tail: Sequence[int], stops: Sequence[str]) -> None:
+    A token that ends the response has no text, as in vLLM and SGLang: it is not part of the answer.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_tail: Sequence[int],
+        stops: Sequence[str],
+        ending_ids: Collection[int] = (),
+    ) -> None:
+        self._ending_ids = ending_ids
         self._detokenizer = Detokenizer(tokenizer, prompt_tail)
         self._stops = StopStrings(stops)
         self._token_texts: list[str] = []
@@ -117,7 +127,7 @@ class ResponseText:
         Works token by token, so that the result does not depend on how many tokens arrive at a time.
         """
         for index, token in enumerate(ids):
-            text = self._detokenizer.push(token)
+            text = "" if token in self._ending_ids else self._detokenizer.push(token)
             self._token_texts.append(text)
             if self._stops.push(text):
                 return index + 1

@@ -1,6 +1,7 @@
 """The state of a grammar along one response: append, roll back and replay are one operation."""
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ class GrammarFollower:
 
     The tokens of each call are those of the whole response. Their common beginning with the previous ones is
     kept, the rest of the previous ones is rolled back, so a shorter, longer or other response costs only the
-    difference. Tokens that end a response are no part of the grammar: they are allowed where it accepts.
+    difference. Tokens that end a response are no part of its text: nothing follows them.
     """
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int, eos_ids: Collection[int] = ()) -> None:
@@ -44,18 +45,20 @@ class GrammarFollower:
         return self._append(tokens[common:])
 
     def mask(self, ending_ids: Collection[int]) -> Mask:
-        """Return the tokens that may follow; the ending ones are allowed exactly where the grammar accepts.
+        """Return the tokens that may follow.
+
+        The ending ones are allowed where the grammar accepts, and where their own text may come next.
 
         Raises:
             GrammarError: The grammar has exceeded a limit.
         """
         mask = np.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=np.uint32)[: self._num_words]
         self._check()
-        is_accepting = self._matcher.is_accepting()
         for token in self._eos_ids:
             _set(mask, token, False)
-        for token in ending_ids:
-            _set(mask, token, is_accepting)
+        if self._matcher.is_accepting():
+            for token in ending_ids:
+                _set(mask, token, True)
         return mask
 
     def masks(
@@ -78,6 +81,19 @@ class GrammarFollower:
             if draft in ending_ids or not is_allowed(mask, draft) or not self._append([draft]):
                 return
             yield (mask := self.mask(ending_ids))
+
+    def num_allowed(self, tokens: Sequence[int], drafts: Sequence[int], ending_ids: Collection[int]) -> int:
+        """Return how many drafts after a response come before the first that the grammar excludes.
+
+        Those from one that ends the response on count as allowed: they are no part of its text.
+
+        Raises:
+            GrammarError: The grammar has exceeded a limit.
+        """
+        text = list(takewhile(lambda draft: draft not in ending_ids, drafts))
+        if self.move([*tokens, *text]):
+            return len(drafts)
+        return max(0, len(self._tokens) - len(tokens))
 
     def forced(self) -> list[int]:
         """Return tokens for the text that must come next whatever is chosen; empty if there is a choice."""

@@ -46,6 +46,41 @@ def test_masks_along_drafts_end_at_the_first_excluded_one(noise: list[int], righ
         assert last == END or not is_allowed(masks[-1], last)
 
 
+def test_a_stop_token_is_allowed_where_its_text_may_come_next_too() -> None:
+    comma, digit = encoded("1,")[1], encoded("1")[0]
+    regex = json.dumps({"grammars": [{"lark_grammar": "start: /[0-9]{1,2}(,[0-9]){2}/"}]})
+    for response, is_allowed_there in (
+        ("", False),
+        ("1", True),
+        ("12", True),
+        ("1,", False),
+        ("1,2,3", True),
+    ):
+        walking = follower(regex)
+        assert walking.move(encoded(response))
+        found = allowed(walking.mask([END, comma]))
+        assert found and (comma in found) == is_allowed_there
+        assert (END in found) == (response == "1,2,3"), "an ending without text needs a whole response"
+        assert (digit in found) == (response in ("", "1", "1,"))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 639), max_size=6), st.integers(0, 7), st.integers(0, 6))
+def test_the_drafts_that_are_allowed_are_those_of_the_masks(noise: list[int], right: int, start: int) -> None:
+    whole = encoded('{"a": 12}')
+    response, drafts = whole[:start], whole[start:][:right] + noise
+    walking = follower()
+    number = walking.num_allowed(response, drafts, [END])
+    assert walking.num_allowed(response, drafts, [END]) == number, "drafts are rolled back"
+    for index, (mask, draft) in enumerate(
+        zip(follower().masks(response, drafts, [END]), drafts, strict=False)
+    ):
+        if draft == END:
+            assert number == len(drafts)
+            return
+        assert is_allowed(mask, draft) == (index < number)
+
+
 def test_ending_tokens_are_allowed_exactly_where_the_grammar_accepts() -> None:
     added = 5  # a stop token of the client, which the grammar does not know as one
     open_end, whole = follower(), follower()

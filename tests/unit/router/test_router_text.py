@@ -175,3 +175,10 @@ def test_the_text_of_a_resumed_response_does_not_accumulate(monkeypatch: pytest.
     monkeypatch.setattr(response, "_stops", stops)
     assert response.resume(encode("x" * 5000))
     assert len(stops.lengths) == 5000 and max(stops.lengths) <= 256
+
+
+def test_a_token_that_ends_the_response_has_no_text() -> None:
+    (text, ending) = (TOKENIZER.token_to_id(piece) for piece in ("a", "b"))
+    response = ResponseText(TOKENIZER, (), ["b"], ending_ids=(ending,))
+    assert response.find_stop([text, ending]) is None
+    assert response.take_token_texts() == ("a", "") and response.take() + response.flush() == "a"
