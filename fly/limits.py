@@ -23,6 +23,8 @@ PUBLIC_LOGIT_BIAS = 100.0
 
 _TOLERANCE = 1e-3
 _FINITE = math.nextafter(math.inf, 0.0)
+_MOST_PENALTY = 1e30
+"""Largest penalty: with it, and with its inverse as a factor, all logits stay finite in float32."""
 _LARGEST_SEED = 2**64 - 1
 
 
@@ -37,7 +39,7 @@ class SamplingLimits:
     """
 
     top_k: float = math.inf
-    penalty: float = _FINITE
+    penalty: float = _MOST_PENALTY
     logit_bias: float = math.inf
 
 
@@ -45,16 +47,18 @@ def check_sampling(
     sampling: SamplingParams, vocab_size: int, limits: SamplingLimits = SamplingLimits()
 ) -> Iterator[FieldViolation]:
     """Yield a violation for every sampling parameter outside its range; NaN is in no range."""
-    penalties = (
-        "must be finite" if limits.penalty == _FINITE else f"must be {-limits.penalty} to {limits.penalty}"
-    )
+    penalties = f"must be {-limits.penalty} to {limits.penalty}"
     top_k = "must be at least 0" if math.isinf(limits.top_k) else f"must be 0 to {limits.top_k}"
     ranges = {
         "temperature": (0.0, _FINITE, "must be finite and at least 0"),
         "top_k": (0, limits.top_k, top_k),
         "top_p": (math.ulp(0.0), 1.0, "must be above 0 and at most 1"),
         "min_p": (0.0, 1.0, "must be 0 to 1"),
-        "repetition_penalty": (math.ulp(0.0), _FINITE, "must be finite and above 0"),
+        "repetition_penalty": (
+            1 / _MOST_PENALTY,
+            _MOST_PENALTY,
+            f"must be {1 / _MOST_PENALTY} to {_MOST_PENALTY}",
+        ),
         "presence_penalty": (-limits.penalty, limits.penalty, penalties),
         "frequency_penalty": (-limits.penalty, limits.penalty, penalties),
         "min_tokens": (0, math.inf, "must be at least 0"),

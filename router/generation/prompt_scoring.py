@@ -60,8 +60,9 @@ async def _positions(
             deadline.remaining_ms()
             part = ids[len(sequence) : len(sequence) + _STEP_TOKENS]
             scored = await target.verify(sequence, part, len(sequence) + len(part))
-            positions.extend(scored.logprobs[: len(part)])
-            sequence.extend(part)
+            found = scored.logprobs[: len(part)]  # fewer before a token after which the model fails
+            positions.extend(found)
+            sequence.extend(part[: len(found)])
     return positions
 
 

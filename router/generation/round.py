@@ -161,11 +161,12 @@ def _count_verification(response: SpeculativeResponse, verification: Verificatio
 
 
 def decide(response: SpeculativeResponse, draft: Draft, verification: Verification) -> Decision:
-    """Apply the rule to the target's scores."""
+    """Apply the rule to the target's scores, which end before a draft that leaves no token to choose."""
     speculation, start = response.speculation, len(response.speculation.sequence)
     sequence, decided_length = speculation.sequence, speculation.decided_length
-    strict = response.strict_spans.strict(sequence.ids, decided_length, draft.tokens, verification.choices)
-    decision = speculation.apply(make_evidence(draft.tokens, verification, strict))
+    scored = draft.tokens[: len(verification.choices) - 1]
+    strict = response.strict_spans.strict(sequence.ids, decided_length, scored, verification.choices)
+    decision = speculation.apply(make_evidence(scored, verification, strict))
     _record_round(response, start, len(draft.tokens), decision)
     return decision
 

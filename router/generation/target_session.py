@@ -61,6 +61,7 @@ class TargetSession(ReplicaSession[TargetStream]):
     ) -> Verification:
         """Score `drafts` after `sequence`; fail over between replicas as necessary.
 
+        The answer ends before a draft after which the request leaves the target no token to choose.
         The first `decided` tokens of the sequence will never be rolled back. `distributions` has the one that
         each draft was drawn from (coupling `rejection`), else nothing.
 
@@ -74,7 +75,8 @@ class TargetSession(ReplicaSession[TargetStream]):
 
         async def verify(stream: TargetStream) -> Verification:
             verification = await stream.verify(sequence, drafts, decided, distributions)
-            self._check(verification, len(drafts), len(drafts) + 1, self._needs_entropies)
+            num_positions = max(1, min(len(drafts) + 1, len(verification.choices)))
+            self._check(verification, num_positions - 1, num_positions, self._needs_entropies)
             return verification
 
         self._is_extension = False

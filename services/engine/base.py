@@ -78,6 +78,9 @@ class ForwardInput:
 class Scores:
     """The head's results for one sequence's output positions, in order.
 
+    They end before a draft after which no token can be chosen, since the model may never choose that draft.
+    They are an error only if the first position has no token to choose.
+
     Attributes:
         choices: Token that the model chooses after each position.
         entropies: Entropy of the model's distribution there, in the estimator's unit.

@@ -24,6 +24,7 @@ PROMPT = "Q: Tom has 3 apples and eats 1. How many are left?\n"
 GREEDY = SamplingParams()
 HOT = SamplingParams(temperature=1.0, seed=11)
 PLAIN = SpeculationParams(mode=Mode.PLAIN)
+VOCAB_SIZE = 640
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -121,6 +122,63 @@ async def test_an_added_stop_token_ends_only_a_whole_response(client: AsyncClien
     response = await client.generate(PROMPT, 60, sampling, grammar=of_regex("[bc]{4}"))
     assert re.fullmatch("[bc]{4}", response.choices[0].text)
     assert response.choices[0].tokens[-1].id in (0, stop)
+
+
+SUM = of_regex(r"[0-9]{1,4}(, [0-9]{1,3}){2,6}\.")
+EXACT = SpeculationParams(mode=Mode.EXACT)
+DRAFT = SpeculationParams(mode=Mode.DRAFT)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT])
+@pytest.mark.parametrize("stop", [",", "."])
+async def test_a_stop_token_that_a_grammar_needs_ends_the_response_and_is_no_text(
+    client: AsyncClient, caplog: pytest.LogCaptureFixture, stop: str, sampling: SamplingParams
+) -> None:
+    (number,) = {token.id for token in await client.tokenize(stop)}
+    sampling = replace(sampling, stop_token_ids=(number,))
+    answers = [
+        (await client.generate(PROMPT, 60, sampling, mode, grammar=SUM)).choices[0]
+        for mode in (PLAIN, EXACT, DRAFT)
+    ]
+    for answer in answers:
+        assert answer.finish_reason is FinishReason.STOP_TOKEN and answer.tokens[-1].id == number
+        assert re.fullmatch("[0-9]{1,4}" if stop == "," else r"[0-9]{1,4}(, [0-9]{1,3}){2,6}", answer.text)
+    assert [token.id for token in answers[0].tokens] == [token.id for token in answers[1].tokens]
+    assert_no_replica_is_blamed(caplog)
+
+
+@pytest.mark.parametrize("mode", [PLAIN, EXACT, DRAFT])
+async def test_a_request_that_excludes_every_token_is_at_fault_itself(
+    client: AsyncClient, caplog: pytest.LogCaptureFixture, mode: SpeculationParams
+) -> None:
+    every = SamplingParams(min_tokens=9, stop_token_ids=tuple(range(VOCAB_SIZE)))
+    with pytest.raises(
+        InvalidRequest, match=r"min_tokens leaves no token to choose at position \d+"
+    ) as raised:
+        await client.generate(PROMPT, 20, every, mode)
+    assert [violation.field for violation in raised.value.violations] == ["sampling.min_tokens"]
+    assert_no_replica_is_blamed(caplog)
+
+
+def assert_no_replica_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, HOT])
+async def test_what_a_bias_or_the_grammar_excludes_is_not_drafted_from_a_prediction(
+    client: AsyncClient, sampling: SamplingParams
+) -> None:
+    grammar = of_schema({"enum": ["red, or green", "blue"]})
+    whole = await client.generate(PROMPT, 60, sampling, PLAIN, grammar=grammar)
+    wrong = await client.generate(PROMPT, 60, sampling, EXACT, grammar=grammar, prediction='"yellow"')
+    assert [token.id for token in wrong.choices[0].tokens] == [token.id for token in whole.choices[0].tokens]
+    assert wrong.choices[0].statistics.predicted <= 1, "the grammar allows no more of the prediction"
+    free = await client.generate(PROMPT, 30, sampling, PLAIN)
+    biased = replace(sampling, logit_bias={token.id: -100.0 for token in free.choices[0].tokens})
+    found = await client.generate(PROMPT, 30, biased, EXACT, prediction=free.text)
+    right = await client.generate(PROMPT, 30, biased, PLAIN)
+    assert [token.id for token in found.choices[0].tokens] == [token.id for token in right.choices[0].tokens]
+    assert found.choices[0].statistics.predicted == 0
 
 
 HTTP: list[tuple[dict[str, Any], str]] = [

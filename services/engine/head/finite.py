@@ -1,23 +1,76 @@
-"""Errors of rows from which no token can be chosen."""
+"""Faults: rows from which no token can be chosen."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from services.engine.base import Scores
 from services.engine.head.chunks import Part
 
-RAW = "the model's logits are NaN, infinite, or all -inf"
-"""Reason of an error in the logits that the model computed."""
+_NOT_FINITE = "the model's logits are NaN, infinite, or all -inf"
 
 
-def non_finite(
-    is_finite: Sequence[bool], chunk: Sequence[Part], spans: Sequence[slice], reason: str
-) -> list[str]:
-    """Return an error for each part with a row whose largest logit is not finite, "" for the others."""
+class Fault(NamedTuple):
+    """The first row of a part from which no token can be chosen.
+
+    Attributes:
+        row: Its index among the rows of the part.
+        reason: Description of the fault.
+        field: Field of the sequence's `Open` that causes it; "" if the model does.
+    """
+
+    row: int
+    reason: str
+    field: str = ""
+
+
+def raw_fault(part: Part, row: int) -> Fault:
+    """Return the fault of a row whose logits, as the model computed them, are not finite."""
+    return Fault(row, f"no token can be chosen at position {position(part, row)}: {_NOT_FINITE}")
+
+
+def position(part: Part, row: int) -> int:
+    """Return the position of the token that a row of a part chooses."""
+    return part.item.first_position + part.first + row
+
+
+def bad_rows(is_finite: Sequence[bool], spans: Sequence[slice]) -> list[int | None]:
+    """Return for each part its first row whose largest logit is not finite; None if there is none."""
     if all(is_finite):
-        return [""] * len(chunk)
-    errors = []
-    for part, span in zip(chunk, spans, strict=True):
-        rows = list(is_finite[span])
-        bad = rows.index(False) if False in rows else None
-        position = part.item.first_position + part.first + (bad or 0)
-        errors.append("" if bad is None else f"no token can be chosen at position {position}: {reason}")
-    return errors
+        return [None] * len(spans)
+    rows = [list(is_finite[span]) for span in spans]
+    return [each.index(False) if False in each else None for each in rows]
+
+
+def cut(scores: Scores, fault: Fault | None) -> Scores:
+    """Return the scores of the rows before a fault, with its error."""
+    if fault is None:
+        return scores
+    end = fault.row
+    return replace(
+        scores,
+        choices=scores.choices[:end],
+        entropies=scores.entropies[:end],
+        # The draft after the last row that is left has not been scored.
+        excluded=(*scores.excluded[: end - 1], False) if end else (),
+        logprobs=scores.logprobs[:end],
+        gaps=scores.gaps[:end],
+        distributions=scores.distributions[:end],
+        error=fault.reason,
+        field=fault.field,
+    )
+
+
+def joined(parts: Sequence[Scores]) -> Scores:
+    """Return the scores of an input from those of its parts, in order.
+
+    A fault of the first row is an error. A later row follows drafts that the model may never choose, so its
+    fault only ends the scores there: the caller goes on without these drafts.
+    """
+    end = next((index + 1 for index, part in enumerate(parts) if part.error), len(parts))
+    kept = parts[:end]
+    if not kept:
+        return Scores((), (), ())
+    if kept[-1].error and not (len(kept) > 1 or kept[-1].choices):
+        return kept[-1]
+    return kept[0] if len(kept) == 1 and not kept[0].error else Scores.joined(kept)

@@ -32,7 +32,7 @@ def add_gaps(logits: Tensor, chunk: Sequence[Part], scores: Sequence[Scores]) ->
     the difference of two raw logits.
     """
     gaps = [
-        [0.0] * part.num_rows if part.item.with_gaps and not score.error else []
+        [0.0] * len(score.choices) if part.item.with_gaps else []
         for part, score in zip(chunk, scores, strict=True)
     ]
     if mismatches := [*_mismatches(chunk, scores)]:
@@ -49,7 +49,7 @@ def add_gaps(logits: Tensor, chunk: Sequence[Part], scores: Sequence[Scores]) ->
 
 def _mismatches(chunk: Sequence[Part], scores: Sequence[Scores]) -> Iterator[_Mismatch]:
     for index, (part, score) in enumerate(zip(chunk, scores, strict=True)):
-        if part.item.with_gaps and not score.error:
-            for row, (choice, draft) in enumerate(zip(score.choices, part.drafts, strict=True)):
+        if part.item.with_gaps:
+            for row, (choice, draft) in enumerate(zip(score.choices, part.drafts, strict=False)):
                 if draft >= 0 and draft != choice:
                     yield _Mismatch(index, row, choice, draft)

@@ -14,12 +14,17 @@ from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
-from services.engine.head.finite import RAW, non_finite
+from services.engine.head.finite import Fault, bad_rows, cut, joined, position, raw_fault
 from services.engine.head.gaps import add_gaps
 from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
-from services.engine.head.logits_processors import LogitsProcessors, excluded_drafts, needs_processing
+from services.engine.head.logits_processors import (
+    LogitsProcessors,
+    blame,
+    excluded_drafts,
+    needs_processing,
+)
 from services.engine.head.mass import Mass
 from services.engine.head.plain_rows import is_plain, score_plain
 from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
@@ -87,7 +92,7 @@ class Head:
                 found = self._score(logits, chunk, index)
             for part, score in zip(chunk, add_gaps(logits, chunk, found), strict=True):
                 scores[part.number].append(score)
-        return [_joined(parts) for parts in scores]
+        return [joined(parts) for parts in scores]
 
     def forget(self, slot: KvSlot) -> None:
         """Free what is kept for a sequence, which has been closed."""
@@ -99,32 +104,32 @@ class Head:
         return self._kernels[device]
 
     def _score(self, logits: Tensor, chunk: Sequence[Part], index: Sequence[int]) -> list[Scores]:
-        """Return the scores of each part of a chunk, whose inputs all sample or all do not."""
+        """Return the scores of each part of a chunk, whose inputs all sample or all do not.
+
+        A part with a fault has the scores of the rows before it.
+        """
         spans = spans_of(chunk)
         rows = self._load(logits, index)
         blocks = rows.view(len(index), self._num_blocks, BLOCK)
         maxima = blocks.amax(-1)
         facts = RawFacts(rows[:, : self._vocab_size], blocks, maxima, self._scratch, chunk)
-        errors = self._process(rows, blocks, maxima, chunk, spans)
+        faults = self._process(rows, blocks, maxima, chunk, spans)
         if chunk[0].item.sampling.temperature > 0:
-            is_raw = not any(errors) and not any(needs_processing(part.item) for part in chunk)
+            is_raw = not any(faults) and not any(needs_processing(part.item) for part in chunk)
             mass = facts.mass if is_raw else None
             drawn = self._sampled(blocks, maxima, chunk, mass)
             scores = [sampled_scores(drawn[span], facts.entropies[span]) for span in spans]
         else:
             scores = list(self._greedy(rows, blocks, maxima, chunk, facts))
         results = []
-        for part, span, score, error in zip(chunk, spans, scores, errors, strict=True):
-            if error:
-                field = "grammar" if self._processors.fault(part.item) else ""
-                score = Scores((), (), (), error=error, field=field)
-            elif part.item.num_logprobs is not None:
+        for part, span, score, fault in zip(chunk, spans, scores, faults, strict=True):
+            if part.item.num_logprobs is not None:
                 drafts = part.drafts
                 raw = logits[part.row : part.row + part.num_rows]
                 score = replace(
                     score, logprobs=facts.logprobs(raw, span, score.choices, drafts, part.item.num_logprobs)
                 )
-            results.append(score)
+            results.append(cut(score, fault))
         return results
 
     def _load(self, logits: Tensor, index: Sequence[int]) -> Tensor:
@@ -149,26 +154,31 @@ class Head:
         maxima: Tensor,
         chunk: Sequence[Part],
         spans: Sequence[slice],
-    ) -> list[str]:
-        """Apply the logits processors; return the error of each part, "" where every row has a choice.
+    ) -> list[Fault | None]:
+        """Apply the logits processors; return the fault of each part, None where every row has a choice.
 
-        The logits of such a part are set to 0, so that they do not disturb the others.
+        The logits from a fault on are set to 0, so that they do not disturb the others.
         """
-        errors = non_finite(_is_finite(maxima), chunk, spans, RAW)
-        faults = [self._processors.fault(part.item) for part in chunk]
-        errors = [error or fault for error, fault in zip(errors, faults, strict=True)]
-        changed = [i for i, part in enumerate(chunk) if needs_processing(part.item) and not errors[i]]
+        raw = bad_rows(_is_finite(maxima), spans)
+        faults = [None if row is None else raw_fault(part, row) for part, row in zip(chunk, raw, strict=True)]
+        for i, part in enumerate(chunk):
+            if reason := self._processors.fault(part.item):
+                faults[i] = Fault(0, reason, "grammar")
+        changed = [
+            i for i, part in enumerate(chunk) if needs_processing(part.item) and not _is_first(faults[i])
+        ]
         for i in changed:
             span, part, spare = spans[i], chunk[i], self._scratch[0, :, : self._vocab_size]
             self._processors.process(blocks[span], maxima[span], part.item, part.first, spare)
-        if changed:
-            reason = "logit_bias, penalties, min_tokens or the grammar exclude every token"
-            excluded = non_finite(_is_finite(maxima), chunk, spans, reason)
-            errors = [error or other for error, other in zip(errors, excluded, strict=True)]
-        for i, error in enumerate(errors):
-            if error:
-                rows[spans[i]], maxima[spans[i]] = 0.0, 0.0
-        return errors
+        excluded = bad_rows(_is_finite(maxima), spans) if changed else raw
+        for i in changed:
+            row, fault = excluded[i], faults[i]
+            if row is not None and (fault is None or row < fault.row):
+                faults[i] = Fault(row, *blame(chunk[i].item, position(chunk[i], row)))
+        for span, fault in zip(spans, faults, strict=True):
+            if fault is not None:
+                rows[span][fault.row :], maxima[span][fault.row :] = 0.0, 0.0
+        return faults
 
     def _greedy(
         self, rows: Tensor, blocks: Tensor, maxima: Tensor, chunk: Sequence[Part], facts: "RawFacts"
@@ -272,8 +282,6 @@ def _is_finite(maxima: Tensor) -> list[bool]:
     return found
 
 
-def _joined(parts: Sequence[Scores]) -> Scores:
-    if not parts:
-        return Scores((), (), ())
-    failed = next((part for part in parts if part.error), None)
-    return failed or (parts[0] if len(parts) == 1 else Scores.joined(parts))
+def _is_first(fault: Fault | None) -> bool:
+    """Return True if no row of the part has a token to choose."""
+    return fault is not None and not fault.row

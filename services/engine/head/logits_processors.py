@@ -12,6 +12,9 @@ from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer
 from services.engine.head.logit_biases import LogitBiases
 from services.engine.head.token_counts import TokenCounts, subtracted_penalties
 
+_FIELDS = ("logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
+"""Sampling parameters that change logits."""
+
 
 def needs_processing(item: ForwardInput) -> bool:
     """Check that the logits of some output row must be changed."""
@@ -46,7 +49,7 @@ class LogitsProcessors:
             if counts is not None and not counts.fits(item):
                 del self._counts[item.slot]
                 counts = None
-            if counts is None and item.num_outputs and _has_penalties(item.sampling):
+            if counts is None and item.num_outputs and item.sampling.has_penalties:
                 counts = TokenCounts(self._vocab_size, item.sampling, item.prompt_length, device)
                 self._counts[item.slot] = counts
             if counts is not None:
@@ -75,7 +78,7 @@ class LogitsProcessors:
             return
         if sampling.logit_bias:
             self._biases.add(logits, item)
-        if _has_penalties(sampling):
+        if sampling.has_penalties:
             _penalize(logits, item, first, self._counts[item.slot], scratch)
         num_masked = min(max(0, sampling.min_tokens - _first_response_index(item) - first), len(logits))
         if num_masked and sampling.stop_token_ids:
@@ -87,6 +90,17 @@ class LogitsProcessors:
         self._masks.forget(slot)
         self._counts.pop(slot, None)
         self._biases.forget(slot)
+
+
+def blame(item: ForwardInput, position: int) -> tuple[str, str]:
+    """Return why an input has no token to choose at a position, and the field of the request to change."""
+    sampling, neutral = item.sampling, SamplingParams()
+    fields = [
+        *(f"sampling.{name}" for name in _FIELDS if getattr(sampling, name) != getattr(neutral, name)),
+        *(["grammar"] if item.grammar else []),
+    ]
+    others = f", together with {', '.join(fields[1:])}" if fields[1:] else ""
+    return f"leaves no token to choose at position {position}{others}", fields[0]
 
 
 def excluded_drafts(logits: Tensor, drafts: Sequence[int]) -> tuple[bool, ...]:
@@ -101,16 +115,8 @@ def _changes_logits(item: ForwardInput) -> bool:
     sampling = item.sampling
     return (
         bool(sampling.logit_bias)
-        or _has_penalties(sampling)
+        or sampling.has_penalties
         or (bool(sampling.stop_token_ids) and _first_response_index(item) < sampling.min_tokens)
-    )
-
-
-def _has_penalties(sampling: SamplingParams) -> bool:
-    return (
-        sampling.repetition_penalty != 1.0
-        or sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fly.types import EntropyEstimator
 from services.engine.base import ForwardInput, Scores
 from services.engine.head.chunks import Part, spans_of
-from services.engine.head.finite import RAW, non_finite
+from services.engine.head.finite import bad_rows, cut, raw_fault
 from services.engine.head.logits_processors import needs_processing
 from services.engine.kernels.choice import RowFacts
 
@@ -31,16 +31,16 @@ def score_plain(
         facts = row_facts(logits, vocab_size, torch.tensor(index, device=logits.device))
     choices, largest, _, _, _, entropies = facts.T.tolist()
     spans = spans_of(chunk)
-    errors = non_finite([math.isfinite(each) for each in largest], chunk, spans, RAW)
-    return [
-        _scores(part.item, choices[span], entropies[span], error)
-        for part, span, error in zip(chunk, spans, errors, strict=True)
-    ]
+    bad = bad_rows([math.isfinite(each) for each in largest], spans)
+    results = []
+    for part, span, row in zip(chunk, spans, bad, strict=True):
+        end = span.stop if row is None else span.start + row
+        score = _scores(part.item, choices[span.start : end], entropies[span.start : end])
+        results.append(cut(score, None if row is None else raw_fault(part, row)))
+    return results
 
 
-def _scores(item: ForwardInput, choices: Sequence[float], entropies: Sequence[float], error: str) -> Scores:
-    if error:
-        return Scores((), (), (), error=error)
+def _scores(item: ForwardInput, choices: Sequence[float], entropies: Sequence[float]) -> Scores:
     has_entropy = item.entropy is not None and not item.is_proposing
     return Scores(
         choices=tuple(map(int, choices)),

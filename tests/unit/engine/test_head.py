@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from fly.noise import BLOCK
 from fly.request import SamplingParams
-from fly.types import EntropyEstimator
+from fly.types import Coupling, EntropyEstimator
 from services.engine.base import ForwardInput
 from services.engine.head.head import Head, normalized_entropy, top_k_entropy
 from services.engine.head.logits_processors import LogitsProcessors
@@ -167,26 +167,60 @@ def test_logits_that_are_not_finite_end_their_own_request_with_an_error(
     batch = [make_work(sampling, 2), make_work(sampling, 2), make_work(sampling, 2)]
     expected = Head(VOCAB_SIZE)(logits, batch)
     broken = logits.clone()
-    broken[3, 7] = value
+    broken[2, 7] = value
     first, second, third = Head(VOCAB_SIZE)(broken, batch)
     assert (first, third) == (expected[0], expected[2])
-    assert second.choices == () and second.error.startswith(
-        "no token can be chosen at position 10: the model"
-    )
+    assert (second.choices, second.field) == ((), "")
+    assert second.error.startswith("no token can be chosen at position 9: the model")
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, seed=3)])
-def test_a_row_without_any_possible_token_is_an_error(sampling: SamplingParams) -> None:
-    logits = logits_of(2)
-    logits[1] = -math.inf
-    (scores,) = Head(VOCAB_SIZE)(logits, [make_work(sampling, 2)])
-    assert scores.error.startswith("no token can be chosen at position 10: the model")
-    every = replace(sampling, logit_bias=dict.fromkeys(range(VOCAB_SIZE), -math.inf))
-    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(every, 2)])
-    assert scores.error.startswith("no token can be chosen at position 9: logit_bias")
-    all_but_one = replace(sampling, logit_bias=dict.fromkeys(range(1, VOCAB_SIZE), -math.inf))
-    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(all_but_one, 2)])
+SAMPLED = SamplingParams(temperature=0.8, seed=3)
+EVERY = dict.fromkeys(range(VOCAB_SIZE), -math.inf)
+BUT_ONE = dict.fromkeys(range(1, VOCAB_SIZE), -math.inf)
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
+def test_a_row_without_any_possible_token_is_an_error_of_the_field_that_excludes_all(
+    sampling: SamplingParams,
+) -> None:
+    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(replace(sampling, logit_bias=EVERY), 2)])
+    assert (scores.error, scores.field) == ("leaves no token to choose at position 9", "sampling.logit_bias")
+    both = replace(sampling, logit_bias=BUT_ONE, min_tokens=9, stop_token_ids=(0,))
+    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(both, 2)])
+    assert scores.error == "leaves no token to choose at position 9, together with sampling.min_tokens"
+    (scores,) = Head(VOCAB_SIZE)(logits_of(2), [make_work(replace(sampling, logit_bias=BUT_ONE), 2)])
     assert (scores.choices, scores.error) == ((0, 0), "")
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SAMPLED, replace(SAMPLED, coupling=Coupling.REJECTION)]
+)
+@pytest.mark.parametrize("width", [VOCAB_SIZE, 2**19])
+@pytest.mark.parametrize("cause", ["model", "request"])
+def test_scores_end_before_a_draft_that_leaves_nothing_to_choose(
+    sampling: SamplingParams, width: int, cause: str
+) -> None:
+    logits = logits_of(10, width)
+    plain = make_work(sampling, 10, history=list(range(10, 22)), num_logprobs=2, with_gaps=True)
+    (whole,) = Head(width)(logits, [plain])
+    item, broken = plain, logits.clone()
+    if cause == "model":
+        broken[6] = math.nan
+    else:  # token 0 is the only one left, and it is a stop token that may not come yet
+        bias = {token: 0.0 if token else -math.inf for token in range(width)}
+        item = replace(plain, sampling=replace(sampling, logit_bias=bias))
+        broken[6, 1:] = -math.inf
+    neighbour = make_work(sampling, 2)
+    found, other = Head(width)(torch.cat([broken, logits[:2]]), [item, neighbour])
+    assert (found.error, found.field) == ("", "")
+    if cause == "model":
+        expected = (whole.choices[:6], whole.logprobs[:6], whole.gaps[:6], whole.entropies[:6])
+        assert (found.choices, found.logprobs, found.gaps, found.entropies) == expected
+    lengths = {
+        len(each) for each in (found.choices, found.entropies, found.excluded, found.logprobs, found.gaps)
+    }
+    assert lengths == {6} and not found.excluded[-1]
+    assert other == Head(width)(logits[:2], [neighbour])[0]
 
 
 @pytest.mark.parametrize("num_biases", [2, 40])

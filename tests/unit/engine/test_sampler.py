@@ -167,7 +167,7 @@ def test_gaps_are_differences_of_log_probabilities(
 
 def test_scores_without_a_choice_have_no_gaps() -> None:
     logits = logits_of(4)
-    logits[1] = float("nan")
+    logits[0] = float("nan")
     broken, sound = scored(logits, *[input_of([1, 2, 3, 4], 2, SamplingParams(), with_gaps=True)] * 2)
     assert broken.error and broken.gaps == () and len(sound.gaps) == 2
 

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from fly.limits import check_distributions
+from fly.limits import check_distributions, check_sampling
+from fly.request import SamplingParams
 from fly.types import SparseDistribution
 
 GOOD = SparseDistribution((7, 3, 99), (0.5, 0.3, 0.2))
@@ -42,3 +43,13 @@ def test_there_is_one_for_each_draft_or_none(given: tuple[SparseDistribution, ..
 @pytest.mark.parametrize("given", [(), (GOOD, GOOD), (EMPTY, GOOD)])
 def test_good_ones_pass(given: tuple[SparseDistribution, ...]) -> None:
     assert not list(check_distributions(given, (7, 7), 100))
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+@pytest.mark.parametrize("value", [1e31, 1e39, math.nan, math.inf])
+def test_a_penalty_by_which_no_logit_stays_finite_is_rejected(name: str, value: float) -> None:
+    values = [value, 1 / value if name == "repetition_penalty" else -value]
+    for each in values:
+        (violation,) = check_sampling(SamplingParams(**{name: each}), 100)
+        assert violation.field == f"sampling.{name}" and "1e+30" in violation.description
+    assert not list(check_sampling(SamplingParams(**{name: 1e30}), 100))
