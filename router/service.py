@@ -18,7 +18,7 @@ from router.generation.choices import generate_choices, with_write_timeout
 from router.generation.context import RouterContext
 from router.generation.generation import Emit
 from router.generation.observation import observed_request
-from router.replicas.pools import any_replica, with_weights
+from router.replicas.pools import any_replica, roomiest, with_weights
 from router.requests.prompt_length import check_beginning
 from router.requests.request import Deadline, PreparedRequest
 from router.requests.validation import prepare
@@ -224,7 +224,7 @@ class GenerationService:
     def draft_model(self) -> ModelInfo | None:
         """The drafters' own model, if it can be requested at present."""
         ready = self._context.draft_model.ready()
-        return ready[0].info if ready else None
+        return roomiest(ready).info if ready else None
 
     async def _model(self, request: GenerateRequest) -> ModelInfo:
         """Return the model that decodes a request."""

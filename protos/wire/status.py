@@ -112,13 +112,16 @@ def from_rpc_error(error: Any, address: str = "the server") -> FlyServeError:
 
 
 def from_peer_error(error: Any) -> FlyServeError:
-    """Return the error that another service of the deployment reported; a fault of its own is NotReady."""
+    """Return the error that another service of the deployment reported; a fault of its own is NotReady.
+
+    So is one of our own credentials, which are not those of the client whose request it is.
+    """
     found = from_rpc_error(error)
     if isinstance(found, Overloaded):
         return Overloaded(str(found), found.retry_after_s or 1.0)
     if isinstance(found, InternalError) and not _has_details(error):
         return NotReady(str(found))  # of the connection: gRPC's own errors have no details
-    if isinstance(found, InvalidRequest | Unauthenticated | DeadlineExceeded | InternalError):
+    if isinstance(found, InvalidRequest | DeadlineExceeded | InternalError):
         return found
     return NotReady(error.details() or error.code().name)
 

@@ -108,7 +108,7 @@ class DrafterSession:
 
     One draft is outstanding at a time: `request` one, wait until it `arrives`, and `take` it. A draft that is
     late goes on in the background. A replica that is full refuses at once, and is avoided until it may have a
-    place again.
+    place again. One that rejects the request itself is not asked again for this response.
 
     Attributes:
         connections: All connections of this response, with their bytes and replays.
@@ -133,6 +133,7 @@ class DrafterSession:
         self._key = key
         self._clock = clock
         self._breaker = Breaker(clock)
+        self._refusing: list[Replica] = []
         self._outstanding: _Outstanding | None = None
         self._task: asyncio.Task[None] | None = None
         self._num_answers = 0
@@ -240,8 +241,8 @@ class DrafterSession:
     def _pick(self, target: Replica) -> Replica | None:
         if self._breaker.wait_s:
             return None
-        replica = self._replicas.drafter_for(target, self._key)
-        if replica is None:
+        replica = self._replicas.drafter_for(target, self._key, lambda each: each not in self._refusing)
+        if replica is None and not self._refusing:
             self.fault = self._replicas.no_drafter_reason(target)
         return replica
 
@@ -252,6 +253,10 @@ class DrafterSession:
         await self.connections.cancel(error)
         if isinstance(error, Overloaded):
             replica.record_refusal(error.retry_after_s)
+            return
+        if reaction is Reaction.RAISE:
+            logger.info("%s does not draft for a request: %s", replica.name, error)
+            self._refusing.append(replica)
             return
         logger.warning("%s failed in mid-stream: %s", replica.name, error)
         # The first failure delays nothing, because there may be another drafter.

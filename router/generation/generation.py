@@ -85,6 +85,7 @@ async def open_speculative(
             request.key,
             request.weight_fingerprint,
             request.needs_entropies,
+            num_tokens=request.most_tokens,
         )
         await sessions.enter_async_context(target)
         drafter = None

@@ -54,6 +54,7 @@ async def _positions(
         request.key,
         request.weight_fingerprint,
         measures_pace=False,
+        num_tokens=request.most_tokens,
     )
     async with target:
         while len(sequence) < len(ids):

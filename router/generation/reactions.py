@@ -9,7 +9,6 @@ from fly.errors import (
     InvalidRequest,
     NotReady,
     Overloaded,
-    Unauthenticated,
 )
 
 
@@ -30,7 +29,6 @@ class Reaction(Enum):
 _REACTIONS: tuple[tuple[type[FlyServeError], Reaction], ...] = (
     (InvalidRequest, Reaction.RAISE),
     (DeadlineExceeded, Reaction.RAISE),
-    (Unauthenticated, Reaction.RAISE),
     (InternalError, Reaction.RETRY_ONCE),
     (Overloaded, Reaction.WAIT),
     (InvalidAnswer, Reaction.LEAVE),

@@ -13,7 +13,7 @@ from router.generation.reactions import Reaction, reaction_to
 from router.generation.step_timeout import StepTimeout
 from router.policies.request_key import RequestKey
 from router.replicas.connections import Connection, Connections
-from router.replicas.pools import Accepts, Replica, ReplicaPool, any_replica, with_weights
+from router.replicas.pools import Accepts, Replica, ReplicaPool, any_replica, with_room, with_weights
 from services.common.streams import SequenceStream
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,13 @@ class ReplicaSession(ABC, Generic[S]):
         key: RequestKey = (),
         weight_fingerprint: str = "",
         serves: Accepts = any_replica,
+        num_tokens: int = 0,
     ) -> None:
         """Open nothing yet.
 
         A replica that takes longer than `timeout_s` for one step is probed and left; if there is none, a
         request waits `wait_s` for one. An empty `weight_fingerprint` accepts any; `serves` accepts the
-        replicas of the pool that can serve the response.
+        replicas of the pool that can serve the response, of which one with room for `num_tokens` is taken.
         """
         self.connections: Connections[S] = Connections()
         self._pool = pool
@@ -58,7 +59,8 @@ class ReplicaSession(ABC, Generic[S]):
         self._wait_s = wait_s
         self._key = key
         self._weight_fingerprint = weight_fingerprint
-        self._serves = serves
+        has_room = with_room(num_tokens)
+        self._serves: Accepts = lambda replica: has_room(replica) and serves(replica)
         self._failed: list[Replica] = []
         self._failures_in_a_row = 0
         self._was_retried = False

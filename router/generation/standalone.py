@@ -46,6 +46,7 @@ class StandaloneSession(ReplicaSession[DrafterStream]):
             request.key,
             request.weight_fingerprint,
             context.draft_model.serves,
+            request.most_tokens,
         )
         self._make_open = make_open
 

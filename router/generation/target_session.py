@@ -37,6 +37,7 @@ class TargetSession(ReplicaSession[TargetStream]):
         weight_fingerprint: str = "",
         needs_entropies: bool = True,
         measures_pace: bool = True,
+        num_tokens: int = 0,
     ) -> None:
         """Open nothing yet.
 
@@ -45,7 +46,7 @@ class TargetSession(ReplicaSession[TargetStream]):
         message asks for, as `needs_entropies`. `measures_pace` is False if the steps are much longer than
         those of rounds. Other arguments are those of `ReplicaSession`.
         """
-        super().__init__(replicas.targets, timeout_s, wait_s, key, weight_fingerprint)
+        super().__init__(replicas.targets, timeout_s, wait_s, key, weight_fingerprint, num_tokens=num_tokens)
         self._make_open = make_open
         self._num_logprobs, self._needs_entropies = num_logprobs, needs_entropies
         self._wait_for_place = wait_for_place

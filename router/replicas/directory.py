@@ -14,7 +14,7 @@ from fly.messages import ModelInfo, Role
 from router.policies import create_policy
 from router.policies.request_key import RequestKey
 from router.replicas.breaker import Breaker
-from router.replicas.pools import Accepts, ProbeConfig, Replica, ReplicaPool, any_replica, handshake
+from router.replicas.pools import Accepts, ProbeConfig, Replica, ReplicaPool, any_replica, handshake, roomiest
 from services.common.channel import open_channel
 from services.common.endpoint_sources import EndpointSource
 from services.common.security.identity import Identity, certificate_name
@@ -85,9 +85,11 @@ class ReplicaDirectory:
             replica.is_idle.set()
         await asyncio.gather(*self._retiring)
 
-    def drafter_for(self, target: Replica, key: RequestKey) -> Replica | None:
-        """Return the drafter of the next sequence at this target; None if no drafter has its token map."""
-        return self.drafters.pick(lambda drafter: incompatibility(target.info, drafter.info) is None, key)
+    def drafter_for(self, target: Replica, key: RequestKey, accepts: Accepts = any_replica) -> Replica | None:
+        """Return the accepted drafter of the next sequence at this target; None if none has its token map."""
+        return self.drafters.pick(
+            lambda drafter: incompatibility(target.info, drafter.info) is None and accepts(drafter), key
+        )
 
     @property
     def looks_up(self) -> bool:
@@ -102,8 +104,9 @@ class ReplicaDirectory:
         """
         if not (targets := self.targets.ready(accepts)):
             raise NotReady("no target replica is available")
-        drafters = self.drafters.ready(lambda drafter: incompatibility(targets[0].info, drafter.info) is None)
-        return targets[0], drafters[0] if drafters else None
+        target = roomiest(targets)
+        drafters = self.drafters.ready(lambda drafter: incompatibility(target.info, drafter.info) is None)
+        return target, drafters[0] if drafters else None
 
     def num_ready(self) -> dict[Role, int]:
         """Return the number of replicas that may get new sequences, by tier."""

@@ -3,7 +3,7 @@
 from fly.errors import InvalidRequest, NotReady
 from fly.messages import ModelInfo
 from router.replicas.directory import ReplicaDirectory, incompatibility
-from router.replicas.pools import Accepts, Replica, any_replica, with_weights
+from router.replicas.pools import Accepts, Replica, any_replica, roomiest, with_weights
 
 
 class DraftModel:
@@ -65,4 +65,4 @@ class DraftModel:
         await self._replicas.drafters.wait(lambda drafter: self.serves(drafter) and accepts(drafter), wait_s)
         if not (ready := self.ready(accepts)):
             raise NotReady("no drafter that serves its own model is available")
-        return ready[0].info
+        return roomiest(ready).info

@@ -287,6 +287,16 @@ def any_replica(replica: Replica) -> bool:
     return True
 
 
+def with_room(num_tokens: int) -> Accepts:
+    """Return a predicate that accepts replicas whose context and memory hold a sequence of this length."""
+    return lambda replica: not 0 < replica.info.context_length < num_tokens
+
+
+def roomiest(replicas: Sequence[Replica]) -> Replica:
+    """Return the first replica that holds the longest sequence; at least one must be given."""
+    return max(replicas, key=lambda replica: replica.info.context_length or math.inf)
+
+
 def with_weights(fingerprint: str) -> Accepts:
     """Return a predicate that accepts replicas with these weights; an empty fingerprint accepts all."""
     if not fingerprint:

@@ -88,6 +88,11 @@ class PreparedRequest(RequestParams):
         return self.sampling.temperature > 0 and self.sampling.coupling is Coupling.REJECTION
 
     @property
+    def most_tokens(self) -> int:
+        """Length of the longest sequence of a choice: the prompt and all its tokens."""
+        return len(self.prompt_ids) + self.max_new_tokens
+
+    @property
     def needs_entropies(self) -> bool:
         """True if the rule, or a client that asks for log-probabilities, uses the target's entropies."""
         return self.plan.mode in (Mode.EXACT, Mode.FLY) or self.logprobs is not None

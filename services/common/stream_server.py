@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
-from fly.errors import DeadlineExceeded, InvalidRequest
+from fly.errors import DeadlineExceeded, InvalidRequest, NotReady
 from fly.limits import MOST_TIMEOUT_S
 from fly.messages import Close, DraftStep, Extend, Open, Opened, Stale, VerifyStep
 from fly.sequence import SequenceUpdate, StaleState
@@ -47,7 +47,8 @@ async def serve_stream(
     Raises:
         InvalidRequest: The first message is not an open, its deadline is above one day, or there is a second
             one.
-        DeadlineExceeded: No message came for `IDLE_TTL_S`, or the deadline in its open has passed.
+        NotReady: No message came for `IDLE_TTL_S`.
+        DeadlineExceeded: The deadline in its open has passed.
     """
     opening = await _next(requests, decode)
     if opening is None or isinstance(opening, Close):
@@ -101,4 +102,5 @@ async def _next(
     except StopAsyncIteration:
         return None
     except TimeoutError:
-        raise DeadlineExceeded(f"the stream was idle for {IDLE_TTL_S:g} s") from None
+        # NOTE: not DeadlineExceeded: the request may go on, at a stream that its client opens again.
+        raise NotReady(f"the stream was idle for {IDLE_TTL_S:g} s") from None

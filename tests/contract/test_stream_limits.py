@@ -71,7 +71,7 @@ async def test_an_idle_stream_is_ended(
             assert (await call.read()).HasField("opened")
             await call.read()
         async with asyncio.timeout(TIMEOUT_S):
-            assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE, "the request may go on elsewhere"
             assert "idle" in await call.details()
     assert await is_freed(engine)
 
