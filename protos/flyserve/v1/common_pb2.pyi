@@ -226,7 +226,7 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Tokens that end the response. The router adds the model's end-of-sequence ids."""
+        """Tokens that end the response; their text is not part of it. The router adds the model's end-of-sequence ids."""
 
     def __init__(
         self,

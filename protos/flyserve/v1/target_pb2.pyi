@@ -177,7 +177,8 @@ Global___VerifyResponse: _TypeAlias = VerifyResponse  # noqa: Y015
 
 @_typing.final
 class Verification(_message.Message):
-    """Target's result at `num_drafts + 1` positions: after the token before the first draft token, then after each one. In the response to
+    """Target's result at `num_drafts + 1` positions: after the token before the first draft token, then after each one. It ends earlier, after at
+    least one position, before a draft token that leaves no token to choose. In the response to
     an Extend, one per token that it decoded.
     """
 
