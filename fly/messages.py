@@ -154,6 +154,8 @@ class Open:
         grammar: Constraint on the response, as the library of grammars takes it; "" is none.
         max_new_tokens: Most tokens after the prompt, to estimate the memory that is needed; 0 if unknown.
         standalone: True if no target verifies a drafter's drafts: they are the response.
+        without_copies: True if a drafter's model must compute every draft token, even where the text repeats
+            an earlier response.
     """
 
     request_id: str
@@ -170,6 +172,7 @@ class Open:
     standalone: bool = False
     grammar: str = ""
     with_gaps: bool = False
+    without_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

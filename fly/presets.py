@@ -16,8 +16,8 @@ EXACT = FlyRule(threshold=math.inf, window=1, min_following=1, guard_stops=True)
 
 PRESETS = {
     # Gives the same tokens as AMD's code at temperature 0 and a fixed draft length, up to the first
-    # end-of-sequence token.
-    "official": FlyRule(threshold=0.3, window=5, min_following=6),
+    # end-of-sequence token. That code drafts from the first round on, at full length up to the last one.
+    "official": FlyRule(threshold=0.3, window=5, min_following=6, reproducible_drafts=True),
     "vllm": FlyRule(threshold=0.3, window=6, min_following=6, shrinks=True, guard_excluded=True),
     # The threshold in the paper's unit. Nearly exact in practice: 0.3 of ln |V| is 3.5 nats if |V| is 128k.
     "paper": FlyRule(threshold=0.3, window=6, min_following=6, entropy=EntropyEstimator.NORMALIZED),

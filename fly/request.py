@@ -85,6 +85,8 @@ class RuleOverrides:
         entropy: Estimator of the target's entropy: `top_k` or `normalized`.
         max_logprob_gap: Never rescue a draft token whose log-probability by the target is further below that
             of its own choice than this, in nats.
+        reproducible_drafts: Let drafts depend on the request alone: wait for the draft of every round, the
+            first one included; all have the same length, and no draft copies an earlier response.
     """
 
     window: int | None = None
@@ -96,6 +98,7 @@ class RuleOverrides:
     strict_prefix_tokens: int | None = None
     entropy: EntropyEstimator | None = None
     max_logprob_gap: float | None = None
+    reproducible_drafts: bool | None = None
 
     @property
     def changes(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The speculation loop of one response, without I/O: track what to verify next and what was decided."""
 
+import sys
 from collections.abc import Callable, Sequence
 
 from fly.response import Statistics
@@ -53,9 +54,17 @@ class Speculation:
         return self.prompt_length + self._state.num_decided
 
     @property
+    def tokens_left(self) -> int:
+        """Tokens that the budget allows after `sequence`."""
+        return self._limits.max_new_tokens - (len(self.sequence) - self.prompt_length)
+
+    @property
     def max_drafts(self) -> int:
-        """Longest draft, in tokens, that fits the budget together with one choice of the target."""
-        return self._limits.max_new_tokens - (len(self.sequence) - self.prompt_length) - 1
+        """Longest draft, in tokens: it fits the budget together with one choice of the target.
+
+        Unlimited if drafts are reproducible: the end of a shorter draft could change the decision.
+        """
+        return sys.maxsize if self._rule.reproducible_drafts else self.tokens_left - 1
 
     def apply(self, evidence: Evidence) -> Decision:
         """Decide the round, and update the sequence, the statistics and `finish_reason`.

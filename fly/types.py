@@ -156,6 +156,9 @@ class FlyRule:
         max_logprob_gap: Largest log p(choice) - log p(draft), in nats by the target, at which a mismatch is
             rescued; None is no limit. An uncertain target may still find a draft far less likely than its
             own choice.
+        reproducible_drafts: True: the drafts depend on the request alone. Every round waits for its draft,
+            the first one included; all drafts, the last one included, have the same length; no draft copies
+            an earlier response.
     """
 
     threshold: float
@@ -169,6 +172,7 @@ class FlyRule:
     guard_excluded: bool = False
     strict_prefix_tokens: int = 0
     max_logprob_gap: float | None = None
+    reproducible_drafts: bool = False
 
 
 class Position(NamedTuple):

@@ -195,8 +195,7 @@ class RouterSection(Config):
 
     draft_patience: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Time that a round waits for a draft, as a multiple of the time that the draft is expected to save.
-    With a large number rounds wait for every draft, so that `fly` without a sub-drafter is
-    reproducible."""
+    `speculation.reproducible_drafts` waits for every draft, whatever it saves."""
 
     stream_interval_s: float = Field(0.05, ge=0, le=10)
     """Time of the target's forwards after which a response without drafts sends its next tokens, if more than

@@ -60,6 +60,7 @@ SpeculationOptions = Annotated[
         "max_logprob_gap": _speculation(
             min=0, help="Nats by which a rescued token may be less likely than the target's choice."
         ),
+        "reproducible_drafts": _speculation(help="Let drafts depend on the request alone; rounds wait."),
         "tail": _speculation(help="Treatment of a window that the draft cuts short."),
         "exact_in": _speculation(help="Kind of text that fly decodes exactly; may repeat."),
     },

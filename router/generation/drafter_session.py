@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -85,18 +86,19 @@ class _Outstanding:
         self._wake()
 
     async def ends(self, due_s: float) -> None:
-        """Return when it ends, or at `due_s` on the loop's clock.
+        """Return when it ends, or at `due_s` on the loop's clock; infinity sets no time.
 
         NOTE: waiting for the task that drafts costs one more iteration of the event loop in every round.
         """
         if self.has_ended or due_s <= self._loop.time():
             return
         self._waiter = self._loop.create_future()
-        timer = self._loop.call_at(due_s, self._wake)
+        timer = None if math.isinf(due_s) else self._loop.call_at(due_s, self._wake)
         try:
             await self._waiter
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,5 +1,6 @@
 """One choice: open the streams, run rounds, emit, close."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -113,7 +114,7 @@ async def open_speculative(
             started=started,
             metrics=context.metrics.by_mode[request.plan.mode],
             span=current_span(),
-            patience=Patience(config.draft_patience),
+            patience=Patience(math.inf if request.plan.rule.reproducible_drafts else config.draft_patience),
             extension=extension,
             lookup=LookupBenefit(costs, extension.fitting, context.clock),
             predictions=Predictions(request),

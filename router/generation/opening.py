@@ -39,6 +39,7 @@ def open_message(request: PreparedRequest, deadline: Deadline) -> Open:
         with_gaps=request.needs_gaps,
         grammar=request.grammar.form if request.grammar else "",
         standalone=request.plan.mode is Mode.DRAFT,
+        without_copies=request.plan.rule.reproducible_drafts,
     )
 
 

@@ -1,5 +1,7 @@
 """The patience of a draft: the time that a round waits for it before the target decodes without it."""
 
+import math
+
 from fly.ewma import RecentMean
 
 _ASSUMED_TOKENS = 4.0
@@ -16,7 +18,7 @@ class Patience:
     """
 
     def __init__(self, factor: float) -> None:
-        """Wait `factor` times the time that a draft is expected to save."""
+        """Wait `factor` times the time that a draft is expected to save; infinity waits for every draft."""
         self._factor = factor
         self._accepted = RecentMean(_ASSUMED_TOKENS, _MEMORY_DRAFTS)
         self._num_confirmed = 0
@@ -34,6 +36,8 @@ class Patience:
             is_exploring: The draft is only requested to learn from it. A late one would teach nothing, so the
                 round waits for about as long as a long draft could save; such rounds are rare.
         """
+        if math.isinf(self._factor):
+            return math.inf
         if is_exploring:
             return self._factor * verification_s * _EXPLORED_TOKENS
         saved_s = self._factor * verification_s * max(1.0, min(num_drafts, self._accepted.value))

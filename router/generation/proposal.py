@@ -1,5 +1,6 @@
 """The draft of one round: requested, awaited as long as it pays, taken, and counted."""
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,20 +12,24 @@ from router.generation.response import forward_seconds
 if TYPE_CHECKING:
     from router.generation.round import SpeculativeResponse
 
+_MOST_REQUESTS = 3
+"""Requests for the draft of a round that must have one: if a drafter fails, another one is asked."""
+
 
 async def propose(response: "SpeculativeResponse") -> Draft:
     """Return a draft after the sequence; an empty one if none is wanted, available or in time.
 
     The prediction of the request comes before the drafter, because it costs nothing. So does text that the
     grammar forces, if it is at least half a draft, or no draft is available.
-    The first token never waits for the drafter: in the first round both prefill, and the draft is used later.
+    The first token does not wait for the drafter, unless drafts are reproducible: in the first round both
+    models prefill, and the draft is used later.
     """
     drafter, speculation = response.drafter, response.speculation
-    length, most = response.draft_length.choose(), speculation.max_drafts
+    length, most = response.draft_length.choose(), _most_drafts(response)
     response.wants_draft = drafter is not None and min(length, most) > 0
     if drafter is None or not response.wants_draft:
         return NO_DRAFT
-    most_free, is_first = min(length, most), not speculation.statistics.rounds
+    most_free, is_first = min(length, most), not (speculation.statistics.rounds or response.waits)
     predicted = response.predictions.propose(speculation.sequence, most_free)
     if not predicted.tokens:
         least = 1 if is_first else (most_free + 1) // 2
@@ -35,18 +40,38 @@ async def propose(response: "SpeculativeResponse") -> Draft:
         return predicted
     if response.lookup.tokens_until_request and not drafter.is_drafting:
         return response.forced.propose(speculation.sequence, 1, most_free)
-    is_new = False
-    while drafter.is_drafting or (not is_new and (is_new := _request(response, drafter, min(length, most)))):
-        if not await _arrives(response, drafter):
-            return NO_DRAFT
-        waited_s, draft = response.waited_s, _take(response, drafter, most)
-        if draft is not None and (draft.tokens or is_new):
-            return draft if _is_worthwhile(response, draft, waited_s) else NO_DRAFT
+    if (draft := await _draft(response, drafter, min(length, most), most)) is not None:
+        return draft
     forced = response.forced.propose(speculation.sequence, 1, most_free)
     if not forced.tokens:
         response.rounds_without_draft += 1
         response.metrics.rounds_missed.inc()
     return forced
+
+
+async def _draft(
+    response: "SpeculativeResponse", drafter: DrafterSession, max_tokens: int, most: int
+) -> Draft | None:
+    """Return the drafter's draft; an empty one if it is late or not worthwhile; None if there is none."""
+    requests_left = _MOST_REQUESTS if response.waits else 1
+    while drafter.is_drafting or requests_left:
+        if is_new := not drafter.is_drafting:
+            requests_left -= 1
+            if not _request(response, drafter, max_tokens):
+                break
+        if not await _arrives(response, drafter):
+            return NO_DRAFT
+        waited_s, draft = response.waited_s, _take(response, drafter, most)
+        if draft is not None and (draft.tokens or is_new):
+            return draft if _is_worthwhile(response, draft, waited_s) else NO_DRAFT
+    return None
+
+
+def _most_drafts(response: "SpeculativeResponse") -> int:
+    """Return the longest draft that the budget and the target's context allow."""
+    context_length = response.target.replica.info.context_length
+    room = context_length - len(response.speculation.sequence) if context_length else sys.maxsize
+    return min(response.speculation.max_drafts, room)
 
 
 def _request(response: "SpeculativeResponse", drafter: DrafterSession, max_tokens: int) -> bool:

@@ -70,6 +70,11 @@ class SpeculativeResponse(Response):
         return self.predictions.is_pending or self.forced.is_pending
 
     @property
+    def waits(self) -> bool:
+        """True if every round waits for its draft, the first one included."""
+        return self.request.plan.rule.reproducible_drafts
+
+    @property
     def connections(self) -> Sequence[Connections[Any]]:
         drafter = (self.drafter.connections,) if self.drafter else ()
         return (self.target.connections, *drafter)
@@ -92,6 +97,8 @@ class SpeculativeResponse(Response):
             return
         if self.rounds_without_draft:
             yield f"{self.rounds_without_draft} of {num_rounds} rounds had no draft: {drafter.fault}"
+        if self.waits and (self.rounds_without_draft or self.looks_up):
+            yield "speculation.reproducible_drafts: this response may differ from run to run"
         if self.late_rounds > max(_USUAL_LATE_ROUNDS, num_rounds / 2):
             yield f"{self.late_rounds} of {num_rounds} rounds did not wait for a late draft"
 
@@ -129,7 +136,7 @@ async def extend(response: SpeculativeResponse) -> Decision:
     is_drafting = response.wants_draft and response.drafter is not None and response.drafter.is_drafting
     most = min(
         response.lookup.tokens_until_request or math.inf,
-        speculation.max_drafts + 1,
+        speculation.tokens_left,
         response.draft_length.most_steps,
     )
     num_tokens = 1 if is_drafting else response.extension.choose(int(most))

@@ -105,7 +105,7 @@ class StandaloneResponse(Response):
     async def decide_round(self) -> Decision:
         """Let the drafter decode some tokens."""
         speculation, requested_at = self.speculation, self.clock.now()
-        num_tokens = self.extension.choose(min(self.most_tokens, speculation.max_drafts + 1))
+        num_tokens = self.extension.choose(min(self.most_tokens, speculation.tokens_left))
         draft = await self.drafter.decode(speculation.sequence, num_tokens)
         self._count(draft, self.clock.now() - requested_at)
         decision = speculation.extend(draft.tokens, verdict=Verdict.DRAFT)

@@ -82,14 +82,15 @@ def check_speculation(
 
 def plan_speculation(given: SpeculationParams, default: SpeculationPlan) -> SpeculationPlan:
     """Complete checked parameters with the deployment's defaults."""
-    length = given.draft_length
-    policy = default.draft_length_policy if length.max is None else DraftLengthPolicy.FIXED
+    length, mode, rule = given.draft_length, given.mode or default.mode, fly_rule(given, default)
+    policy = length.policy or (default.draft_length_policy if length.max is None else DraftLengthPolicy.FIXED)
+    is_fixed = mode is Mode.FLY and rule.reproducible_drafts
     return SpeculationPlan(
-        mode=given.mode or default.mode,
-        fly_rule=fly_rule(given, default),
+        mode=mode,
+        fly_rule=rule,
         draft_length=default.draft_length if length.max is None else length.max,
         sub_drafter=default.sub_drafter if given.sub_drafter is None else given.sub_drafter,
-        draft_length_policy=length.policy or policy,
+        draft_length_policy=DraftLengthPolicy.FIXED if is_fixed else policy,
         exact_in=default.exact_in | frozenset(given.exact_in),
     )
 

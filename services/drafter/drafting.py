@@ -226,10 +226,13 @@ class Drafting:
 def may_copy(opening: Open) -> bool:
     """Check that a draft may have tokens that the model has not chosen.
 
-    A standalone sequence has only the model's own. A copy follows no temperature, no penalty and no grammar.
+    A standalone sequence has only the model's own, and so has one whose drafts must be reproducible. A copy
+    follows no temperature, no penalty and no grammar.
     """
     sampling = opening.sampling
-    return not (opening.standalone or opening.grammar or sampling.temperature or sampling.has_penalties)
+    if opening.standalone or opening.without_copies:
+        return False
+    return not (opening.grammar or sampling.temperature or sampling.has_penalties)
 
 
 def draft(

@@ -167,11 +167,15 @@ async def test_speculation_is_the_requests_own(rig: HttpRig) -> None:
     assert {token["verdict"] for token in plain["choices"][0]["flyserve"]["tokens"]} == {"plain"}
     changed = {"mode": "fly", "preset": "official", "draft_length": {"policy": "fixed", "max": 4}}
     rule = {"window": 2, "threshold": 0.1, "tail": "carry", "carry_after": 1, "entropy": "top_k"}
-    guards = {"guard_stops": True, "guard_excluded": False, "strict_prefix_tokens": 3, "sub_drafter": False}
-    completion = await rig.complete(verdicts=True, max_tokens=40, speculation={**changed, **rule, **guards})
+    guards = {"guard_stops": True, "guard_excluded": False, "strict_prefix_tokens": 3}
+    drafts = {"sub_drafter": False, "reproducible_drafts": True}
+    completion = await rig.complete(
+        verdicts=True, max_tokens=40, speculation=changed | rule | guards | drafts
+    )
     rounds = completion["choices"][0]["flyserve"]["rounds"]
     assert max(played["drafted"] for played in rounds) == 4
-    assert rig.drafter.openings[-1].without_sub_drafter
+    assert all(played["drafted"] for played in rounds)
+    assert rig.drafter.openings[-1].without_sub_drafter and rig.drafter.openings[-1].without_copies
 
 
 async def test_every_sampling_field_reaches_the_target(rig: HttpRig) -> None:

@@ -146,10 +146,12 @@ async def test_a_response_that_repeats_another_is_drafted_without_forwards() -> 
         edited = await respond_as(address, [*OTHER_RESPONSE[:30], 999, *OTHER_RESPONSE[31:]])
         sampled = replace(OPENING, sampling=SamplingParams(temperature=1.0, seed=3))
         drawn = await respond_as(address, OTHER_RESPONSE[:20], sampled)
+        computed = await respond_as(address, OTHER_RESPONSE, replace(OPENING, without_copies=True))
     assert len(first) > 55, "the model itself drafts something else"
     assert forwards(second) < forwards(first) / 2
     assert len(second) < len(edited) < len(first), "an edit costs some rounds, then the repeat goes on"
     assert forwards(drawn) > len(drawn), "a draft at a temperature is drawn by the model"
+    assert tokens(computed) == tokens(first), "the draft without copies is the same with a full memory"
 
 
 async def test_other_salts_share_nothing() -> None:

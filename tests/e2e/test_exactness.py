@@ -12,10 +12,11 @@ from tests.support.comparison import (
     PlainResponses,
     assert_only_a_tie,
     differences,
+    gap_after,
     prompt_ids,
     responses,
 )
-from tests.support.official_loop import official_response
+from tests.support.official_loop import Greedy, official_response
 from tests.support.processes import DRAFTER_MODEL, Deployment
 
 pytestmark = pytest.mark.slow
@@ -38,9 +39,12 @@ def test_official_equals_the_published_loop(
     served = responses(deployment.router.address, problems, official)
     end = target.generation_config.eos_token_id
     end = end[0] if isinstance(end, list) else end
-    reference, gaps = [], []
-    for prompt in prompt_ids(deployment.router.address, problems):
-        ids, near = official_response(target, drafter, prompt, end, MAX_NEW_TOKENS)
-        reference.append(ids)
-        gaps.append(near)
-    assert_only_a_tie(differences(reference, served, lambda p, position: gaps[p][position]))
+    prompts = prompt_ids(deployment.router.address, problems)
+    reference = [
+        official_response(Greedy(target), Greedy(drafter), prompt, end, MAX_NEW_TOKENS) for prompt in prompts
+    ]
+
+    def gap(problem: int, position: int) -> float:
+        return gap_after(target, prompts[problem] + reference[problem][:position])
+
+    assert_only_a_tie(differences(reference, served, gap))

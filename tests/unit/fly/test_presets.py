@@ -29,6 +29,10 @@ def test_only_flyserve_carries_and_only_vllm_shrinks() -> None:
     assert [name for name, rule in PRESETS.items() if rule.shrinks] == ["vllm"]
 
 
+def test_only_official_drafts_as_its_published_loop() -> None:
+    assert [name for name, rule in PRESETS.items() if rule.reproducible_drafts] == ["official"]
+
+
 def test_the_default_is_one_of_them() -> None:
     assert DEFAULT_PRESET in PRESETS
 

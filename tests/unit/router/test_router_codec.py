@@ -78,6 +78,7 @@ FULL = SpeculationParams(
     strict_prefix_tokens=2,
     entropy=EntropyEstimator.NORMALIZED,
     max_logprob_gap=1.5,
+    reproducible_drafts=False,
 )
 REQUEST = GenerateRequest(
     prompt=(1, 2),

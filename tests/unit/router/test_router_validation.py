@@ -112,11 +112,13 @@ def test_every_field_of_the_rule_can_be_changed() -> None:
         strict_prefix_tokens=4,
         entropy=EntropyEstimator.NORMALIZED,
         max_logprob_gap=0.5,
+        reproducible_drafts=False,
     )
     rule = fly_rule(asked, CONFIG.speculation.plan)
     assert (rule.threshold, rule.tail, rule.carry_after) == (0.1, TailPolicy.CARRY, 0)
     assert (rule.guard_stops, rule.guard_excluded, rule.strict_prefix_tokens) == (True, True, 4)
     assert rule.entropy is EntropyEstimator.NORMALIZED and rule.max_logprob_gap == 0.5
+    assert not rule.reproducible_drafts and PRESETS["official"].reproducible_drafts
 
 
 def test_a_carried_window_neither_shrinks_nor_needs_a_longer_draft() -> None:
@@ -154,6 +156,11 @@ ADVICE: list[tuple[dict[str, Any], str]] = [
     ({"preset": "flyserve", "carry_after": 6}, "no window is carried"),
     ({"preset": "vllm", "draft_length": up_to(1)}, "no mismatch can be"),
     ({"preset": "vllm", "carry_after": 1}, "speculation.carry_after has no effect with tail reject"),
+    (
+        {"preset": "official", "draft_length": DraftLength(policy=DraftLengthPolicy.GOODPUT)},
+        "speculation.draft_length.policy has no effect with reproducible_drafts",
+    ),
+    ({"mode": Mode.EXACT, "reproducible_drafts": True}, "speculation.reproducible_drafts has no effect"),
 ]
 
 

@@ -83,9 +83,9 @@ FROM_TARGET = STALE | st.builds(
         LOADS,
     ],
 )
-TO_DRAFTER = st.builds(Open, *OPENING, without_sub_drafter=st.booleans()) | st.builds(
-    DraftStep, UPDATES, SHORT, st.booleans(), SHORT
-)
+TO_DRAFTER = st.builds(
+    Open, *OPENING, without_sub_drafter=st.booleans(), without_copies=st.booleans()
+) | st.builds(DraftStep, UPDATES, SHORT, st.booleans(), SHORT)
 FROM_DRAFTER = STALE | st.builds(
     Draft,
     WORD,
