@@ -314,6 +314,7 @@ class Open(_message.Message):
     STANDALONE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     WITH_GAPS_FIELD_NUMBER: _builtins.int
+    WITHOUT_COPIES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs and traces."""
     prompt_length: _builtins.int
@@ -346,6 +347,8 @@ class Open(_message.Message):
     """Constraint on the tokens after the prompt, in the form that the router made for llguidance (JSON); empty for none."""
     with_gaps: _builtins.bool
     """Target: the rule limits the gap of a rescued token, so verifications return the gap of each draft token."""
+    without_copies: _builtins.bool
+    """Drafter: the model computes every draft token. Without it a draft may copy what followed the same text in an earlier response."""
     @_builtins.property
     def sampling(self) -> Global___SamplingParams:
         """Sampling parameters, with the complete list of stop token ids."""
@@ -367,10 +370,11 @@ class Open(_message.Message):
         standalone: _builtins.bool = ...,
         grammar: _builtins.str = ...,
         with_gaps: _builtins.bool = ...,
+        without_copies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "grammar", b"grammar", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "with_gaps", b"with_gaps", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "cache_salt", b"cache_salt", "deadline_ms", b"deadline_ms", "entropy", b"entropy", "grammar", b"grammar", "max_new_tokens", b"max_new_tokens", "num_logprobs", b"num_logprobs", "priority", b"priority", "prompt_length", b"prompt_length", "request_id", b"request_id", "sampling", b"sampling", "standalone", b"standalone", "with_gaps", b"with_gaps", "without_copies", b"without_copies", "without_entropies", b"without_entropies", "without_sub_drafter", b"without_sub_drafter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015

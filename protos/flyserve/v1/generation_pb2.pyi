@@ -523,6 +523,7 @@ class SpeculationParams(_message.Message):
     ENTROPY_FIELD_NUMBER: _builtins.int
     EXACT_IN_FIELD_NUMBER: _builtins.int
     MAX_LOGPROB_GAP_FIELD_NUMBER: _builtins.int
+    REPRODUCIBLE_DRAFTS_FIELD_NUMBER: _builtins.int
     mode: Global___Mode.ValueType
     """Decoding mode."""
     preset: _builtins.str
@@ -549,6 +550,11 @@ class SpeculationParams(_message.Message):
     """Largest difference of the target's log-probabilities of its own choice and of a mismatch, in nats, at which the mismatch is
     rescued; without a limit when absent.
     """
+    reproducible_drafts: _builtins.bool
+    """True: the drafts depend on the request alone. Every round waits for its draft, the first one included; all drafts, the last one
+    included, have the same length; no draft copies an earlier response. A drafter that is full or lost still costs drafts: a
+    warning reports it.
+    """
     @_builtins.property
     def draft_length(self) -> Global___DraftLength:
         """Length of drafts."""
@@ -574,10 +580,11 @@ class SpeculationParams(_message.Message):
         entropy: _common_pb2.EntropyEstimator.ValueType = ...,
         exact_in: _abc.Iterable[Global___Span.ValueType] | None = ...,
         max_logprob_gap: _builtins.float | None = ...,
+        reproducible_drafts: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_max_logprob_gap", b"_max_logprob_gap", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "max_logprob_gap", b"max_logprob_gap", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_max_logprob_gap", b"_max_logprob_gap", "_reproducible_drafts", b"_reproducible_drafts", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "max_logprob_gap", b"max_logprob_gap", "reproducible_drafts", b"reproducible_drafts", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_max_logprob_gap", b"_max_logprob_gap", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "entropy", b"entropy", "exact_in", b"exact_in", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "max_logprob_gap", b"max_logprob_gap", "mode", b"mode", "preset", b"preset", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after", "_guard_excluded", b"_guard_excluded", "_guard_stops", b"_guard_stops", "_max_logprob_gap", b"_max_logprob_gap", "_reproducible_drafts", b"_reproducible_drafts", "_strict_prefix_tokens", b"_strict_prefix_tokens", "_sub_drafter", b"_sub_drafter", "_threshold", b"_threshold", "_window", b"_window", "carry_after", b"carry_after", "draft_length", b"draft_length", "entropy", b"entropy", "exact_in", b"exact_in", "guard_excluded", b"guard_excluded", "guard_stops", b"guard_stops", "max_logprob_gap", b"max_logprob_gap", "mode", b"mode", "preset", b"preset", "reproducible_drafts", b"reproducible_drafts", "strict_prefix_tokens", b"strict_prefix_tokens", "sub_drafter", b"sub_drafter", "tail", b"tail", "threshold", b"threshold", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__carry_after: _TypeAlias = _typing.Literal["carry_after"]  # noqa: Y015
     _WhichOneofArgType__carry_after: _TypeAlias = _typing.Literal["_carry_after", b"_carry_after"]  # noqa: Y015
@@ -587,6 +594,8 @@ class SpeculationParams(_message.Message):
     _WhichOneofArgType__guard_stops: _TypeAlias = _typing.Literal["_guard_stops", b"_guard_stops"]  # noqa: Y015
     _WhichOneofReturnType__max_logprob_gap: _TypeAlias = _typing.Literal["max_logprob_gap"]  # noqa: Y015
     _WhichOneofArgType__max_logprob_gap: _TypeAlias = _typing.Literal["_max_logprob_gap", b"_max_logprob_gap"]  # noqa: Y015
+    _WhichOneofReturnType__reproducible_drafts: _TypeAlias = _typing.Literal["reproducible_drafts"]  # noqa: Y015
+    _WhichOneofArgType__reproducible_drafts: _TypeAlias = _typing.Literal["_reproducible_drafts", b"_reproducible_drafts"]  # noqa: Y015
     _WhichOneofReturnType__strict_prefix_tokens: _TypeAlias = _typing.Literal["strict_prefix_tokens"]  # noqa: Y015
     _WhichOneofArgType__strict_prefix_tokens: _TypeAlias = _typing.Literal["_strict_prefix_tokens", b"_strict_prefix_tokens"]  # noqa: Y015
     _WhichOneofReturnType__sub_drafter: _TypeAlias = _typing.Literal["sub_drafter"]  # noqa: Y015
@@ -603,6 +612,8 @@ class SpeculationParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guard_stops) -> _WhichOneofReturnType__guard_stops | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_logprob_gap) -> _WhichOneofReturnType__max_logprob_gap | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reproducible_drafts) -> _WhichOneofReturnType__reproducible_drafts | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__strict_prefix_tokens) -> _WhichOneofReturnType__strict_prefix_tokens | None: ...
     @_typing.overload
