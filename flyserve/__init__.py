@@ -1,34 +1,41 @@
-"""Python API: the clients, requests, responses and errors. Loads neither torch nor Ray nor pydantic."""
+"""Python API: the clients, requests, responses and errors. Loads neither torch nor Ray nor pydantic.
 
-from fly.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    FlyServeError,
-    InvalidRequest,
-    NotReady,
-    Overloaded,
-    Unauthenticated,
-)
-from fly.grammar import Grammar, GrammarKind
-from fly.messages import ModelInfo
-from fly.request import ChatMessage, DraftLength, SamplingParams, SpeculationParams
-from fly.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
-from fly.types import (
-    Coupling,
-    DraftLengthPolicy,
-    EntropyEstimator,
-    FinishReason,
-    Logprobs,
-    Mode,
-    RankedToken,
-    TailPolicy,
-    Token,
-    Verdict,
-)
-from flyserve.async_client import AsyncClient, AsyncStream
-from flyserve.client import Client, Stream
-from flyserve.connection import Tls
-from flyserve.received import StreamBroken
+Its modules are imported when a name of it is first used: the command line handles signals before that.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fly.errors import (
+        ConfigError,
+        DeadlineExceeded,
+        FlyServeError,
+        InvalidRequest,
+        NotReady,
+        Overloaded,
+        Unauthenticated,
+    )
+    from fly.grammar import Grammar, GrammarKind
+    from fly.messages import ModelInfo
+    from fly.request import ChatMessage, DraftLength, SamplingParams, SpeculationParams
+    from fly.response import Choice, Chunk, DeploymentInfo, Response, Round, Statistics, TextToken
+    from fly.types import (
+        Coupling,
+        DraftLengthPolicy,
+        EntropyEstimator,
+        FinishReason,
+        Logprobs,
+        Mode,
+        RankedToken,
+        TailPolicy,
+        Token,
+        Verdict,
+    )
+    from flyserve.async_client import AsyncClient, AsyncStream
+    from flyserve.client import Client, Stream
+    from flyserve.connection import Tls
+    from flyserve.received import StreamBroken
 
 __all__ = [
     "AsyncClient",
@@ -69,3 +76,27 @@ __all__ = [
     "Unauthenticated",
     "Verdict",
 ]
+
+_MODULES = (
+    "fly.errors",
+    "fly.types",
+    "fly.grammar",
+    "fly.messages",
+    "fly.request",
+    "fly.response",
+    "flyserve.connection",
+    "flyserve.received",
+    "flyserve.client",
+    "flyserve.async_client",
+)
+"""The modules of these names, light ones first."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the API from the first of its modules that has it."""
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -259,8 +259,14 @@ def test_importing_loads_neither_torch_nor_ray(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_importing_the_package_alone_loads_nothing_slow() -> None:
+    """The command line cannot handle a signal before."""
+    code = "import sys, flyserve; sys.exit(int('grpc' in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_client_imports_nothing_of_the_system_but_the_protocol_and_the_core() -> None:
-    code = "import sys, flyserve; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    code = "import sys; from flyserve import *; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     ours = {"fly", "flyserve", "protos", "router", "services", "orchestration", "benchmarks", "demo"}
     unwanted = {"torch", "ray", "transformers", "pydantic", "typer", "rich", "numpy", "yaml", "grpc_status"}
