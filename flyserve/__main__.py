@@ -1,6 +1,7 @@
 """The command `flyserve`: name the missing extra where the client alone is installed."""
 
 import sys
+from collections.abc import Callable
 
 _PACKAGES = ("rich", "typer")
 """The packages of the extra `cli`."""
@@ -8,13 +9,23 @@ _PACKAGES = ("rich", "typer")
 
 def main() -> None:
     """Run the command line."""
+    from services.common.signals import stop_signals
+
+    stop_signals.listen()
     try:
-        from flyserve.cli import main as run
+        _command_line()()
+    finally:
+        stop_signals.leave()
+
+
+def _command_line() -> Callable[[], None]:
+    try:
+        from flyserve.cli import main
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
         sys.exit(f"error: {error.name} is not installed: pip install 'flyserve[cli]'")
-    run()
+    return main
 
 
 if __name__ == "__main__":

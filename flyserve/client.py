@@ -65,8 +65,8 @@ class Stream(StreamCore, Iterator[Chunk]):
         except grpc.RpcError as error:
             fault = self._client.error(error, self._policy)
         except RuntimeError as error:
-            # NOTE: if Ctrl-C arrives while gRPC waits for its own lock, leaving the lock fails and hides it.
-            if isinstance(error.__context__, KeyboardInterrupt):
+            # NOTE: if a signal arrives while gRPC waits for its own lock, leaving that fails and hides it.
+            if isinstance(error.__context__, KeyboardInterrupt | SystemExit):
                 raise error.__context__ from None
             raise
         self._call = None

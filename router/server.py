@@ -12,6 +12,7 @@ from fly.break_even import break_even
 from fly.clock import Clock, SystemClock
 from fly.errors import ConfigError, NotReady
 from fly.messages import ModelInfo, Role
+from fly.request import SamplingParams
 from protos.flyserve.v1.generation_pb2_grpc import add_GenerationServicer_to_server
 from router.admission.load_reporter import LoadReporter
 from router.config import RouterConfig
@@ -33,6 +34,7 @@ from router.service import GenerationService
 from router.servicer import SERVICE_NAME, GenerationServicer
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import Tokenizer, sampling_defaults
+from services.common.blocking import in_daemon_thread
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from services.common.model_source import model_folder
@@ -60,16 +62,15 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     clock = clock or SystemClock()
     identity = Identity.of(config.security)
     keys = None if (file := config.security.auth_tokens_file) is None else Keys(file)
-    folder = model_folder(config.model, has_weights=False)
-    tokenizer = Tokenizer.load(folder)
-    template, defaults = ChatTemplate(tokenizer, config.chat_template), sampling_defaults(folder)
+    folder, tokenizer, defaults, own_hash = await in_daemon_thread(partial(_read_model, config.model))
+    template = ChatTemplate(tokenizer, config.chat_template)
     if lost := template.lost_tokens():
         logger.warning("chat template: control tokens %s become plain text: write them with + or ~", lost)
     probing = ProbeConfig(config.probe_interval_s, config.probe_timeout_s)
     replicas = ReplicaDirectory(_source(config, clock, identity), config.balancing, clock, probing, identity)
     try:
         await _find_target(replicas, config)
-        replicas.target_fault = partial(_tokenizer_fault, tokenizer, folder, token_map_hash(folder))
+        replicas.target_fault = partial(_tokenizer_fault, tokenizer, folder, own_hash)
         _check_tokenizer(replicas)
         _log_break_even(replicas, config)
     except BaseException:
@@ -119,6 +120,12 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         sidecars=sidecars,
         telemetry=telemetry,
     )
+
+
+def _read_model(model: Path) -> tuple[Path, Tokenizer, SamplingParams, str]:
+    """Return a model's folder, which may have to be downloaded, and what a router needs of it."""
+    folder = model_folder(model, has_weights=False)
+    return folder, Tokenizer.load(folder), sampling_defaults(folder), token_map_hash(folder)
 
 
 async def _find_target(replicas: ReplicaDirectory, config: RouterConfig) -> None:

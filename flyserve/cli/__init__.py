@@ -13,7 +13,8 @@ from flyserve.cli.terminal import output
 _EPILOG = """Start with [bold]flyserve serve MODEL[/bold], or the demo with [bold]flyserve up[/bold];
 then [bold]flyserve generate "your prompt"[/bold] elsewhere.
 
-Exit status: 0 done, 1 failed, 2 wrong input, 3 nothing can serve just now, 130 interrupted."""
+Exit status: 0 done, 1 failed, 2 wrong input, 3 nothing can serve just now,
+130 interrupted, 143 ended by a signal."""
 
 app = typer.Typer(
     name="flyserve",

@@ -16,6 +16,7 @@ from fly.errors import (
     Overloaded,
     Unauthenticated,
 )
+from services.common.signals import stop_signals
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 START_FIRST = "start a deployment with: flyserve up"
@@ -25,7 +26,6 @@ EXIT_BAD_INPUT = 2
 """The command, a file or the request is wrong; also click's own for a wrong command line."""
 EXIT_TRY_LATER = 3
 """Nothing serves at present, all is full, or the deadline was too short: the same command may succeed."""
-EXIT_INTERRUPTED = 130
 
 _STATUS = (
     ((InvalidRequest, ConfigError, ModelError, Unauthenticated), EXIT_BAD_INPUT),
@@ -46,17 +46,18 @@ def messages() -> Console:
 
 @contextmanager
 def reported_errors(remedy: str = "") -> Iterator[None]:
-    """Report an expected error as one line on stderr and an exit status for its kind; Ctrl-C is 130.
+    """Report an expected error as one line on stderr and an exit status for its kind; 130 for Ctrl-C.
 
     `remedy` is the advice if nothing can serve at present.
     """
     try:
-        yield
+        with stop_signals.raised():
+            yield
     except FlyServeError as error:
         print_error(error, remedy)
         raise typer.Exit(exit_status(error)) from None
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(stop_signals.status) from None
 
 
 def print_error(error: FlyServeError, remedy: str = "") -> None:

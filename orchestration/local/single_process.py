@@ -21,7 +21,7 @@ from services.common.actor import ServiceActor
 from services.common.config import changed_values, parse
 from services.common.host import FAILED_GRACE_S, Host
 from services.common.in_process.server import SCHEME
-from services.common.launch import serve_until_signalled
+from services.common.launch import serve_until_stopped, stop_events
 from services.common.telemetry.config import TelemetryConfig, TelemetrySection
 from services.common.telemetry.logs import configure_logging
 from services.engine.config import EngineName
@@ -59,7 +59,7 @@ def run_single_process(
     on_stop: Callable[[], None],
     verbose: bool = False,
 ) -> None:
-    """Serve a deployment until SIGTERM or SIGINT.
+    """Serve a deployment until a stop signal: SIGTERM, SIGHUP or SIGINT.
 
     Running responses then have `rollout.drain_s` to finish, or until a second signal. The model folders must
     be absolute.
@@ -75,6 +75,7 @@ def run_single_process(
         ConfigError: The deployment needs several processes, or a port is in use.
         ModelError: A model cannot be found or served.
         NotReady: A replica has failed.
+        KeyboardInterrupt: A signal arrived before the deployment served.
     """
     if faults := list(_faults(deployment)):
         raise ConfigError("; ".join(faults))
@@ -84,8 +85,11 @@ def run_single_process(
     logging.getLogger().setLevel(logging.INFO if verbose else logging.ERROR)
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(deployment, on_load, on_ready, on_stop))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(deployment, on_load, on_ready, on_stop))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _faults(deployment: Deployment) -> Iterator[str]:
@@ -113,7 +117,7 @@ async def _serve(
     on_ready: Callable[[SingleProcess], None],
     on_stop: Callable[[], None],
 ) -> None:
-    async with _replicas(deployment, on_load) as replicas:
+    async with stop_events() as stop, _replicas(deployment, on_load) as replicas:
         router = await create_host(_router_config(deployment, replicas))
         speculation = await _speculation(deployment, replicas)
 
@@ -123,7 +127,7 @@ async def _serve(
 
         watches = [asyncio.create_task(_end_with(host, router)) for _, host in replicas]
         try:
-            await serve_until_signalled(router, deployment.rollout.drain_s, ready, on_stop)
+            await serve_until_stopped(router, deployment.rollout.drain_s, stop, ready, on_stop)
         finally:
             for watch in watches:
                 watch.cancel()

@@ -1,11 +1,16 @@
 """`python -m services.drafter`: a drafter replica without Ray."""
 
-from services.common.flags import configure
-from services.common.launch import run_service
-from services.drafter.config import DrafterConfig
+import signal
+
+from services.common.signals import stop_signals
 
 
 def main() -> None:
+    stop_signals.listen(signal.SIGINT)
+    from services.common.flags import configure
+    from services.common.launch import run_service
+    from services.drafter.config import DrafterConfig
+
     config = configure(DrafterConfig, "Serve drafts by a small model over gRPC.")
     from services.drafter.servicer import create_host
 

@@ -11,6 +11,7 @@ from fly.lookup.budget import IndexBudget
 from fly.messages import Draft, DraftStep, Load, Role
 from protos.flyserve.v1 import common_pb2, drafter_pb2_grpc
 from protos.wire.streams import draft_request_from_wire, draft_response_to_wire, info_to_wire
+from services.common.blocking import in_daemon_thread
 from services.common.endpoint_sources import EndpointSource, ListedEndpointSource, RegistryEndpointSource
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
@@ -123,7 +124,7 @@ async def create_host(config: DrafterConfig) -> Host:
     access_policy = service_access_policy(config.security, identity, caller)
     engine = await _start_engine(config, identity)
     telemetry = Telemetry(config.telemetry, config.role)
-    mapped = map_vocabulary(engine, config)
+    mapped = await in_daemon_thread(partial(map_vocabulary, engine, config))
     limit = config.standalone_limit if mapped is engine else 0
     standalone = StandaloneDrafter(mapped, limit)
     return host_drafter(standalone, config.address, access_policy, telemetry)
@@ -135,7 +136,7 @@ async def _start_engine(config: DrafterConfig, identity: Identity | None) -> Dra
         from services.engine.vllm.engine import start_engine
 
         return VllmDrafter(await start_engine(config), config.max_draft)
-    engine = build_engine(config)
+    engine = await in_daemon_thread(partial(build_engine, config))
     await engine.start()
     budget = IndexBudget(config.lookup_index_tokens)
     sub_drafters = SubDrafters(_source(config, identity), identity, budget)

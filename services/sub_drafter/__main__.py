@@ -1,11 +1,16 @@
 """`python -m services.sub_drafter`: a look-up replica without Ray."""
 
-from services.common.flags import configure
-from services.common.launch import run_service
-from services.sub_drafter.config import SubDrafterConfig
+import signal
+
+from services.common.signals import stop_signals
 
 
 def main() -> None:
+    stop_signals.listen(signal.SIGINT)
+    from services.common.flags import configure
+    from services.common.launch import run_service
+    from services.sub_drafter.config import SubDrafterConfig
+
     config = configure(SubDrafterConfig, "Serve proposals by look-up over gRPC, to drafters or to routers.")
     from services.sub_drafter.servicer import create_host
 

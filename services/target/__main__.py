@@ -1,11 +1,16 @@
 """`python -m services.target`: a target replica without Ray."""
 
-from services.common.flags import configure
-from services.common.launch import run_service
-from services.target.config import TargetConfig
+import signal
+
+from services.common.signals import stop_signals
 
 
 def main() -> None:
+    stop_signals.listen(signal.SIGINT)
+    from services.common.flags import configure
+    from services.common.launch import run_service
+    from services.target.config import TargetConfig
+
     config = configure(TargetConfig, "Serve verification by a target model over gRPC.")
     from services.target.servicer import create_host
 

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from fly.messages import Extend, Load, Opened, Queued, Role, Verification, VerifyStep
 from protos.flyserve.v1 import common_pb2, target_pb2_grpc
 from protos.wire.streams import info_to_wire, verify_request_from_wire, verify_response_to_wire
+from services.common.blocking import in_daemon_thread
 from services.common.host import Host, Service
 from services.common.security.access_policy import AccessPolicy, service_access_policy
 from services.common.security.identity import ROUTER, Identity
@@ -89,7 +90,8 @@ async def _start_engine(config: TargetConfig, start_followers: StartFollowers | 
         from services.target.vllm import VllmTarget
 
         return VllmTarget(await start_engine(config, config.group_timeout_s))
-    engine = build_engine(config, None, start_followers or spawn_followers(config))
+    followers = start_followers or spawn_followers(config)
+    engine = await in_daemon_thread(lambda: build_engine(config, None, followers))
     await engine.start()
     return BuiltinTarget(engine)
 

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.common.channel import open_channel
 from services.common.host import Host, Service
 from services.common.host_thread import HostThread
-from services.common.launch import serve_until_signalled
+from services.common.launch import serve_until_stopped, stop_events
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -58,7 +58,8 @@ async def test_health_reports_a_failure_while_the_server_runs(fragile: Fragile) 
 
 async def test_serving_ends_after_a_failure(fragile: Fragile) -> None:
     host = fragile.host()
-    await serve_until_signalled(host, 60.0, lambda address: fragile.fails.set())
+    async with stop_events() as stop:
+        await serve_until_stopped(host, 60.0, stop, lambda address: fragile.fails.set())
     assert host.failed.is_set() and fragile.is_closed
 
 
@@ -73,7 +74,8 @@ async def test_a_collection_of_garbage_skips_what_a_process_made_before_it_serve
         frozen.append((gc.get_freeze_count(), len(gc.get_objects())))
         fragile.fails.set()
 
-    await serve_until_signalled(fragile.host(), 60.0, ready)
+    async with stop_events() as stop:
+        await serve_until_stopped(fragile.host(), 60.0, stop, ready)
     ((num_frozen, num_others),) = frozen
     assert num_frozen > 100 * num_others and garbage() is None
 

@@ -5,7 +5,9 @@ Importing this module loads no torch, so that a process can start followers with
 
 import logging
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -73,6 +75,16 @@ def _spawn(config: ModelConfig, port: int) -> None:
 
 
 def _follow(config: ModelConfig, rank: int, port: int) -> None:
-    # NOTE: a terminal sends Ctrl-C to all its processes; the leader drains first, then sends the last plan.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # NOTE: a terminal signals all its processes; the leader drains first, then sends the last plan.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_leader, daemon=True).start()
     follow(config, rank, port)
+
+
+def _end_with_leader() -> None:
+    """End this process with its leader, even if that is killed while it loads."""
+    leader = multiprocessing.parent_process()
+    assert leader is not None, "followers are started by multiprocessing"
+    leader.join()
+    os._exit(1)
