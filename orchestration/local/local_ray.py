@@ -1,5 +1,6 @@
 """A local Ray cluster of this process, removed without a trace at its end; other processes discover it."""
 
+import ctypes
 import errno
 import logging
 import os
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,8 @@ from pydantic import BaseModel
 
 from fly.errors import ConfigError, NotReady, describe
 from orchestration.deployment.file import APPLICATION_ROOT
-from orchestration.local.ray_settings import loopback_as_address, without_messages
+from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
+from services.common.signals import stop_signals
 
 if TYPE_CHECKING:
     import psutil
@@ -27,6 +30,9 @@ FOLDER_PREFIX = "flyserve-"
 TOKEN = "RAY_AUTH_TOKEN"
 _OBJECT_STORE_BYTES = 100 * 2**20
 _EXIT_TIMEOUT_S = 5.0
+_END_ROUNDS = 3
+"""Times to end processes: those that are left, and those that one of them has just started."""
+_PR_SET_CHILD_SUBREAPER = 36
 _NEEDED_BYTES = 256 * 2**20
 """Free space for sockets and logs: on a full disk Ray waits for minutes before it fails."""
 
@@ -66,7 +72,10 @@ def temporary_folder() -> Iterator[Path]:
             " free some, or set TMPDIR to another folder"
         )
     # NOTE: Ray puts sockets there, whose paths the kernel limits to 107 bytes.
-    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,
+        stop_signals.with_last_resort(partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
         yield Path(folder)
 
 
@@ -89,11 +98,22 @@ def local_ray(
     this = psutil.Process()
     before = set(this.children())
 
+    def started() -> list[psutil.Process]:
+        return [process for child in set(this.children()) - before for process in _with_descendants(child)]
+
     def end() -> None:
         # NOTE: listed before the shutdown: after it they are no longer children of this process.
-        started = [process for child in set(this.children()) - before for process in _with_descendants(child)]
+        remaining = started()
         ray.shutdown()
-        _end_remaining(started)
+        for _ in range(_END_ROUNDS):
+            _end_remaining(remaining)
+            remaining = started()
+
+    def kill() -> None:
+        for _ in range(_END_ROUNDS):
+            for process in started():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     options = {
         "address": "local",
@@ -105,13 +125,25 @@ def local_ray(
         "logging_level": logging.ERROR,
         "_temp_dir": str(folder),
     }
+    with _adopted_orphans(), stop_signals.with_last_resort(kill):
+        try:
+            with nullcontext() if verbose else without_messages():
+                with loopback_as_address():
+                    _start_ray(options, end, timeout_s)
+                yield str(ray.get_runtime_context().gcs_address)
+        finally:
+            end()
+
+
+@contextmanager
+def _adopted_orphans() -> Iterator[None]:
+    """Become the parent of processes whose parent ends: of those that Ray's node starts while it is ended."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: None)  # Linux alone has it
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        with nullcontext() if verbose else without_messages():
-            with loopback_as_address():
-                _start_ray(options, end, timeout_s)
-            yield str(ray.get_runtime_context().gcs_address)
+        yield
     finally:
-        end()
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _start_ray(options: Mapping[str, Any], end: Callable[[], None], timeout_s: float) -> None:
@@ -124,10 +156,8 @@ def _start_ray(options: Mapping[str, Any], end: Callable[[], None], timeout_s: f
     begin = time.monotonic()
     while True:
         try:
-            ray.init(**options)
-        except SystemExit:
-            # NOTE: during its start, Ray installs its own handler of SIGTERM.
-            raise KeyboardInterrupt from None
+            with own_signals():
+                ray.init(**options)
         except Exception as error:
             end()
             waited_s = time.monotonic() - begin

@@ -10,37 +10,30 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any
+from typing import IO
 
 from fly.errors import ConfigError, NotReady
+from services.common.signals import PARENT_VARIABLE, stop_signals
 
 _READY = "ready "
 
 
 class StopSignals:
-    """Raise KeyboardInterrupt in the main thread on SIGINT and SIGTERM, until the stop begins.
+    """Raise KeyboardInterrupt in the main thread on a stop signal, Ctrl-C included, until the stop begins.
 
     So a second signal does not interrupt the stop that the first one started; it may hasten it.
     """
 
     def __init__(self) -> None:
-        self._previous: dict[signal.Signals, Any] = {}
         self._received = False
+        self._block = stop_signals.delivered_to(self._interrupt)
 
     def __enter__(self) -> "StopSignals":
-        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.install()
+        self._block.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def install(self) -> None:
-        """Set the handlers, again after a library has set its own."""
-        for number in self._previous:
-            signal.signal(number, self._interrupt)
+        self._block.__exit__(None, None, None)
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if a signal was received.
@@ -52,16 +45,16 @@ class StopSignals:
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """Ignore both signals from now on."""
-        for number in self._previous:
-            signal.signal(number, signal.SIG_IGN)
+        """Ignore the signals from now on; before anything serves, a second one still ends the process."""
+        stop_signals.deliver_to(lambda: None)
 
     def hasten(self, process: "ServiceProcess") -> None:
-        """From now on let both signals end the grace period of `process`, which is being stopped."""
-        for number in self._previous:
-            signal.signal(number, lambda number, frame: process.terminate())
+        """From now on let the signals end the grace period of `process`, which is being stopped."""
+        stop_signals.deliver_to(process.terminate)
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+    def _interrupt(self) -> None:
+        if not self._received:
+            stop_signals.announce()
         self._received = True
         raise KeyboardInterrupt
 
@@ -109,7 +102,8 @@ def service_process(
     """Run `python -m <command>` until the block ends; enter the block when it is ready.
 
     It has `timeout_s` to print `ready host:port` and the URLs of its other servers, and at the end `grace_s`
-    between SIGTERM and SIGKILL. Its log is in `folder`: `<module>-1.log` for the first process.
+    between SIGTERM and SIGKILL. Its log is in `folder`: `<module>-1.log` for the first process. If this
+    process is killed, it receives SIGTERM.
 
     Raises:
         ConfigError: It ended; the message is its last line.
@@ -121,18 +115,20 @@ def service_process(
     with errors.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
+            env={**environment, PARENT_VARIABLE: "1"},
+            # Nothing is written: the pipe closes when this process ends.
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
             # A terminal's Ctrl-C reaches only this process, which then stops the child.
             start_new_session=True,
         )
-    try:
-        yield ServiceProcess(name, process, _ready_addresses(name, process, errors, timeout_s), errors)
-    finally:
-        _end(process, grace_s)
+    with stop_signals.with_last_resort(process.kill):
+        try:
+            yield ServiceProcess(name, process, _ready_addresses(name, process, errors, timeout_s), errors)
+        finally:
+            _end(process, grace_s)
 
 
 def _ready_addresses(

@@ -1,9 +1,12 @@
 """Settings of Ray that it has no parameters for, in force while a block runs."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
+
+from services.common.signals import stop_signals
 
 
 def loopback_as_address() -> AbstractContextManager[None]:
@@ -24,6 +27,25 @@ def without_messages() -> AbstractContextManager[None]:
     NOTE: `log_to_driver=False` is only about the output of workers. FlyServe reports such faults itself.
     """
     return _setting("ray._private.worker", "_worker_logs_enabled", False)
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Start or join Ray in the block; this process handles its stop signals itself, during it and after it.
+
+    NOTE: Ray installs a handler of SIGTERM that exits, and its processes, which inherit what is blocked here,
+    would end at once with the terminal, while running responses finish. Another thread receives SIGHUP.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    except SystemExit:
+        if stop_signals.first is None:
+            stop_signals.receive(signal.SIGTERM)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        stop_signals.reinstall()
 
 
 @contextmanager

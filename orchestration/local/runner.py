@@ -33,6 +33,7 @@ from orchestration.ray.controller_client import (
     stop_controller,
 )
 from services.common.model_source import model_folder
+from services.common.signals import stop_signals
 
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 10.0
@@ -110,7 +111,7 @@ def local_deployment(
 ) -> Iterator[LocalDeployment]:
     """Start a deployment on this machine; stop it in reverse order when the block ends.
 
-    Only for the main thread: SIGINT and SIGTERM raise KeyboardInterrupt in the block. Running responses then
+    Only for the main thread: stop signals raise KeyboardInterrupt in the block. Running responses then
     have `rollout.drain_s` to finish, or until a second signal. The model folders must be absolute; `source`
     is the file that the deployment was read from, to show to people.
 
@@ -131,6 +132,7 @@ def local_deployment(
         deployed: LocalDeployment | None = None
         try:
             deployed = _start(stack, signals, deployment, on_progress, options, source)
+            stop_signals.begin_serving()
             yield deployed
         finally:
             # NOTE: before the stack unwinds: no signal may interrupt the stop.
@@ -154,7 +156,6 @@ def _start(
     marks = {spec.node_resource for spec in specs if spec.node_resource is not None}
     timeout_s = options.startup_timeout_s
     ray_address = stack.enter_context(local_ray(num_cpus, marks, folder, options.verbose, timeout_s))
-    signals.install()
     signals.check()
     controller = create_controller(deployment, "127.0.0.1", options.actors)
     registry = get_result(controller.address.remote(), timeout_s)

@@ -11,7 +11,7 @@ import grpc
 
 from fly.errors import ConfigError, NotReady, describe
 from orchestration.local.local_ray import TOKEN, find_local_deployment, set_import_path
-from orchestration.local.ray_settings import loopback_as_address, without_messages
+from orchestration.local.ray_settings import loopback_as_address, own_signals, without_messages
 
 _TOKEN_PATH, _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"
 _GET_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
@@ -46,7 +46,7 @@ def ray_connection(name: str | None, ray_address: str | None) -> Iterator[None]:
     _require_answer(address)
     with without_messages():
         try:
-            with loopback_as_address():
+            with loopback_as_address(), own_signals():
                 ray.init(address, logging_level=logging.CRITICAL, log_to_driver=False)
         except Exception as error:
             raise NotReady(f"Ray at {address} cannot be used from this machine: {describe(error)}") from None

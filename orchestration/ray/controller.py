@@ -20,6 +20,7 @@ from orchestration.ray.fleet import RayFleet
 from services.common.addresses import bind_fault
 from services.common.host import Host
 from services.common.host_thread import HostThread
+from services.common.signals import end_at_sigterm
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Controller:
 
         The arguments are those of `create_controller`.
         """
+        end_at_sigterm()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._host = host or node_address()
         self._config = config

@@ -9,6 +9,7 @@ from services.common.config import parse
 from services.common.garbage import exempt_from_collection
 from services.common.host import Host
 from services.common.host_thread import HostThread
+from services.common.signals import end_at_sigterm
 from services.common.telemetry.config import TelemetryConfig
 from services.common.telemetry.logs import configure_logging
 
@@ -16,7 +17,7 @@ from services.common.telemetry.logs import configure_logging
 class ServiceActor:
     """Host one replica's gRPC server from the constructor on.
 
-    The process ends when the service has failed.
+    The process ends when the service has failed, and at SIGTERM: then its streams continue elsewhere.
 
     Attributes:
         follower: Class of the actors that share a replica with this one; None if the tier cannot be shared.
@@ -35,6 +36,7 @@ class ServiceActor:
         Raises:
             FlyServeError: The configuration or the model cannot be served.
         """
+        end_at_sigterm()
         config = dict(config)
         ports = config.pop("ports", 0)
         if registry:

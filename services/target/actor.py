@@ -11,6 +11,7 @@ from typing import Any
 from services.common.actor import ServiceActor
 from services.common.config import parse
 from services.common.host import Host
+from services.common.signals import end_at_sigterm
 from services.target.config import TargetConfig
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class TargetFollower:
     """Rank of a shared replica other than its leader; its process ends with the group."""
 
     def __init__(self) -> None:
+        end_at_sigterm()
         self._end: Future[str] = Future()
 
     def follow(self, config: dict[str, Any], rank: int, port: int) -> None:

@@ -356,3 +356,23 @@ def _follower(leader: subprocess.Popen[str]) -> psutil.Process:
                 return child
         time.sleep(0.1)
     raise AssertionError("the leader ended before it had a follower")
+
+
+_PARENT = """
+import os, pathlib, sys
+from orchestration.local.processes import service_process
+
+with service_process(("services.sub_drafter",), os.environ, pathlib.Path(sys.argv[1]), 200, 200) as child:
+    print(child.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_service_ends_with_the_process_that_has_started_it(
+    program: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    parent = program("-c", _PARENT, str(tmp_path))
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    assert not psutil.wait_procs([child], timeout=HANG_S)[1]
