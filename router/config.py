@@ -46,6 +46,9 @@ class LimitsConfig(Config):
     """Longest grammar: a JSON Schema, a regular expression, a list of choices, or a grammar in Lark
     notation."""
 
+    grammar_compile_s: float = Field(1.0, gt=0, le=5)
+    """Most CPU time to compile a grammar, in a process of its own, in seconds."""
+
     forced_characters: int = Field(8192, ge=0, le=65_536)
     """Longest text that a grammar may force if the router drafts it; 0 drafts none. A million such
     characters stop the router's event loop for about two seconds."""

@@ -76,6 +76,8 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
     except BaseException:
         await replicas.close()
         raise
+    grammars = Grammars(tokenizer.backend.to_str, tokenizer.vocab_size, config.limits)
+    await grammars.start()
     telemetry = Telemetry(config.telemetry, "router")
     metrics, lengths = RouterMetrics(telemetry.registry, config.served_name), DraftLengths(clock)
     context = RouterContext(
@@ -83,7 +85,7 @@ async def create_host(config: RouterConfig, clock: Clock | None = None) -> Host:
         draft_model=DraftModel(replicas),
         tokenizer=tokenizer,
         chat_template=template,
-        grammars=Grammars(tokenizer.backend.to_str, tokenizer.vocab_size, config.limits.grammar_characters),
+        grammars=grammars,
         config=config,
         clock=clock,
         draft_lengths=lengths,

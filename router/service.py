@@ -121,7 +121,7 @@ class GenerationService:
             admission = self._draft_admission if is_draft else self._admission
             if not is_draft or self.draft_model is not None:
                 admission.check(tenant, deadline, request.n)
-            prepared = await self._prepare(request)
+            prepared = await self._prepare(request, tenant)
             prepared = replace(prepared, cache_salt=caller.salted(prepared.cache_salt), streams=streams)
             header = _header(prepared)
             observed.accepted(prepared)
@@ -208,8 +208,8 @@ class GenerationService:
         return tuple(map(TextToken, ids, self._context.tokenizer.pieces(ids)))
 
     async def close(self) -> None:
-        """Close the connections to all replicas, and end the threads that compile grammars."""
-        self._context.grammars.close()
+        """Close the connections to all replicas, and end the processes that compile grammars."""
+        await self._context.grammars.close()
         await self._context.replicas.close()
 
     def _num_ready(self, role: Role) -> int:
@@ -234,9 +234,9 @@ class GenerationService:
         target, _ = await self._target_wait.paired(with_weights(weights), request.n)
         return target.info
 
-    async def _prepare(self, request: GenerateRequest) -> PreparedRequest:
+    async def _prepare(self, request: GenerateRequest, tenant: str) -> PreparedRequest:
         context, model = self._context, await self._model(request)
-        grammar = await context.grammars.prepare(request.grammar) if request.grammar else None
+        grammar = await context.grammars.prepare(request.grammar, tenant) if request.grammar else None
 
         def prepared() -> PreparedRequest:
             tokenizer = context.tokenizer

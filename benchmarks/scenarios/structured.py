@@ -4,12 +4,10 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -27,9 +25,10 @@ from flyserve.bench.statistics import share
 from flyserve.client import Client
 from router.requests.grammars import library_form
 from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.library import compile_grammar
+from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
+from services.common.grammars.library import compile_grammar, load_tokenizer
+from services.common.grammars.limits import REPLICA_LIMITS
 from services.engine.base import ForwardInput, KvSlot
-from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
 
 VOCABULARY = 128_000
@@ -84,8 +83,8 @@ Seconds = dict[str, list[float]]
 Answers = dict[str, list[Answer]]
 
 
-def large_tokenizer(folder: Path) -> GrammarTokenizer:
-    """Return the demo's tokenizer, filled up to 128,000 tokens by pairs of its own, in a file of its own."""
+def large_tokenizer() -> str:
+    """Return the demo's `tokenizer.json`, filled up to 128,000 tokens by pairs of its own."""
     tokenizer = json.loads((DEMO_MODELS / "target" / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
     special = {each["content"] for each in tokenizer["added_tokens"]}
@@ -94,8 +93,7 @@ def large_tokenizer(folder: Path) -> GrammarTokenizer:
     fresh = (pair for pair in pairs if pair not in vocabulary)
     while len(vocabulary) < VOCABULARY:
         vocabulary[next(fresh)] = len(vocabulary)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    return GrammarTokenizer(folder, VOCABULARY)
+    return json.dumps(tokenizer)
 
 
 def draw_response(follower: GrammarFollower, rng: random.Random) -> list[int]:
@@ -123,24 +121,27 @@ def measure_masks(plan: Plan, context: Context, num_streams: int) -> Seconds:
     """
     import torch
 
-    with TemporaryDirectory() as folder:
-        tokenizer, form = large_tokenizer(Path(folder)), library_form(GRAMMAR)
-        compiled, rng = compile_grammar(tokenizer.load(), form), random.Random(0)
+    text, form, rng = large_tokenizer(), library_form(GRAMMAR), random.Random(0)
+    tokenizer = load_tokenizer(text, VOCABULARY)
+    compiled = compile_grammar(tokenizer, form)
+    with closing(GrammarHost()) as host:
+        grammar = HostedGrammar(host, TokenizerSource("", lambda: text, VOCABULARY), REPLICA_LIMITS)
+        grammar.compile(form)
         responses = [
-            draw_response(GrammarFollower(compiled.deep_copy(), VOCABULARY, tokenizer.load().eos_tokens), rng)
+            draw_response(GrammarFollower(compiled.deep_copy(), VOCABULARY, tokenizer.eos_tokens), rng)
             for _ in range(num_streams)
         ]
         steps = min(len(response) for response in responses) // (DRAFTS + 1)
         rows = torch.randn(num_streams * (DRAFTS + 1), VOCABULARY, generator=torch.Generator().manual_seed(0))
         forward_s = _MODEL.base_s + num_streams * _MODEL.sequence_s
-        heads = {MASKED: Head(VOCABULARY, tokenizer), UNMASKED: Head(VOCABULARY)}
+        heads = {name: Head(VOCABULARY, mask_patience_s=60) for name in (MASKED, UNMASKED)}
 
         def verify(name: str, turn: int) -> list[float]:
             """Return the seconds of every verification of one response of each sequence."""
             seconds, slots = [], [KvSlot(number) for number in range(num_streams)]
             for step in range(steps):
                 batch = [
-                    _input(slot, response, step, form if name == MASKED else "")
+                    _input(slot, response, step, grammar if name == MASKED else None)
                     for slot, response in zip(slots, responses, strict=True)
                 ]
                 started = time.perf_counter()
@@ -153,11 +154,11 @@ def measure_masks(plan: Plan, context: Context, num_streams: int) -> Seconds:
             return seconds
 
         found = context.interleave(f"{num_streams} streams", (MASKED, UNMASKED), plan.repeat, verify)
-    # NOTE: the first verification waits for the grammar to be compiled, which a prefill does in a deployment.
+    # NOTE: in the first verification the followers begin, which a prefill hides in a deployment.
     return {name: [median(turn[1:]) for turn in turns] for name, turns in found.items()}
 
 
-def _input(slot: KvSlot, response: Sequence[int], step: int, grammar: str) -> ForwardInput:
+def _input(slot: KvSlot, response: Sequence[int], step: int, grammar: HostedGrammar | None) -> ForwardInput:
     """Return the input of one verification: a token of the response, and the next ones as drafts."""
     first = step * (DRAFTS + 1)
     prompt, drafts = [0], response[first : first + DRAFTS]

@@ -17,15 +17,14 @@ class ForcedDrafts:
         is_pending: True if the draft of the present round is a forced one.
     """
 
-    def __init__(self, request: PreparedRequest, most_characters: int) -> None:
-        """Begin a response; a grammar that may force more than `most_characters` has no drafts.
+    def __init__(self, request: PreparedRequest) -> None:
+        """Begin a response; a grammar that may force a long text has no drafts (`forced_characters`).
 
         NOTE: the library spells all that text in one piece, 1 to 2 us per character; the event loop waits.
         """
         self.is_pending = False
         grammar = request.grammar if request.plan.drafts else None
-        is_used = grammar is not None and most_characters and grammar.forced_length <= most_characters
-        self._follower = grammar.follower() if grammar is not None and is_used else None
+        self._follower = None if grammar is None else grammar.follower()
         self._prompt_length = len(request.prompt_ids)
         self._ending_ids = request.sampling.ending_ids
         self._needs_distributions = request.needs_distributions

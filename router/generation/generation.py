@@ -118,7 +118,7 @@ async def open_speculative(
             extension=extension,
             lookup=LookupBenefit(costs, extension.fitting, context.clock),
             predictions=Predictions(request),
-            forced=ForcedDrafts(request, config.limits.forced_characters),
+            forced=ForcedDrafts(request),
             strict_spans=await begin_spans(request, context.tokenizer),
         )
         yield response

@@ -1,25 +1,35 @@
 """Grammars of requests: check them, compile them once, and put them into the form that targets take."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
-from collections import OrderedDict
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from fly.errors import InvalidRequest
+from fly.errors import InvalidRequest, NotReady
 from fly.grammar import Grammar, GrammarKind
+from router.config import LimitsConfig
 from router.requests.forced_length import forced_length
+from services.common.grammars.compilations import Compilations
 from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.library import GrammarError, compile_grammar, limit_whitespace, load_tokenizer
+from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
+from services.common.grammars.library import (
+    GrammarError,
+    GrammarLost,
+    compile_grammar,
+    limit_whitespace,
+    load_tokenizer,
+)
+from services.common.grammars.limits import GrammarLimits
 
 _MOST_DEPTH = 64
 """Deepest nesting of a JSON Schema."""
-_MOST_KEPT = 32
-"""Grammars whose result is kept, good or bad."""
-_THREADS = 2
+_STACK_BYTES = 64 << 20
+"""Stack of the thread that compiles: larger than that in which the grammar was compiled before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,74 +38,98 @@ class CompiledGrammar:
 
     Attributes:
         form: The grammar as targets take it.
-        matcher: The library's matcher at its start; it must be copied before it is used.
+        matcher: The library's matcher at its start, if the router may draft the text that it forces; it must
+            be copied before it is used.
         vocab_size: Tokens of a mask.
-        forced_length: Most characters of a text that it forces.
+        num_bytes: Memory that compiling it took.
     """
 
     form: str
     matcher: Any
     vocab_size: int
-    forced_length: float
+    num_bytes: int
+    is_lost: bool = False
 
-    def follower(self) -> GrammarFollower:
-        """Return a follower at the start of a response; takes microseconds."""
-        return GrammarFollower(self.matcher.deep_copy(), self.vocab_size)
+    def follower(self) -> GrammarFollower | None:
+        """Return a follower at the start of a response, in microseconds; None if the text may be long."""
+        return None if self.matcher is None else GrammarFollower(self.matcher.deep_copy(), self.vocab_size)
 
 
 class Grammars:
     """Prepares the grammars of all requests of a router; equal ones are compiled once.
 
-    They are compiled in threads of their own, so that many slow ones delay only each other.
+    A grammar is compiled in a process of its own first, which can be ended. Only one that passed there, and
+    that forces a short text, is compiled again in this process, to follow responses on the event loop.
     """
 
-    def __init__(self, tokenizer_json: Callable[[], str], vocab_size: int, most_characters: int) -> None:
-        """Compile for the tokenizer with this `tokenizer.json`, which is read for the first grammar."""
-        self._tokenizer_json = tokenizer_json
-        self._vocab_size = vocab_size
-        self._most_characters = most_characters
+    def __init__(self, tokenizer_json: Callable[[], str], vocab_size: int, limits: LimitsConfig) -> None:
+        """Compile for the tokenizer with this `tokenizer.json`."""
+        self._host = GrammarHost.join()
+        self._source = TokenizerSource(f"router {id(self)}", tokenizer_json, vocab_size)
+        self._limits = limits
         self._tokenizer: Any = None
-        self._results: OrderedDict[bytes, asyncio.Task[CompiledGrammar]] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
+        self._compilations = Compilations[CompiledGrammar]()
+        self._pool = _pool_with_large_stack()
 
-    async def prepare(self, grammar: Grammar) -> CompiledGrammar:
-        """Return the compiled grammar; raise InvalidRequest on field `grammar` if it has a fault."""
-        length, limit = len(grammar.text) + len(grammar.before), self._most_characters
+    async def start(self) -> None:
+        """Load the tokenizer, here and in the processes of grammars; requests report it if it has a fault."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(GrammarError):
+            await asyncio.gather(
+                loop.run_in_executor(self._pool, self._load), asyncio.to_thread(self._host.load, self._source)
+            )
+
+    async def prepare(self, grammar: Grammar, tenant: str = "") -> CompiledGrammar:
+        """Return the compiled grammar; tenants take turns if there are many.
+
+        Raises:
+            InvalidRequest: Field `grammar` has a fault.
+            Overloaded: Too many grammars wait to be compiled.
+            NotReady: The process that compiles has ended.
+        """
+        length, limit = len(grammar.text) + len(grammar.before), self._limits.grammar_characters
         if length > limit:
             found = f"has {length} characters, at most {limit} (router.limits.grammar_characters)"
             raise InvalidRequest.of("grammar", found)
-        key = hashlib.sha256(
-            f"{grammar.kind}:{bool(grammar.schemas)}:{grammar.before}\0{grammar.text}".encode(
-                "utf-8", "surrogatepass"
-            )
-        ).digest()
-        if key not in self._results:
-            self._results[key] = asyncio.create_task(self._compiled(grammar))
-        self._results.move_to_end(key)
-        if len(self._results) > _MOST_KEPT:
-            self._results.popitem(last=False)
-        # NOTE: others may wait for the same grammar, so the one who asked first must not cancel it.
-        return await asyncio.shield(self._results[key])
+        text = f"{grammar.kind}:{bool(grammar.schemas)}:{grammar.before}\0{grammar.text}"
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return await self._compilations.result(key, lambda: self._compile(grammar), tenant)
 
-    def close(self) -> None:
-        """End the threads once they have finished what they compile."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """End what is compiled, and the processes."""
+        self._compilations.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._host.leave)
 
-    async def _compiled(self, grammar: Grammar) -> CompiledGrammar:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="flyserve-grammar")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._compile, grammar)
+    def _load(self) -> Any:
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self._source.read(), self._source.vocab_size)
+        return self._tokenizer
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
-        form = library_form(grammar)
+        form, matcher, limits = library_form(grammar), None, self._limits
+        most = GrammarLimits(limits.grammar_compile_s, "router.limits.grammar_compile_s")
         try:
-            if self._tokenizer is None:
-                self._tokenizer = load_tokenizer(self._tokenizer_json(), self._vocab_size)
-            matcher = compile_grammar(self._tokenizer, form)
+            hosted = HostedGrammar(self._host, self._source, most)
+            hosted.compile(form)
+            if 0 < limits.forced_characters >= forced_length(grammar):
+                matcher = self._pool.submit(lambda: compile_grammar(self._load(), form)).result()
+        except GrammarLost as error:
+            raise NotReady(str(error)) from None
         except GrammarError as error:
             raise InvalidRequest.of("grammar", f"cannot be used as {grammar.kind.value}: {error}") from None
-        return CompiledGrammar(form, matcher, self._vocab_size, forced_length(grammar))
+        return CompiledGrammar(form, matcher, self._source.vocab_size, len(form) + hosted.num_bytes)
+
+
+def _pool_with_large_stack() -> ThreadPoolExecutor:
+    """Return a pool of one thread with a large stack."""
+    pool, usual = ThreadPoolExecutor(1, thread_name_prefix="flyserve-grammar"), threading.stack_size()
+    threading.stack_size(_STACK_BYTES)
+    try:
+        pool.submit(int)
+    finally:
+        threading.stack_size(usual)
+    return pool
 
 
 def library_form(grammar: Grammar) -> str:

@@ -1,19 +1,41 @@
 """The engine's interfaces: the input of a forward, its scores, KV memory, and the runner that computes."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fly.blocks import BlockKey
 from fly.messages import ModelInfo
 from fly.request import SamplingParams
 from fly.types import EntropyEstimator, PositionLogprobs, SparseDistribution
+from services.common.grammars.follower import Mask
 
 KvSlot = int
 """A sequence's number in KV memory; unlike vLLM's slots it stands for a whole sequence, not for one token."""
 NO_SLOT: KvSlot = -1
 """Slot of a branch that has none, or none any more."""
+
+
+class MaskFollower(Protocol):
+    """Follows one response through a grammar."""
+
+    def masks(
+        self, tokens: Sequence[int], drafts: Sequence[int], ending_ids: Collection[int]
+    ) -> Iterator[Mask]:
+        """Yield the mask after a response, and after each of the drafts that the grammar allows.
+
+        Raises:
+            GrammarError: The response is not one of the grammar, or the grammar has exceeded a limit.
+        """
+
+
+class TokenGrammar(Protocol):
+    """A compiled grammar."""
+
+    def follower(self) -> MaskFollower:
+        """Return a follower at the start of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +59,7 @@ class ForwardInput:
         num_reused: Tokens before `start` whose KV was shared from another sequence since the last input.
         blocks: Keys of all blocks before the outputs, while some of them must be computed; empty afterwards.
         num_shared: Number of blocks of the sequence that others may reuse once they are computed.
-        grammar: Constraint on the response, as in `Open`; "" is none.
+        grammar: Constraint on the response, compiled; None is none.
     """
 
     slot: KvSlot
@@ -56,7 +78,7 @@ class ForwardInput:
     num_reused: int = 0
     blocks: Sequence[BlockKey] = ()
     num_shared: int = 0
-    grammar: str = ""
+    grammar: "TokenGrammar | None" = None
 
     @property
     def first_position(self) -> int:
@@ -89,6 +111,7 @@ class Scores:
         gaps: Log-probability of the choice less that of the draft that follows, in nats, if requested; 0
             where none follows.
         distributions: Distribution that each token was drawn from, when proposing under `rejection`.
+        late: The work that the scores wait for, if it is not done: the input must be computed again after it.
         error: Reason why the head has no results for this sequence, such as logits that are not finite.
         field: Field of the sequence's `Open` that the error is due to; "" if it is due to none.
     """
@@ -99,6 +122,7 @@ class Scores:
     logprobs: tuple[PositionLogprobs, ...] = ()
     gaps: tuple[float, ...] = ()
     distributions: tuple[SparseDistribution, ...] = ()
+    late: Future[Any] | None = None
     error: str = ""
     field: str = ""
 

@@ -1,7 +1,8 @@
 """The engine's state: open sequences, jobs and memory. Synchronous; owned by one thread or task."""
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -42,8 +43,17 @@ class EngineCore:
         idle_forwards: Durations of forwards of idle jobs.
     """
 
-    def __init__(self, runner: Runner, max_batch_tokens: int, max_queued: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        max_batch_tokens: int,
+        max_queued: int,
+        clock: Clock,
+        post: Callable[[Callable[[], None]], None] = lambda command: command(),
+    ) -> None:
+        """Prepare the state; `post` may be called by any thread, and lets the owner call a command."""
         self._runner = runner
+        self._post = post
         self._max_queued = max_queued
         self._chunk_tokens = max(1, max_batch_tokens // 2)
         self._kv = KvCacheManager[EngineSequence](runner)
@@ -132,12 +142,7 @@ class EngineCore:
         self._jobs[future] = scheduled
         if scheduled.next_input is not None and priority != IDLE_PRIORITY:
             self._batch_window.record_arrival(scheduled.next_input.slot, now_ns / 1e9)
-        item = scheduled.next_input
-        if item is not None and not self._kv.has_memory(item.slot):
-            self._park(self._kv.sequence(item.slot))
-            self._admit()
-            if not self._kv.has_memory(item.slot):
-                self._notify(scheduled, Queued())
+        self._await_memory(scheduled)
         self._collect()
 
     def cancel(self, future: EngineFuture) -> None:
@@ -183,7 +188,12 @@ class EngineCore:
     def complete(
         self, batch: Sequence[ScheduledJob], scores: Sequence[Scores], started_ns: int, forward_ns: int
     ) -> None:
-        """Send the jobs of a forward their scores."""
+        """Send the jobs of a forward their scores; those with late ones are computed again later."""
+        for scheduled, score in zip(batch, scores, strict=True):
+            if score.late is not None:
+                self._hold(scheduled, score.late)
+        on_time = [pair for pair in zip(batch, scores, strict=True) if pair[1].late is None]
+        batch, scores = [scheduled for scheduled, _ in on_time], [score for _, score in on_time]
         inputs = forward_inputs(batch)
         for item in inputs:
             self._prefill_tokens += item.num_prefill
@@ -277,6 +287,26 @@ class EngineCore:
             return None
         self._admission.add_preempted(sequence)
         return self._scheduler.park(sequence.slot)
+
+    def _hold(self, scheduled: ScheduledJob, work: "Future[Any]") -> None:
+        """Exclude a job from forwards until the work is done that its scores wait for."""
+        self._scheduler.hold(scheduled)
+        work.add_done_callback(lambda _: self._post(partial(self._release, scheduled)))
+
+    def _release(self, scheduled: ScheduledJob) -> None:
+        """Compute a held job again, unless it has ended; its sequence may have been preempted meanwhile."""
+        if self._scheduler.release(scheduled):
+            self._await_memory(scheduled)
+            self._collect()
+
+    def _await_memory(self, scheduled: ScheduledJob) -> None:
+        """Let a job that waits for a forward wait for memory first, if its sequence has none."""
+        item = scheduled.next_input
+        if item is not None and not self._kv.has_memory(item.slot):
+            self._park(self._kv.sequence(item.slot))
+            self._admit()
+            if not self._kv.has_memory(item.slot):
+                self._notify(scheduled, Queued())
 
     def _notify(self, job: ScheduledJob, notice: Queued | Opened) -> None:
         """Let the coroutine that awaits a job report a notice."""

@@ -13,10 +13,12 @@ from fly.clock import Clock
 from fly.errors import FieldViolation, InvalidRequest, NotReady, refuse
 from fly.limits import MOST_LOGPROBS, check_sampling
 from fly.messages import Load, ModelInfo, Open, StepTimes
+from services.common.grammars.host import HostedGrammar
 from services.engine.base import Job, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
 from services.engine.future import Delivery, EngineFuture, IdleJobs, WaitReport
+from services.engine.grammars import EngineGrammars
 from services.engine.scheduling.scheduler import IDLE_PRIORITY
 from services.engine.sequence import EngineSequence
 
@@ -42,13 +44,16 @@ class Engine(ABC):
 
     Attributes:
         info: The model; its context length is limited by the KV memory.
-        masks_tokens: True if it can keep a response to a grammar.
     """
 
-    masks_tokens = True
-
-    def __init__(self, runner: Runner, config: ModelSection, clock: Clock) -> None:
-        self._core = EngineCore(runner, config.batch_tokens, config.max_queued, clock)
+    def __init__(
+        self, runner: Runner, config: ModelSection, clock: Clock, grammars: EngineGrammars | None = None
+    ) -> None:
+        """Prepare an engine; without `grammars` it keeps no response to a grammar."""
+        self._core = EngineCore(
+            runner, config.batch_tokens, config.max_queued, clock, lambda call: self._post(Command(call))
+        )
+        self._grammars = grammars
         self.info: ModelInfo = replace(runner.info, context_length=self._core.context_length)
         is_whole = self.info.context_length == runner.info.context_length
         self._limited_by = "the model" if is_whole else "KV memory"
@@ -74,16 +79,16 @@ class Engine(ABC):
     ) -> EngineSequence:
         """Open a sequence; wait until there is a place and memory for it, unless `queue` is False.
 
-        `report` is called with `Queued` if it has to wait.
+        Its grammar is compiled before, so that the engine never waits for it. `report` is called with
+        `Queued` if it has to wait for a place.
 
         Raises:
             InvalidRequest: A field of `opening` breaks a limit.
             Overloaded: The queue is full, or it would have to wait and `queue` is False.
-            NotReady: The engine is not running.
+            NotReady: The engine is not running, or the process that compiles grammars has ended.
         """
         check_open(opening, self.info.vocab_size, self.context_length, self._limited_by)
-        if opening.grammar and not self.masks_tokens:
-            raise InvalidRequest.of("grammar", "is set, but a simulated model masks no tokens: leave it out")
+        grammar = await self._grammar(opening) if opening.grammar else None
         future = self._new_future()
         self._post(Command(partial(self._core.open, opening, future, queue), future))
         try:
@@ -92,6 +97,7 @@ class Engine(ABC):
             self._post(Command(partial(self._core.cancel_open, future)))
             raise
         assert isinstance(sequence, EngineSequence)
+        sequence.grammar = grammar
         return sequence
 
     def close(self, sequence: EngineSequence) -> None:
@@ -141,6 +147,7 @@ class Engine(ABC):
         if not self._is_running:
             raise NotReady("the engine is not running")
         branch = self._core.make_branch(sequence.opening)
+        branch.grammar = sequence.grammar
         self._post(Command(partial(self._core.fork, branch)))
         return branch
 
@@ -225,6 +232,11 @@ class Engine(ABC):
         except Exception:
             logger.exception("the end of the engine's jobs failed")
         return self._core.take_deliveries()
+
+    async def _grammar(self, opening: Open) -> HostedGrammar:
+        if self._grammars is None:
+            raise InvalidRequest.of("grammar", "is set, but this model masks no tokens: leave it out")
+        return await self._grammars.compiled(opening.grammar, opening.cache_salt)
 
     def _new_future(self) -> EngineFuture:
         if not self._is_running:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from fly.clock import Clock, SystemClock
 from fly.messages import VERIFIED_TOKENS, ForwardCosts
+from services.common.model_source import model_folder
 from services.engine.base import Runner
 from services.engine.config import ModelConfig, StartFollowers
 from services.engine.engine import Engine
+from services.engine.grammars import EngineGrammars
 from services.engine.loading.light_start import light_start
 from services.engine.loading.visible_gpus import hide_gpus
 from services.engine.simulation.clock_engine import ClockEngine
@@ -42,7 +44,7 @@ def build_engine(
 
             leader = lead(config, start_followers)
         leader.info = replace(leader.info, costs=_costs(leader))
-        return ThreadEngine(leader, config, leader, _thread_setting(config))
+        return ThreadEngine(leader, config, leader, _thread_setting(config), _grammars(config, leader))
     with light_start(is_whole=True):
         from services.engine.forward.torch_runner import load_runner
 
@@ -50,7 +52,8 @@ def build_engine(
     runner.info = replace(runner.info, costs=_costs(runner))
     if logger.isEnabledFor(logging.INFO):  # measuring takes half a second
         logger.info("%s: %s", config.model, runner.measure_bandwidth().describe())
-    return ThreadEngine(runner, config, prepare_thread=_thread_setting(config))
+    grammars = _grammars(config, runner)
+    return ThreadEngine(runner, config, prepare_thread=_thread_setting(config), grammars=grammars)
 
 
 def _thread_setting(config: ModelConfig) -> Callable[[], object]:
@@ -66,6 +69,11 @@ def _thread_setting(config: ModelConfig) -> Callable[[], object]:
         torch.set_num_threads(config.threads)
 
     return set_threads
+
+
+def _grammars(config: ModelConfig, runner: Runner) -> EngineGrammars:
+    assert config.model is not None
+    return EngineGrammars(model_folder(config.model), runner.info.vocab_size)
 
 
 def _costs(runner: Runner) -> ForwardCosts | None:

@@ -8,7 +8,7 @@ from fly.errors import InvalidRequest, NotReady
 from fly.messages import Open
 from fly.sequence import ReplicatedSequence, SequenceUpdate
 from fly.types import SparseDistribution
-from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Replan, Scores
+from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Replan, Scores, TokenGrammar
 from services.engine.memory.prefix_cache import NULL_PREFIX_CACHE, PrefixCache
 
 
@@ -32,6 +32,7 @@ class EngineSequence(ReplicatedSequence):
     Attributes:
         opening: The parameters that its stream was opened with.
         num_logprobs: As in `opening`; its owner may change it between two jobs.
+        grammar: That of `opening`, compiled; set before the first job.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class EngineSequence(ReplicatedSequence):
         super().__init__(vocab_size, context_length)
         self.opening = opening
         self.num_logprobs = opening.num_logprobs
+        self.grammar: TokenGrammar | None = None
         self.slot = slot
         self._chunk_tokens = chunk_tokens
         self._prefix_cache = prefix_cache
@@ -216,5 +218,5 @@ class EngineSequence(ReplicatedSequence):
             num_shared=self.decided // BLOCK_TOKENS,
             proposals=outputs.proposals,
             is_proposing=outputs.is_proposing,
-            grammar=self.opening.grammar,
+            grammar=self.grammar,
         )

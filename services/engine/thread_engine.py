@@ -13,6 +13,7 @@ from services.engine.base import Keepalive, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.engine import Command, Engine
 from services.engine.future import EngineFuture, deliver_all
+from services.engine.grammars import EngineGrammars
 from services.engine.scheduling.scheduler import ScheduledJob, forward_inputs
 
 _SWITCH_INTERVAL_S = 0.0002
@@ -27,12 +28,13 @@ class ThreadEngine(Engine):
         config: ModelSection | None = None,
         keepalive: Keepalive | None = None,
         prepare_thread: Callable[[], object] = lambda: None,
+        grammars: EngineGrammars | None = None,
     ) -> None:
         """Take ownership of a runner; `keepalive` is called while it is idle, and closed at the end.
 
-        `prepare_thread` is called first on the engine's thread.
+        `prepare_thread` is called first on the engine's thread; without `grammars` there are no grammars.
         """
-        super().__init__(runner, config or ModelSection(), SystemClock())
+        super().__init__(runner, config or ModelSection(), SystemClock(), grammars)
         self._runner = runner
         self._keepalive = keepalive
         self._keepalive_due_s = 0.0
@@ -45,6 +47,8 @@ class ThreadEngine(Engine):
     async def start(self) -> None:
         # NOTE: the event loop must not hold the interpreter for the default 5 ms, the time of many forwards.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        if self._grammars is not None:
+            await self._grammars.start()
         self._is_running = True
         self._failure = EngineFuture()
         self._thread.start()
@@ -55,6 +59,8 @@ class ThreadEngine(Engine):
             return
         if not self._is_stopping:
             self._is_stopping = True
+            if self._grammars is not None:
+                await self._grammars.stop()
             self._inbox.put(Command(self._end))
         # NOTE: not on the event loop: a running forward, and a keepalive whose followers hang, take long.
         await asyncio.to_thread(self._thread.join)

@@ -16,8 +16,8 @@ FORM = json.dumps({"grammars": [{"json_schema": SCHEMA}]})
 
 
 @cache
-def tokenizer() -> Any:
-    return load_tokenizer((TARGET_MODEL / "tokenizer.json").read_text(encoding="utf-8"), 640)
+def tokenizer(vocab_size: int = 640) -> Any:
+    return load_tokenizer((TARGET_MODEL / "tokenizer.json").read_text(encoding="utf-8"), vocab_size)
 
 
 def follower(form: str = FORM) -> GrammarFollower:
@@ -30,3 +30,14 @@ def allowed(mask: Mask) -> list[int]:
 
 def encoded(text: str) -> list[int]:
     return list(tokenizer().tokenize_str(text))
+
+
+class LocalGrammar:
+    """A grammar that is compiled in this process."""
+
+    def __init__(self, form: str = FORM, vocab_size: int = 640) -> None:
+        self._matcher = compile_grammar(tokenizer(vocab_size), form)
+        self._vocab_size = vocab_size
+
+    def follower(self) -> GrammarFollower:
+        return GrammarFollower(self._matcher.deep_copy(), self._vocab_size, tokenizer().eos_tokens)

@@ -12,15 +12,25 @@ _WHITESPACE = r"( |\n[ \t]{0,40})"
 a model may write spaces until the response is full."""
 
 
+_MOST_CHARACTERS = 400
+"""Longest reason of an error; the library repeats parts of the grammar in it."""
+
+
 class GrammarError(Exception):
     """A grammar cannot be used, or has exceeded a limit of the library at some token."""
 
 
+class GrammarLost(GrammarError):
+    """The process of a grammar has ended for no fault of the grammar."""
+
+
 @cache
 def parser_limits() -> "LLParserLimits":
-    """Return the limits of one grammar, which bound its memory (about 50 MB) and the time of one mask.
+    """Return the limits of one grammar. They bound its memory (about 50 MB), but not the time of a mask.
 
-    A mask takes at most about 20 ms: `step_lexer_fuel` 14 ms and `step_max_items` 2.5 ms.
+    The library checks `step_max_items` only between two rows of its parser, and takes a time that is
+    quadratic in the items of a row: one grammar of 10 kB takes 0.5 s for a mask after 50 tokens, and more
+    than 30 s after 100. So each grammar has a process, which is ended (`grammars.process`).
     """
     from llguidance import LLParserLimits
 
@@ -82,4 +92,5 @@ def limit_whitespace(schema: Any) -> Any:
 def one_line(error: object) -> str:
     """Return the first line of an error of the library, and its reason; the others show the grammar again."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or ["no reason is known"]
-    return " ".join([lines[0], *(line for line in lines[1:] if line.startswith("error: "))])
+    text = " ".join([lines[0], *(line for line in lines[1:] if line.startswith("error: "))])
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +23,6 @@ from services.engine.forward.linears import PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
 from services.engine.forward.plan_buffer import PlanBuffer
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
-from services.engine.head.grammar_masks import GrammarTokenizer
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
 from services.engine.loading.device import is_device_lost, prepare_device
@@ -51,9 +49,7 @@ class TorchRunner(DelegatedMemoryStats):
         device: torch.device,
         description: str,
         weight_bytes: int,
-        folder: Path | None = None,
     ) -> None:
-        """Make a runner; without the model's `folder` it computes no sequence with a grammar."""
         self.info = info
         self.description = description
         self.weight_bytes = weight_bytes
@@ -62,7 +58,7 @@ class TorchRunner(DelegatedMemoryStats):
         super().__init__(self._kv_cache)
         self._device = device
         self._buffer = PlanBuffer(device)
-        self._head = Head(info.vocab_size, GrammarTokenizer(folder, info.vocab_size))
+        self._head = Head(info.vocab_size)
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         return self._kv_cache.allocate(num_tokens)
@@ -166,7 +162,7 @@ def load_runner(
         quantization="" if config.quantization is Quantization.NONE else config.quantization.value,
         max_sequences=config.max_sequences,
     )
-    return TorchRunner(info, forward, torch.device(device), description, read_bytes, folder)
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:

@@ -1,8 +1,9 @@
 """Faults: rows from which no token can be chosen."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from services.engine.base import Scores
 from services.engine.head.chunks import Part
@@ -17,11 +18,13 @@ class Fault(NamedTuple):
         row: Its index among the rows of the part.
         reason: Description of the fault.
         field: Field of the sequence's `Open` that causes it; "" if the model does.
+        late: Work that the row waits for, if there is no other fault.
     """
 
     row: int
     reason: str
     field: str = ""
+    late: Future[Any] | None = None
 
 
 def raw_fault(part: Part, row: int) -> Fault:
@@ -58,6 +61,7 @@ def cut(scores: Scores, fault: Fault | None) -> Scores:
         distributions=scores.distributions[:end],
         error=fault.reason,
         field=fault.field,
+        late=fault.late,
     )
 
 

@@ -1,12 +1,9 @@
 """Masks of the sequences with a grammar, computed in threads while the forward runs."""
 
-import os
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,39 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fly.noise import BLOCK
-from services.common.grammars.follower import GrammarFollower, Mask
-from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer
-from services.engine.base import ForwardInput, KvSlot
+from services.common.grammars.follower import Mask
+from services.common.grammars.library import GrammarError
+from services.engine.base import ForwardInput, KvSlot, MaskFollower, TokenGrammar
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-_MOST_GRAMMARS = 32
-"""Compiled grammars that are kept for later sequences."""
-_MOST_THREADS = 8
-_BITS = 32
+PATIENCE_S = 0.05
+"""Longest time that a forward waits for masks, which are computed meanwhile: usual ones take below 1 ms."""
+_MOST_THREADS = 64
+"""Threads that wait for the processes of grammars."""
 _FEW = 8
 """Part of the vocabulary that counts as few: allowed tokens are read and written, excluded ones written."""
-
-T = TypeVar("T")
-
-
-class GrammarTokenizer:
-    """The tokenizer of a model folder for grammars, loaded when the first grammar needs it."""
-
-    def __init__(self, folder: Path | None, vocab_size: int) -> None:
-        self._folder = folder
-        self._loaded: LLTokenizer | None = None
-        self.vocab_size = vocab_size
-
-    def load(self) -> "LLTokenizer":
-        """Return the tokenizer; raise GrammarError if the folder has none that can be used."""
-        if self._loaded is None:
-            path = self._folder / "tokenizer.json" if self._folder is not None else None
-            if path is None or not path.is_file():
-                raise GrammarError("the model folder has no tokenizer.json, which grammars need")
-            self._loaded = load_tokenizer(path.read_text(encoding="utf-8"), self.vocab_size)
-        return self._loaded
 
 
 class RowMask(NamedTuple):
@@ -70,28 +44,35 @@ _EVERYTHING = RowMask(_NONE, _NONE, lists_allowed=False)
 class _Masks:
     """Masks of an input's output rows; those without a grammar's state allow everything."""
 
-    rows: Sequence[RowMask]
+    rows: Sequence[RowMask] = ()
     fault: str = ""
+    late: "Future[_Masks] | None" = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sequence:
-    """The follower of one sequence, and the masks of its running forward."""
+    """The follower of one sequence, and the masks of its running forward.
 
-    grammar: str
-    follower: "Future[GrammarFollower]"
+    Attributes:
+        item: Input that `masks` are computed for.
+    """
+
+    grammar: TokenGrammar
+    follower: MaskFollower
+    item: ForwardInput | None = None
     masks: "Future[_Masks] | None" = None
 
 
 class GrammarMasks:
     """Masks by sequence. `start` begins to compute those of a forward, `join` waits for them.
 
-    All methods are called by the thread that owns the head; a sequence has one task at a time.
+    All methods are called by the thread that owns the head.
     """
 
-    def __init__(self, tokenizer: GrammarTokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+    def __init__(self, vocab_size: int, patience_s: float = PATIENCE_S) -> None:
+        """Compute masks of `vocab_size` tokens; no forward waits for them for longer than `patience_s`."""
+        self._vocab_size = vocab_size
+        self._patience_s = patience_s
         self._sequences: dict[KvSlot, _Sequence] = {}
         self._joined: dict[KvSlot, _Masks] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -101,33 +82,35 @@ class GrammarMasks:
         return len(self._sequences)
 
     def start(self, batch: Sequence[ForwardInput]) -> None:
-        """Begin the masks of a batch; a prefill begins to compile its grammar. Returns at once."""
+        """Begin the masks of a batch, unless they were begun for the same inputs. Returns at once."""
         for item in batch:
-            if item.grammar:
-                sequence = self._sequence(item)
-                if sequence.masks is not None:
-                    sequence.masks.exception()  # a forward that failed: its task still uses the follower
-                    sequence.masks = None
-                if item.num_outputs:
-                    sequence.masks = self._submit(
-                        self._compute, sequence.follower, item, _response_before(item)
-                    )
+            if item.grammar is not None and item.num_outputs:
+                sequence = self._sequence(item.slot, item.grammar)
+                if sequence.item is not item:
+                    sequence.masks = self._submit(sequence, item)
+                    sequence.item = item
 
     def join(self, batch: Sequence[ForwardInput]) -> None:
-        """Wait for the masks of a batch; `start` is called for a batch that was not begun."""
-        wanted = [item for item in batch if item.grammar and item.num_outputs]
-        self._joined = {}
-        for item in wanted:
-            if self._pending(item) is None:
-                self.start([item])
-            masks = self._pending(item)
-            assert masks is not None
-            self._joined[item.slot] = masks.result()
-            self._sequences[item.slot].masks = None
+        """Wait a while for the masks of a batch; `start` is called for a batch that was not begun.
+
+        Those that are not done are `late`: their inputs must be computed again, when they are.
+        """
+        self.start(batch)
+        wanted = {item.slot: item for item in batch if item.grammar is not None and item.num_outputs}
+        begun = {slot: masks for slot in wanted if (masks := self._sequences[slot].masks) is not None}
+        wait(begun.values(), self._patience_s)
+        self._joined = {
+            slot: masks.result() if masks.done() else _Masks(fault="the masks are late", late=masks)
+            for slot, masks in begun.items()
+        }
 
     def fault(self, item: ForwardInput) -> str:
         """Return the reason why a joined input has no masks; "" if it has them."""
-        return self._joined[item.slot].fault if item.grammar else ""
+        return self._joined[item.slot].fault if item.grammar is not None else ""
+
+    def late(self, item: ForwardInput) -> "Future[_Masks] | None":
+        """Return the masks of a joined input if they are not done."""
+        return self._joined[item.slot].late if item.grammar is not None else None
 
     def apply(self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int) -> None:
         """Exclude tokens from rows of an input, from its output `first` on, in place.
@@ -155,56 +138,40 @@ class GrammarMasks:
         """Free what is kept for a closed sequence."""
         self._sequences.pop(slot, None)
 
-    def _pending(self, item: ForwardInput) -> "Future[_Masks] | None":
-        sequence = self._sequences.get(item.slot)
-        return None if sequence is None else sequence.masks
-
-    def _sequence(self, item: ForwardInput) -> _Sequence:
-        found = self._sequences.get(item.slot)
-        if found is None or found.grammar != item.grammar:
-            follower = self._submit(self._follower, self._compile(item.grammar))
-            found = self._sequences[item.slot] = _Sequence(item.grammar, follower)
+    def _sequence(self, slot: KvSlot, grammar: TokenGrammar) -> _Sequence:
+        found = self._sequences.get(slot)
+        if found is None or found.grammar is not grammar:
+            found = self._sequences[slot] = _Sequence(grammar, grammar.follower())
         return found
 
-    def _compile(self, grammar: str) -> "Future[LLMatcher]":
-        """Return the matcher of a grammar; equal grammars are compiled once."""
-        if grammar not in self._compiled:
-            self._compiled[grammar] = self._submit(self._compile_now, grammar)
-        self._compiled.move_to_end(grammar)
-        if len(self._compiled) > _MOST_GRAMMARS:
-            self._compiled.popitem(last=False)
-        return self._compiled[grammar]
-
-    def _submit(self, work: Callable[..., T], *arguments: object) -> "Future[T]":
-        # NOTE: tasks wait only for tasks that were submitted before them, so that no pool is too small.
+    def _submit(self, sequence: _Sequence, item: ForwardInput) -> "Future[_Masks]":
         if self._pool is None:
-            threads = min(_MOST_THREADS, os.cpu_count() or 1)
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="flyserve-grammar")
-        return self._pool.submit(work, *arguments)
-
-    def _compile_now(self, grammar: str) -> "LLMatcher":
-        return compile_grammar(self._tokenizer.load(), grammar)
-
-    def _follower(self, compiled: "Future[LLMatcher]") -> GrammarFollower:
-        matcher, eos_ids = compiled.result().deep_copy(), self._tokenizer.load().eos_tokens
-        return GrammarFollower(matcher, self._tokenizer.vocab_size, eos_ids)
+            self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="flyserve-grammar")
+        response = _response_before(item)
+        return self._pool.submit(self._compute, sequence.masks, sequence.follower, item, response)
 
     def _compute(
-        self, follower: "Future[GrammarFollower]", item: ForwardInput, response: Sequence[int]
+        self,
+        before: "Future[_Masks] | None",
+        follower: MaskFollower,
+        item: ForwardInput,
+        response: Sequence[int],
     ) -> _Masks:
-        """Return the masks of an input's output rows."""
+        """Return the masks of an input's output rows, after those of an abandoned forward."""
+        if before is not None:
+            before.exception()
         rows = [_EVERYTHING] * item.num_outputs
-        result, start = _Masks(rows), max(0, item.prompt_length - item.first_position)
+        start = max(0, item.prompt_length - item.first_position)
         if start >= item.num_outputs:
-            return result  # these rows score the prompt
+            return _Masks(rows)  # these rows score the prompt
         drafts = [token for token in item.drafts[start:] if token >= 0]
         try:
-            masks = follower.result().masks(response, drafts, item.sampling.ending_ids)
+            masks = follower.masks(response, drafts, item.sampling.ending_ids)
             for row, mask in enumerate(masks, start=start):
-                rows[row] = row_mask(mask, self._tokenizer.vocab_size)
+                rows[row] = row_mask(mask, self._vocab_size)
         except GrammarError as error:
-            return replace(result, fault=f"cannot be followed at position {item.first_position}: {error}")
-        return result
+            return _Masks(rows, f"cannot be followed at position {item.first_position}: {error}")
+        return _Masks(rows)
 
 
 def row_mask(mask: Mask, vocab_size: int) -> RowMask:

@@ -16,7 +16,7 @@ from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
 from services.engine.head.finite import Fault, bad_rows, cut, joined, position, raw_fault
 from services.engine.head.gaps import add_gaps
-from services.engine.head.grammar_masks import GrammarTokenizer
+from services.engine.head.grammar_masks import PATIENCE_S
 from services.engine.head.leading import argmax, leading_logits
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import (
@@ -53,17 +53,17 @@ class Head:
     def __init__(
         self,
         vocab_size: int,
-        tokenizer: GrammarTokenizer | None = None,
         choose_kernel: Callable[[torch.device], RowFacts | None] = choose_row_facts,
+        mask_patience_s: float = PATIENCE_S,
     ) -> None:
-        """Make a head for a vocabulary; without a `tokenizer` it computes no sequence with a grammar.
+        """Make a head for a vocabulary.
 
         `choose_kernel` returns the kernel for plain rows on a device; it is called before the first forward
-        there.
+        there. Scores whose masks take longer than `mask_patience_s` after a forward are late.
         """
         self._vocab_size = vocab_size
         self._num_blocks = -(-vocab_size // BLOCK)
-        self._processors = LogitsProcessors(vocab_size, tokenizer)
+        self._processors = LogitsProcessors(vocab_size, mask_patience_s)
         self._rows = self._scratch = torch.empty(0)
         self._choose_kernel = choose_kernel
         self._kernels: dict[torch.device, RowFacts | None] = {}
@@ -163,7 +163,7 @@ class Head:
         faults = [None if row is None else raw_fault(part, row) for part, row in zip(chunk, raw, strict=True)]
         for i, part in enumerate(chunk):
             if reason := self._processors.fault(part.item):
-                faults[i] = Fault(0, reason, "grammar")
+                faults[i] = Fault(0, reason, "grammar", self._processors.late(part.item))
         changed = [
             i for i, part in enumerate(chunk) if needs_processing(part.item) and not _is_first(faults[i])
         ]

@@ -1,6 +1,8 @@
 """Logits processors: grammar, bias, penalties, and stop tokens that are not allowed before min_tokens."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +10,7 @@ from torch import Tensor
 
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
-from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer
+from services.engine.head.grammar_masks import PATIENCE_S, GrammarMasks
 from services.engine.head.logit_biases import LogitBiases
 from services.engine.head.token_counts import TokenCounts, subtracted_penalties
 
@@ -18,15 +20,15 @@ _FIELDS = ("logit_bias", "repetition_penalty", "presence_penalty", "frequency_pe
 
 def needs_processing(item: ForwardInput) -> bool:
     """Check that the logits of some output row must be changed."""
-    return bool(item.grammar) or _changes_logits(item)
+    return item.grammar is not None or _changes_logits(item)
 
 
 class LogitsProcessors:
     """The processors of all sequences; token counts and biases of those with any live until `forget`."""
 
-    def __init__(self, vocab_size: int, tokenizer: GrammarTokenizer | None = None) -> None:
+    def __init__(self, vocab_size: int, mask_patience_s: float = PATIENCE_S) -> None:
         self._vocab_size = vocab_size
-        self._masks = GrammarMasks(tokenizer or GrammarTokenizer(None, vocab_size))
+        self._masks = GrammarMasks(vocab_size, mask_patience_s)
         self._counts: dict[KvSlot, TokenCounts] = {}
         self._biases = LogitBiases()
 
@@ -39,7 +41,7 @@ class LogitsProcessors:
         self._masks.start(batch)
 
     def join(self, batch: Sequence[ForwardInput]) -> None:
-        """Wait for the masks of a batch; called once per forward, before `process`."""
+        """Wait a while for the masks of a batch; called once per forward, before `process`."""
         self._masks.join(batch)
 
     def count(self, batch: Sequence[ForwardInput], device: torch.device) -> None:
@@ -59,6 +61,10 @@ class LogitsProcessors:
         """Return the reason why the grammar of an input has no masks; "" if it has, or has no grammar."""
         return self._masks.fault(item)
 
+    def late(self, item: ForwardInput) -> Future[Any] | None:
+        """Return the work that an input's masks wait for; None if they are computed."""
+        return self._masks.late(item)
+
     def process(
         self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int, scratch: Tensor
     ) -> None:
@@ -72,7 +78,7 @@ class LogitsProcessors:
         """
         sampling = item.sampling
         logits = blocks.flatten(1)[:, : self._vocab_size]
-        if item.grammar:
+        if item.grammar is not None:
             self._masks.apply(blocks, maxima, item, first)
         if not _changes_logits(item):
             return
@@ -97,7 +103,7 @@ def blame(item: ForwardInput, position: int) -> tuple[str, str]:
     sampling, neutral = item.sampling, SamplingParams()
     fields = [
         *(f"sampling.{name}" for name in _FIELDS if getattr(sampling, name) != getattr(neutral, name)),
-        *(["grammar"] if item.grammar else []),
+        *(["grammar"] if item.grammar is not None else []),
     ]
     others = f", together with {', '.join(fields[1:])}" if fields[1:] else ""
     return f"leaves no token to choose at position {position}{others}", fields[0]

@@ -116,6 +116,20 @@ class Scheduler:
             self.replan(scheduled)
         return scheduled
 
+    def hold(self, scheduled: ScheduledJob) -> None:
+        """Exclude a waiting job from further turns, with its input."""
+        assert scheduled.next_input is not None
+        self._parked[scheduled.next_input.slot] = self._pending.pop(scheduled.job_id)
+
+    def release(self, scheduled: ScheduledJob) -> bool:
+        """Include a held job again, with the same input; return False if it has ended."""
+        item = scheduled.next_input
+        if item is None or self._parked.get(item.slot) is not scheduled:
+            return False
+        del self._parked[item.slot]
+        self._pending[scheduled.job_id] = scheduled
+        return True
+
     def replan(self, scheduled: ScheduledJob) -> None:
         """Replace the input of a waiting job, because the KV of its sequence has changed."""
         since, position = scheduled.waiting_since, scheduled.queue_position

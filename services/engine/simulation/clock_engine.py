@@ -25,8 +25,6 @@ class TimedRunner(Runner, Protocol):
 class ClockEngine(Engine):
     """An engine that runs as a task of the event loop, on a device of its own or on a shared one."""
 
-    masks_tokens = False
-
     def __init__(
         self,
         runner: TimedRunner,

@@ -26,7 +26,7 @@ from benchmarks.scenarios.structured import (
 )
 from router.requests.grammars import library_form
 from services.common.grammars.follower import GrammarFollower
-from services.common.grammars.library import compile_grammar
+from services.common.grammars.library import compile_grammar, load_tokenizer
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def context(tmp_path: Path) -> Context:
     return Context(this_machine(), Parts(tmp_path, "", False), Console(file=io.StringIO()))
 
 
-def test_the_large_vocabulary_spells_text_that_fits_the_schema(tmp_path: Path) -> None:
-    tokenizer = large_tokenizer(tmp_path).load()
+def test_the_large_vocabulary_spells_text_that_fits_the_schema() -> None:
+    tokenizer = load_tokenizer(large_tokenizer(), VOCABULARY)
     assert tokenizer.vocab_size == VOCABULARY
     follower = GrammarFollower(compile_grammar(tokenizer, library_form(GRAMMAR)), VOCABULARY)
     response = draw_response(follower, random.Random(1))

@@ -1,6 +1,8 @@
 """The head under a grammar: choices, excluded drafts, log-probabilities, faults, and memory."""
 
 import json
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +13,26 @@ import torch
 from fly.noise import BLOCK
 from fly.request import SamplingParams
 from fly.types import Coupling
+from services.common.grammars.follower import Mask
 from services.engine.base import ForwardInput
-from services.engine.head.grammar_masks import GrammarMasks, GrammarTokenizer, row_mask
+from services.engine.head.grammar_masks import GrammarMasks, row_mask
 from services.engine.head.head import Head
-from tests.support.processes import TARGET_MODEL
+from tests.support.grammars import LocalGrammar, encoded, tokenizer
 
 VOCAB = 640
 END = 0
 PROMPT = [3, 4]
-FORM = json.dumps({"grammars": [{"lark_grammar": 'start: "yes" | "no"'}]})
 
 
-def tokenizer(vocab_size: int = VOCAB) -> GrammarTokenizer:
-    return GrammarTokenizer(TARGET_MODEL, vocab_size)
+def of_lark(text: str, vocab_size: int = VOCAB) -> LocalGrammar:
+    return LocalGrammar(json.dumps({"grammars": [{"lark_grammar": text}]}), vocab_size)
 
 
-def encoded(text: str) -> list[int]:
-    return list(tokenizer().load().tokenize_str(text))
+YES_OR_NO = of_lark('start: "yes" | "no"')
+
+
+def head_of(vocab_size: int = VOCAB) -> Head:
+    return Head(vocab_size, mask_patience_s=60)
 
 
 def work(response: list[int], num_outputs: int = 1, **kwargs: Any) -> ForwardInput:
@@ -35,7 +40,7 @@ def work(response: list[int], num_outputs: int = 1, **kwargs: Any) -> ForwardInp
     sampling = replace(kwargs.pop("sampling", SamplingParams()), stop_token_ids=(END,))
     drafts = [*history[len(history) - num_outputs + 1 :], -1]
     made = ForwardInput(0, 0, history, num_outputs, sampling, len(PROMPT), history, drafts=drafts)
-    return replace(made, **{"grammar": FORM, **kwargs})
+    return replace(made, **{"grammar": YES_OR_NO, **kwargs})
 
 
 def logits_of(num_rows: int, width: int = VOCAB) -> torch.Tensor:
@@ -44,7 +49,7 @@ def logits_of(num_rows: int, width: int = VOCAB) -> torch.Tensor:
 
 def starts_of(text: str) -> set[int]:
     """Return the tokens that are a beginning of a text."""
-    library = tokenizer().load()
+    library = tokenizer()
     return {token for token in range(1, VOCAB) if text.startswith(library.decode_str([token]))}
 
 
@@ -60,27 +65,27 @@ def starts_of(text: str) -> set[int]:
 )
 @pytest.mark.parametrize("num_others", [0, 40])
 def test_choices_are_made_under_the_mask(sampling: SamplingParams, num_others: int) -> None:
-    head = Head(VOCAB, tokenizer())
-    others = [replace(work([], sampling=sampling), grammar="", slot=n + 1) for n in range(num_others)]
+    head = head_of()
+    others = [replace(work([], sampling=sampling), grammar=None, slot=n + 1) for n in range(num_others)]
     batch = [work([], sampling=sampling), *others]
     scores, *rest = head(logits_of(len(batch)), batch)
     assert scores.choices[0] in starts_of("yes") | starts_of("no")
-    plain = Head(VOCAB)(logits_of(len(batch)), [replace(batch[0], grammar=""), *others])
+    plain = Head(VOCAB)(logits_of(len(batch)), [replace(batch[0], grammar=None), *others])
     assert rest == plain[1:]
 
 
 def test_a_draft_outside_the_grammar_is_reported_and_ends_the_masks() -> None:
     yes = encoded("yes")
     drafts = [*yes, 5, 6]
-    (scores,) = Head(VOCAB, tokenizer())(logits_of(len(drafts) + 1), [work(drafts, len(drafts) + 1)])
+    (scores,) = head_of()(logits_of(len(drafts) + 1), [work(drafts, len(drafts) + 1)])
     assert scores.excluded == (*(False for _ in yes), True, False, False)
     assert scores.choices[len(yes)] == END
 
 
 def test_entropies_and_logprobs_are_those_of_the_model() -> None:
     logits = logits_of(1)
-    (masked,) = Head(VOCAB, tokenizer())(logits, [work([], num_logprobs=3)])
-    (plain,) = Head(VOCAB)(logits, [replace(work([], num_logprobs=3), grammar="")])
+    (masked,) = head_of()(logits, [work([], num_logprobs=3)])
+    (plain,) = Head(VOCAB)(logits, [replace(work([], num_logprobs=3), grammar=None)])
     assert masked.entropies == plain.entropies
     assert masked.logprobs[0].top == plain.logprobs[0].top
     expected = logits.log_softmax(-1)[0, masked.choices[0]].item()
@@ -91,51 +96,64 @@ def test_rows_of_the_prompt_are_not_masked() -> None:
     history = [*PROMPT, *encoded("yes")]
     logits = logits_of(len(history))
     scored = replace(work(encoded("yes"), len(history)), prompt_length=len(PROMPT) + 1)
-    (scores,) = Head(VOCAB, tokenizer())(logits, [replace(scored, history=[*PROMPT, 9, *encoded("yes")[1:]])])
+    (scores,) = head_of()(logits, [replace(scored, history=[*PROMPT, 9, *encoded("yes")[1:]])])
     assert scores.choices[: len(PROMPT)] == tuple(logits[: len(PROMPT)].argmax(-1).tolist())
 
 
 def test_logits_may_have_more_rows_than_the_tokenizer_has_tokens() -> None:
     logits = logits_of(1, 704)
     logits[:, VOCAB:] = 100.0
-    (scores,) = Head(700, tokenizer(700))(logits, [work([])])
+    (scores,) = head_of(700)(logits, [work([], grammar=of_lark('start: "yes" | "no"', 700))])
     assert scores.choices[0] in starts_of("yes") | starts_of("no")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"grammar": json.dumps({"grammars": [{"lark_grammar": "start: foo"}]})}, "unknown name"),
-        ({"history": [*PROMPT, 5], "tokens": [*PROMPT, 5]}, "token 0 of the response is excluded"),
-    ],
-)
-def test_a_fault_is_an_error_of_its_sequence_alone(change: dict[str, Any], message: str) -> None:
-    head, good = Head(VOCAB, tokenizer()), replace(work([]), slot=1)
-    bad, fine = head(logits_of(2), [replace(work([]), **change), good])
-    assert message in bad.error and bad.field == "grammar"
+def test_a_fault_is_an_error_of_its_sequence_alone() -> None:
+    head, good = head_of(), replace(work([]), slot=1)
+    bad, fine = head(logits_of(2), [replace(work([]), history=[*PROMPT, 5], tokens=[*PROMPT, 5]), good])
+    assert "token 0 of the response is excluded" in bad.error and bad.field == "grammar"
     assert fine.choices and not fine.error
 
 
-def test_a_model_without_a_tokenizer_masks_nothing() -> None:
-    (scores,) = Head(VOCAB)(logits_of(1), [work([])])
-    assert "no tokenizer.json" in scores.error and scores.field == "grammar"
+class SlowGrammar(LocalGrammar):
+    """A grammar whose masks wait for an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = threading.Event()
+
+    def masks(self, *arguments: Any) -> Iterator[Mask]:
+        assert self.is_free.wait(60)
+        return super().follower().masks(*arguments)
+
+    def follower(self) -> Any:
+        return self
+
+
+def test_a_late_mask_delays_its_own_sequence_alone() -> None:
+    head, slow = Head(VOCAB, mask_patience_s=0), SlowGrammar()
+    batch = [work([], grammar=slow), replace(work([]), slot=1, grammar=None)]
+    late, fine = head(logits_of(2), batch)
+    assert fine.choices and not fine.error and late.late is not None and not late.choices
+    slow.is_free.set()
+    late.late.result(60)
+    (scores,) = head(logits_of(1), batch[:1])
+    assert scores.choices and scores.late is None
 
 
 def test_masks_follow_roll_backs_repeated_forwards_and_reused_slots() -> None:
-    head, yes, no = Head(VOCAB, tokenizer()), encoded("yes"), encoded("no")
+    head, yes, no = head_of(), encoded("yes"), encoded("no")
     for response, choice in ((yes, END), (no, END), (no, END), (yes, END)):
         item = work(response)
         head.start([item])
         (scores,) = head(logits_of(1), [item])
         assert scores.choices == (choice,)
     head.forget(0)
-    other = json.dumps({"grammars": [{"lark_grammar": 'start: "no" "no"'}]})
-    (scores,) = head(logits_of(1), [work(no, grammar=other)])
+    (scores,) = head(logits_of(1), [work(no, grammar=of_lark('start: "no" "no"'))])
     assert scores.choices[0] in starts_of("no")
 
 
 def test_nothing_is_kept_of_closed_sequences() -> None:
-    masks = GrammarMasks(tokenizer())
+    masks = GrammarMasks(VOCAB)
     masks.start([work([]), replace(work([]), slot=1)])
     assert len(masks) == 2
     masks.forget(0)
@@ -157,9 +175,9 @@ def test_a_row_lists_what_its_mask_allows_or_excludes(vocab_size: int, share: fl
 
 @pytest.mark.parametrize("text", ['start: "yes" | "no"', "start: /(?s:.*)/", 'start: /[a-z]*/ "!"'])
 def test_masked_logits_and_their_maxima_agree(text: str) -> None:
-    item = work([], grammar=json.dumps({"grammars": [{"lark_grammar": text}]}))
+    item = work([], grammar=of_lark(text))
     blocks = logits_of(1).view(1, -1, BLOCK)
-    before, maxima, masks = blocks.clone().flatten(), blocks.amax(-1), GrammarMasks(tokenizer())
+    before, maxima, masks = blocks.clone().flatten(), blocks.amax(-1), GrammarMasks(VOCAB, 60)
     masks.join([item])
     masks.apply(blocks, maxima, item, 0)
     assert torch.equal(maxima, blocks.amax(-1))

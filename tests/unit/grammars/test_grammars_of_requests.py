@@ -9,8 +9,9 @@ import pytest
 
 from fly.errors import InvalidRequest
 from fly.grammar import Grammar, GrammarKind
-from router.requests import grammars as module
+from router.config import LimitsConfig
 from router.requests.grammars import Grammars
+from services.common.grammars.host import HostedGrammar
 from tests.support.processes import TARGET_MODEL
 
 SCHEMA = GrammarKind.JSON_SCHEMA
@@ -22,9 +23,9 @@ def read_tokenizer() -> str:
 
 @pytest.fixture
 async def grammars() -> AsyncIterator[Grammars]:
-    made = Grammars(read_tokenizer, 640, 20_000)
+    made = Grammars(read_tokenizer, 640, LimitsConfig(grammar_characters=20_000, grammar_compile_s=5))
     yield made
-    made.close()
+    await made.close()
 
 
 def nested(depth: int) -> str:
@@ -73,13 +74,13 @@ async def test_schemas_within_the_limits_are_accepted(grammars: Grammars, text: 
 
 async def test_equal_grammars_are_compiled_once(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = list[str]()
-    original = module.compile_grammar
+    original = HostedGrammar.compile
 
-    def counting(tokenizer: Any, form: str) -> Any:
+    def counting(self: Any, form: str) -> Any:
         compiled.append(form)
-        return original(tokenizer, form)
+        return original(self, form)
 
-    monkeypatch.setattr(module, "compile_grammar", counting)
+    monkeypatch.setattr(HostedGrammar, "compile", counting)
     wanted = Grammar(GrammarKind.CHOICE, '["a", "b"]')
     first, *others = await asyncio.gather(*(grammars.prepare(wanted) for _ in range(20)))
     assert set(others) == {first} and len(compiled) == 1

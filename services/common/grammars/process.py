@@ -1,0 +1,249 @@
+"""The processes that grammars live in: a parent that loads tokenizers, and a fork of it for each grammar.
+
+The library compiles and follows grammars in native code that nothing can interrupt, and that ends its process
+when its stack or memory is exhausted. So each grammar has a process with limits of its own. `grammars.host`
+starts the parent, `python -m services.common.grammars.process`, and talks to both over sockets.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from services.common.grammars.follower import GrammarFollower
+from services.common.grammars.library import GrammarError, compile_grammar, load_tokenizer, one_line
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_PR_SET_PDEATHSIG = 1
+_PAGE_BYTES = resource.getpagesize()
+_NICENESS = 5
+"""Added to the priority of the serving process: tokens of others go before grammars."""
+
+
+def main() -> None:
+    """Serve the process at the other end of the given socket until it closes it, or ends."""
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    with contextlib.suppress(EOFError, OSError), Connection(int(sys.argv[1])) as control:
+        Parent(control).serve()
+
+
+class Parent:
+    """Loads tokenizers, and forks the processes of grammars."""
+
+    def __init__(self, control: "Connection[Any, Any]") -> None:
+        self._control = control
+        self._tokenizers: dict[str, LLTokenizer] = {}
+        self._signals: dict[int, int] = {}
+
+    def serve(self) -> None:
+        """Answer requests until the other end is closed."""
+        while True:
+            request = _receive(self._control)
+            self._reap()
+            _send(self._control, getattr(self, request.pop("do"))(**request))
+
+    def load(self, key: str, vocab_size: int) -> dict[str, Any]:
+        """Load a tokenizer, whose text follows, for the processes that are forked later."""
+        text = self._control.recv_bytes().decode()
+        try:
+            self._tokenizers[key] = load_tokenizer(text, vocab_size)
+        except GrammarError as error:
+            return {"error": str(error)}
+        gc.freeze()
+        return {}
+
+    def fork(self, key: str, vocab_size: int, **limits: float) -> dict[str, Any]:
+        """Fork a process for a grammar; it serves the socket that follows."""
+        link = Connection(recv_handle(self._control))
+        try:
+            pid = os.fork()
+        except OSError as error:
+            return {"error": f"no process can be started for it: {error}"}
+        if pid == 0:
+            self._become_grammar(link, key, vocab_size, limits)
+        link.close()
+        return {"pid": pid}
+
+    def _become_grammar(
+        self, link: "Connection[Any, Any]", key: str, vocab_size: int, limits: dict[str, float]
+    ) -> NoReturn:
+        """Serve a grammar in the forked process, and end it."""
+        try:
+            faulthandler.disable()  # it may end at a limit, which is reported as the grammar's fault
+            self._control.close()
+            _limit_process(int(limits["memory_bytes"] + limits["stack_bytes"]))
+            GrammarProcess(link, self._tokenizers[key], vocab_size, limits).serve()
+        except (EOFError, OSError):
+            os._exit(0)  # nobody uses it any more
+        except MemoryError:
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+
+    def end(self, pid: int) -> dict[str, Any]:
+        """End a process; return the number of the signal that had ended it before, 0 if none had."""
+        if pid not in self._signals:
+            os.kill(pid, signal.SIGKILL)
+            self._record(pid, os.waitpid(pid, 0)[1])
+        return {"signal": self._signals.pop(pid)}
+
+    def _reap(self) -> None:
+        """Collect the processes that have ended."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._record(*ended)
+
+    def _record(self, pid: int, status: int) -> None:
+        self._signals[pid] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+class GrammarProcess:
+    """Compiles one grammar and follows its responses, each under the number of its follower."""
+
+    def __init__(
+        self,
+        link: "Connection[Any, Any]",
+        tokenizer: "LLTokenizer",
+        vocab_size: int,
+        limits: dict[str, float],
+    ) -> None:
+        self._link = link
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._limits = limits
+        self._responses: dict[int, tuple[GrammarFollower, list[int]]] = {}
+        self._bytes_before = _own_bytes()
+
+    def serve(self) -> None:
+        """Compile the first message, then answer steps until the other end is closed."""
+        with _limited_cpu(self._limits["compile_s"]):
+            matcher = self._compile(self._link.recv_bytes().decode())
+        while matcher is not None:
+            self._step(matcher, **_receive(self._link))
+
+    def _compile(self, grammar: str) -> "LLMatcher | None":
+        """Return the matcher; report its fault if it has one."""
+        found: list[LLMatcher] = []
+        reply: dict[str, Any] = {}
+
+        def compile_it() -> None:
+            self._bytes_before = _own_bytes()
+            try:
+                matcher = compile_grammar(self._tokenizer, grammar)
+                _try_first_step(matcher)
+                found.append(matcher)
+            except BaseException as error:  # a panic of the library is not an Exception
+                reply["error"] = one_line(error)
+
+        threading.stack_size(int(self._limits["stack_bytes"]))
+        thread = threading.Thread(target=compile_it)
+        thread.start()
+        thread.join()
+        _send(self._link, {"bytes": self._grown(), **reply})
+        return found[0] if found else None
+
+    def _step(
+        self,
+        matcher: "LLMatcher",
+        number: int,
+        keep: int,
+        tokens: list[int],
+        drafts: list[int],
+        ending_ids: list[int],
+        closed: list[int],
+    ) -> None:
+        """Send the masks after a response and each of its drafts; `keep` tokens of it are as they were."""
+        for each in closed:
+            self._responses.pop(each, None)
+        follower, response = self._responses.get(number) or (self._follower(matcher), [])
+        response[keep:] = tokens
+        self._responses[number] = follower, response
+        masks, reply = [], {}
+        with _limited_cpu(self._limits["step_s"]):
+            try:
+                for mask in follower.masks(response, drafts, ending_ids):
+                    masks.append(mask.tobytes())
+            except GrammarError as error:
+                reply["error"] = str(error)
+        _send(self._link, {"masks": len(masks), "bytes": self._grown(), **reply})
+        self._link.send_bytes(b"".join(masks))
+
+    def _follower(self, matcher: "LLMatcher") -> GrammarFollower:
+        return GrammarFollower(matcher.deep_copy(), self._vocab_size, self._tokenizer.eos_tokens)
+
+    def _grown(self) -> int:
+        return max(0, _own_bytes() - self._bytes_before)
+
+
+def _try_first_step(matcher: "LLMatcher") -> None:
+    """Compute what every response needs first, on a copy, so that its cost counts; its memory is kept.
+
+    Raises:
+        GrammarError: The first mask exceeds a limit, so no response can begin.
+    """
+    first = matcher.deep_copy()
+    mask = int.from_bytes(first.compute_bitmask(), "little")
+    if first.is_error():
+        raise GrammarError(one_line(first.get_error()))
+    if mask:
+        first.try_consume_tokens([(mask & -mask).bit_length() - 1])
+
+
+@contextlib.contextmanager
+def _limited_cpu(seconds: float) -> Any:
+    """End this process by SIGPROF if the block takes more CPU time."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _limit_process(most_bytes: int) -> None:
+    """Limit the memory that is added from now on, and end with the process that forked this one."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        mapped = _memory_pages(0) * _PAGE_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + most_bytes,) * 2)
+    os.nice(_NICENESS)
+
+
+def _own_bytes() -> int:
+    """Return the resident memory that is no part of a file."""
+    return (_memory_pages(1) - _memory_pages(2)) * _PAGE_BYTES
+
+
+def _memory_pages(field: int) -> int:
+    """Return a field of this process's memory; 0 where the system does not report it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[field])
+    except OSError:
+        return 0
+
+
+def _receive(connection: "Connection[Any, Any]") -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(connection.recv_bytes())
+    return message
+
+
+def _send(connection: "Connection[Any, Any]", message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main()
