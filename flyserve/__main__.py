@@ -1,5 +1,6 @@
 """The command `flyserve`: name the missing extra where the client alone is installed."""
 
+import faulthandler
 import sys
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ def main() -> None:
     from services.common.signals import stop_signals
 
     stop_signals.listen()
+    faulthandler.enable(2)
     try:
         _command_line()()
     finally:

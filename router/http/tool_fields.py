@@ -12,6 +12,7 @@ from fly.errors import InvalidRequest
 from router.config import LimitsConfig
 from router.http.fields import RequestModel
 from router.http.limited import AtMost
+from router.requests.depth import check_depth
 from router.text.message_formats import MessageFormats
 from router.tools.grammar import OfferedTools
 
@@ -139,6 +140,7 @@ def _names(tools: Sequence[Tool], limits: LimitsConfig) -> set[str]:
         if kind != "object":
             shown = repr(kind)[:64]
             raise InvalidRequest.of(f"{path}.parameters.type", f'is {shown}, must be "object"')
+        check_depth(tool.function.parameters, f"{path}.parameters")
         length += len(json.dumps(tool.model_dump(exclude_none=True), ensure_ascii=False))
         if length > limits.tool_characters:
             allowed = f"at most {limits.tool_characters} are allowed (router.limits.tool_characters)"

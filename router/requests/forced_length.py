@@ -7,6 +7,8 @@ from typing import Any
 
 from fly.grammar import Grammar, GrammarKind
 
+_MOST_DEPTH = 100
+"""Levels and references within each other, beyond which no bound is looked for."""
 _REPETITIONS = ("minItems", "minContains")
 _UNBOUNDED = ("pattern", "$dynamicRef", "x-guidance")
 """Keywords, or properties of the same name, after which no bound is looked for."""
@@ -34,29 +36,35 @@ def forced_length(grammar: Grammar) -> float:
 
 
 def _schema_length(schema: Any) -> float:
-    """Return the bound of a JSON Schema whose texts may be forced: all of them, each as often as required."""
+    """Return the bound of a JSON Schema whose texts may be forced: all of them, each as often as required.
+
+    The target of each reference is visited once.
+    """
     found: dict[str, float] = {}
 
-    def length(value: Any) -> float:
+    def length(value: Any, depth: int) -> float:
         if not isinstance(value, dict | list):
             return len(json.dumps(value))
+        if depth == _MOST_DEPTH:
+            return inf
         if isinstance(value, list):
-            return 2 + sum(1 + length(item) for item in value)
+            return 2 + sum(1 + length(item, depth + 1) for item in value)
         if any(key in value for key in _UNBOUNDED):
             return inf
-        parts = sum(length(key) + 4 + length(part) for key, part in _used(value))
-        return (parts + referred(value.get("$ref"))) * max(map(_count, map(value.get, _REPETITIONS)))
+        parts = sum(len(json.dumps(key)) + 4 + length(part, depth + 1) for key, part in _used(value))
+        parts += referred(value.get("$ref"), depth + 1)
+        return parts * max(map(_count, map(value.get, _REPETITIONS)))
 
-    def referred(target: Any) -> float:
+    def referred(target: Any, depth: int) -> float:
         if not isinstance(target, str):
             return 0
         if target not in found:
             found[target] = inf  # until it is known: a schema that refers to itself has no bound
             place = _place(schema, target)
-            found[target] = inf if place is None else length(place)
+            found[target] = inf if place is None else length(place, depth)
         return found[target]
 
-    return length(schema)
+    return length(schema, 0)
 
 
 def _used(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from fly.errors import InvalidRequest, NotReady
 from fly.grammar import Grammar, GrammarKind
 from router.config import LimitsConfig
+from router.requests.depth import MOST_DEPTH, check_depth
 from router.requests.forced_length import forced_length
 from services.common.grammars.compilations import Compilations
 from services.common.grammars.follower import GrammarFollower
@@ -26,8 +27,6 @@ from services.common.grammars.library import (
 )
 from services.common.grammars.limits import GrammarLimits
 
-_MOST_DEPTH = 64
-"""Deepest nesting of a JSON Schema."""
 _STACK_BYTES = 64 << 20
 """Stack of the thread that compiles: larger than that in which the grammar was compiled before."""
 
@@ -151,7 +150,7 @@ def _form(grammar: Grammar) -> dict[str, Any]:
             schema = _parsed(grammar.text, "a JSON Schema")
             if not isinstance(schema, dict | bool):
                 raise InvalidRequest.of("grammar", "must be a JSON Schema: an object, true or false")
-            _check_depth(schema)
+            check_depth(schema, "grammar")
             return _of_schema(schema)
         case GrammarKind.REGEX:
             return _of_regex(grammar.text or _missing("a regular expression"))
@@ -196,20 +195,10 @@ def _parsed(text: str, what: str) -> Any:
     try:
         return json.loads(text, parse_constant=_not_json)
     except RecursionError:
-        raise InvalidRequest.of("grammar", f"is nested too deep, at most {_MOST_DEPTH} levels") from None
+        raise InvalidRequest.of("grammar", f"is nested too deep, at most {MOST_DEPTH} levels") from None
     except ValueError as error:
         raise InvalidRequest.of("grammar", f"must be {what}, but is not JSON: {error}") from None
 
 
 def _not_json(name: str) -> Any:
     raise ValueError(f"it has {name}")
-
-
-def _check_depth(value: Any) -> None:
-    """Raise InvalidRequest if a value is nested too deep; without recursion."""
-    level, depth = [value], 0
-    while level := [each for each in level if isinstance(each, dict | list)]:
-        if depth == _MOST_DEPTH:
-            raise InvalidRequest.of("grammar", f"is nested too deep, at most {_MOST_DEPTH} levels")
-        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
-        depth += 1

@@ -48,10 +48,12 @@ class Turns:
     def _leave(self, tenant: str) -> None:
         self._busy.discard(tenant)
         self._free += 1
+        if tenant in self._waiting:
+            self._waiting.move_to_end(tenant)
         self._grant()
 
     def _grant(self) -> None:
-        """Give free places to the tenants that have none, the one that waits longest first."""
+        """Give free places to the tenants that have none, in their order."""
         for tenant in list(self._waiting):
             queue = self._waiting[tenant]
             while queue and queue[0].done():  # its request was cancelled
@@ -60,6 +62,5 @@ class Turns:
                 self._free -= 1
                 self._busy.add(tenant)
                 queue.popleft().set_result(None)
-                self._waiting.move_to_end(tenant)
             if not queue:
                 del self._waiting[tenant]

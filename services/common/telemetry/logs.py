@@ -3,6 +3,7 @@
 The log names requests, replicas, figures and faults; never a prompt, a token or a text.
 """
 
+import faulthandler
 import json
 import logging
 import time
@@ -14,6 +15,7 @@ from services.common.telemetry.config import TelemetryConfig
 FIGURES = "figures"
 """Attribute of a record that maps names to figures: `extra={FIGURES: {...}}`."""
 
+_STDERR = 2
 _SDK_INTERVAL_S = 60.0
 """Time between two lines of OpenTelemetry's SDK, which logs every failed export and every dropped span."""
 
@@ -92,7 +94,9 @@ def formatter(config: TelemetryConfig, role: str) -> logging.Formatter:
 
 
 def configure_logging(config: TelemetryConfig, role: str) -> None:
-    """Send everything from level INFO on to stderr; replace earlier configurations."""
+    """Send everything from level INFO on to stderr, and the stacks of a crash; replace earlier settings."""
+    if not faulthandler.is_enabled():
+        faulthandler.enable(_STDERR)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(config, role))
     handler.addFilter(RateLimit("opentelemetry", _SDK_INTERVAL_S))

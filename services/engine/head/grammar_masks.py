@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fly.noise import BLOCK
 from services.common.grammars.follower import Mask
-from services.common.grammars.library import GrammarError
+from services.common.grammars.library import GrammarError, GrammarLost
 from services.engine.base import ForwardInput, KvSlot, MaskFollower, TokenGrammar
 
 PATIENCE_S = 0.05
@@ -46,6 +46,7 @@ class _Masks:
 
     rows: Sequence[RowMask] = ()
     fault: str = ""
+    is_lost: bool = False
     late: "Future[_Masks] | None" = None
 
 
@@ -107,6 +108,11 @@ class GrammarMasks:
     def fault(self, item: ForwardInput) -> str:
         """Return the reason why a joined input has no masks; "" if it has them."""
         return self._joined[item.slot].fault if item.grammar is not None else ""
+
+    def fault_field(self, item: ForwardInput) -> str:
+        """Return the field that has the fault of an input; "" if it is none of the request, or there is none."""
+        masks = self._joined[item.slot] if item.grammar is not None else _Masks()
+        return "grammar" if masks.fault and not masks.is_lost else ""
 
     def late(self, item: ForwardInput) -> "Future[_Masks] | None":
         """Return the masks of a joined input if they are not done."""
@@ -170,7 +176,8 @@ class GrammarMasks:
             for row, mask in enumerate(masks, start=start):
                 rows[row] = row_mask(mask, self._vocab_size)
         except GrammarError as error:
-            return _Masks(rows, f"cannot be followed at position {item.first_position}: {error}")
+            fault = f"cannot be followed at position {item.first_position}: {error}"
+            return _Masks(rows, fault, isinstance(error, GrammarLost))
         return _Masks(rows)
 
 

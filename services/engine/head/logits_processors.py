@@ -61,6 +61,10 @@ class LogitsProcessors:
         """Return the reason why the grammar of an input has no masks; "" if it has, or has no grammar."""
         return self._masks.fault(item)
 
+    def fault_field(self, item: ForwardInput) -> str:
+        """Return the field that has the fault of an input's grammar; "" if it is not the client's."""
+        return self._masks.fault_field(item)
+
     def late(self, item: ForwardInput) -> Future[Any] | None:
         """Return the work that an input's masks wait for; None if they are computed."""
         return self._masks.late(item)

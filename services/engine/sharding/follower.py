@@ -3,6 +3,7 @@
 Importing this module loads no torch, so that a process can start followers without it.
 """
 
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -75,6 +76,7 @@ def _spawn(config: ModelConfig, port: int) -> None:
 
 
 def _follow(config: ModelConfig, rank: int, port: int) -> None:
+    faulthandler.enable(2)
     # NOTE: a terminal signals all its processes; the leader drains first, then sends the last plan.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,186 @@
+"""Grammars in processes of their own: equal to one in this process, ended at each limit, never left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
+from services.common.grammars.library import GrammarError, GrammarLost
+from services.common.grammars.limits import GrammarLimits
+from tests.support.grammars import END, FORM, encoded, follower
+from tests.support.processes import TARGET_MODEL
+
+TEXT = (TARGET_MODEL / "tokenizer.json").read_text(encoding="utf-8")
+SOURCE = TokenizerSource("demo", lambda: TEXT, 640)
+LIMITS = GrammarLimits(compile_s=20, step_s=20)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[GrammarHost]:
+    with closing(GrammarHost()) as host:
+        yield host
+
+
+def compiled(host: GrammarHost, form: str = FORM, limits: GrammarLimits = LIMITS) -> HostedGrammar:
+    grammar = HostedGrammar(host, SOURCE, limits)
+    grammar.compile(form)
+    return grammar
+
+
+def of_lark(text: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+def chain(length: int) -> str:
+    rules = "\n".join(f"r{number}: r{number + 1}" for number in range(length))
+    return of_lark(f'start: r0\n{rules}\nr{length}: "a"')
+
+
+def properties(number: int) -> str:
+    return json.dumps({"grammars": [{"json_schema": {"properties": {f"{n:x}": {} for n in range(number)}}}]})
+
+
+def unwinding(width: int) -> str:
+    """Return a grammar whose last token ends a tower of rules, all of which have many continuations."""
+    names = range(width)
+    ways = " | ".join(f"w{name}" for name in names)
+    rules = "\n".join(f'w{name}: y z{name}\nz{name}: "{name}"?' for name in names)
+    return of_lark(f'start: y\ny: "a" w | "!"\nw: {ways}\n{rules}')
+
+
+responses = st.lists(st.sampled_from([*encoded('{"a": 12}'), *encoded("[x"), END]), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(responses, responses), min_size=1, max_size=4))
+def test_masks_are_those_of_a_grammar_in_this_process(
+    host: GrammarHost, steps: list[tuple[list[int], list[int]]]
+) -> None:
+    own, hosted = follower(), compiled(host).follower()
+    for response, drafts in steps:
+        expected, found, faults = list[bytes](), list[bytes](), list[str]()
+        for masks, each in ((expected, own), (found, hosted)):
+            try:
+                masks += (mask.tobytes() for mask in each.masks(response, drafts, (END,)))
+            except GrammarError as error:
+                faults.append(str(error))
+        assert found == expected and len(set(faults)) == len(faults) / 2
+
+
+def test_followers_of_one_grammar_are_independent(host: GrammarHost) -> None:
+    grammar = compiled(host)
+    first, second = grammar.follower(), grammar.follower()
+    (start,) = first.masks([], [], ())
+    (_,) = second.masks(encoded("{"), [], ())
+    (again,) = first.masks([], [], ())
+    assert (start == again).all()
+
+
+FAULTS = [
+    (of_lark("start: foo"), LIMITS, "unknown name"),
+    (chain(30_000), LIMITS, "too long a chain of references.* 16 MiB of stack"),
+    (properties(12_000), GrammarLimits(0.2, "limits.key"), r"0.2 s of CPU time to compile \(limits.key\)"),
+    (properties(4_000), GrammarLimits(20, memory_bytes=8 << 20), "more than 8 MiB of memory"),
+]
+
+
+@pytest.mark.parametrize(("form", "limits", "message"), FAULTS, ids=["fault", "depth", "time", "memory"])
+def test_each_limit_is_named_and_ends_one_process(
+    host: GrammarHost, form: str, limits: GrammarLimits, message: str
+) -> None:
+    other, parent = compiled(host), host.pid
+    with pytest.raises(GrammarError, match=message):
+        compiled(host, form, limits)
+    assert host.pid == parent and list(other.follower().masks([], [], ()))
+
+
+def test_a_step_without_end_is_ended(host: GrammarHost) -> None:
+    grammar = compiled(host, unwinding(600), GrammarLimits(20, step_s=0.3))
+    (letter,) = encoded("a")
+    runaway = grammar.follower()
+    with pytest.raises(GrammarError, match=r"more than 0\.3 s of CPU time for one step"):
+        list(runaway.masks([], [letter] * 2000, ()))
+    assert grammar.is_lost
+    with pytest.raises(GrammarError, match="one step"):
+        list(grammar.follower().masks([], [], ()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_lost_parent_is_replaced(host: GrammarHost) -> None:
+    grammar = compiled(host)
+    assert host.pid is not None
+    pids = _children(host.pid)
+    os.kill(host.pid, signal.SIGKILL)
+    _await_end(pids)
+    with pytest.raises(GrammarLost):
+        list(grammar.follower().masks([], [], ()))
+    assert list(compiled(host).follower().masks([], [], ()))
+
+
+def test_a_tokenizer_that_cannot_be_read_is_a_fault(host: GrammarHost) -> None:
+    with pytest.raises(GrammarError, match="tokenizer cannot be used"):
+        HostedGrammar(host, TokenizerSource("bad", lambda: "{}", 640), LIMITS)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _await_end(pids: list[int]) -> None:
+    while any(Path(f"/proc/{pid}").exists() and _state(pid) != "Z" for pid in pids):
+        time.sleep(0.01)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.timeout(120)
+def test_an_unused_grammar_and_a_closed_host_leave_no_process() -> None:
+    with closing(GrammarHost()) as host:
+        kept, dropped = compiled(host), compiled(host)
+        assert host.pid is not None
+        pids = _children(host.pid)
+        assert len(pids) == 2
+        del dropped
+        _await_end(pids[1:])
+        assert list(kept.follower().masks([], [], ()))
+        pids.append(host.pid)
+    _await_end(pids)
+
+
+_OWNER = """
+import sys
+from tests.unit.grammars.test_grammar_processes import GrammarHost, compiled
+host = GrammarHost()
+grammar = compiled(host)
+print(host.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.timeout(120)
+def test_the_end_of_the_owner_leaves_no_process() -> None:
+    command = [sys.executable, "-c", _OWNER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        parent = int(owner.stdout.readline())
+        pids = [parent, *_children(parent)]
+        assert len(pids) == 2
+        owner.kill()
+    _await_end(pids)
