@@ -110,7 +110,7 @@ class GrammarMasks:
         return self._joined[item.slot].fault if item.grammar is not None else ""
 
     def fault_field(self, item: ForwardInput) -> str:
-        """Return the field that has the fault of an input; "" if it is none of the request, or there is none."""
+        """Return the field that has the fault of an input; "" if there is none, or it is not the client's."""
         masks = self._joined[item.slot] if item.grammar is not None else _Masks()
         return "grammar" if masks.fault and not masks.is_lost else ""
 
