@@ -40,6 +40,10 @@ def of_regex(regex: str) -> Grammar:
     return Grammar(GrammarKind.REGEX, regex)
 
 
+def of_lark(text: str) -> Grammar:
+    return Grammar(GrammarKind.LARK, text)
+
+
 class Replica(NamedTuple):
     """A running engine and its host."""
 

@@ -10,7 +10,7 @@ from fly.errors import FlyServeError, InvalidRequest
 from fly.grammar import Grammar, GrammarKind
 from fly.types import FinishReason
 from flyserve import AsyncClient, Response
-from tests.contract.grammar_rig import of_regex, of_schema, serving_pair
+from tests.contract.grammar_rig import of_lark, of_regex, of_schema, serving_pair
 from tests.support.loop_monitor import assert_short_pieces
 
 pytestmark = pytest.mark.slow
@@ -24,10 +24,6 @@ def nested(depth: int) -> dict[str, object]:
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema, "b": schema}, "required": ["a"]}
     return schema
-
-
-def of_lark(text: str) -> Grammar:
-    return Grammar(GrammarKind.LARK, text)
 
 
 HOSTILE = {

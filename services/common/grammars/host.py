@@ -239,8 +239,10 @@ class HostedGrammar:
             if self._link.poll(WALL_S):
                 return self._link.recv_bytes()
         except (EOFError, OSError):
-            pass
-        raise self._ended()
+            raise self._ended() from None
+        self._ended()
+        self._fault = GrammarLost(f"its process has not answered for {WALL_S:g} s: try again")
+        raise self._fault
 
     def _ended(self) -> GrammarError:
         """Return why the process has ended; end it if it only does not answer."""

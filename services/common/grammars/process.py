@@ -77,6 +77,7 @@ class Parent:
         if pid == 0:
             self._become_grammar(link, key, vocab_size, limits)
         link.close()
+        self._signals.pop(pid, None)  # an earlier process may have had the same id
         return {"pid": pid}
 
     def _become_grammar(
@@ -89,28 +90,34 @@ class Parent:
             _limit_process(int(limits["memory_bytes"] + limits["stack_bytes"]))
             GrammarProcess(link, self._tokenizers[key], vocab_size, limits).serve()
         except (EOFError, OSError):
-            os._exit(0)  # nobody uses it any more
+            pass  # nobody uses it any more
         except MemoryError:
-            os.kill(os.getpid(), signal.SIGKILL)
-        finally:
+            os.abort()
+        except BaseException:
             traceback.print_exc()
-            os._exit(1)
+        finally:
+            os._exit(0)
 
     def end(self, pid: int) -> dict[str, Any]:
         """End a process; return the number of the signal that had ended it before, 0 if none had."""
-        if pid not in self._signals:
-            os.kill(pid, signal.SIGKILL)
-            self._record(pid, os.waitpid(pid, 0)[1])
-        return {"signal": self._signals.pop(pid)}
+        with contextlib.suppress(ChildProcessError):
+            if pid not in self._signals and not self._collect(pid, os.WNOHANG):
+                os.kill(pid, signal.SIGKILL)
+                self._collect(pid, 0)
+        return {"signal": self._signals.pop(pid, 0)}
 
     def _reap(self) -> None:
         """Collect the processes that have ended."""
         with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._record(*ended)
+            while self._collect(-1, os.WNOHANG):
+                pass
 
-    def _record(self, pid: int, status: int) -> None:
-        self._signals[pid] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    def _collect(self, pid: int, options: int) -> bool:
+        """Collect a process, -1 for any, if it has ended; raise ChildProcessError if there is none."""
+        ended, status = os.waitpid(pid, options)
+        if ended and os.WIFSIGNALED(status):
+            self._signals[ended] = os.WTERMSIG(status)
+        return bool(ended)
 
 
 class GrammarProcess:
