@@ -1,6 +1,7 @@
-"""Settings of all tests: no deadline per hypothesis example, and Ray's token set before its first import."""
+"""Settings of all tests: examples without deadlines, default signals, Ray's token set before its import."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from tests.support.xdist_groups import GroupScheduling, rank
 # NOTE: continuous integration tries the same examples each time; local runs try new ones.
 settings.register_profile("flyserve", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("flyserve")
+
+# NOTE: in the background or under `nohup` these are ignored, and so they would be in processes of tests.
+for _number, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # NOTE: Ray reads its token once per process, at its first import, in whichever test that happens.
 prepare_environment()
