@@ -35,7 +35,7 @@ def other_value(schema: Mapping[str, Any]) -> Any:
     if kinds & {"integer", "number"}:
         return _other_number(schema, default)
     if "array" in kinds:
-        return ["https://example.com"] if "enum" not in schema["items"] else schema["items"]["enum"][:1]
+        return ["api.example.com"] if "enum" not in schema["items"] else schema["items"]["enum"][:1]
     if "string" in kinds:
         return next(
             text for text in STRINGS if re.search(schema.get("pattern", ""), text) and text != default
