@@ -63,8 +63,8 @@ def begin(driver: Driver) -> tuple[EngineSequence, EngineFuture, "Future[Any]"]:
     return slow, scored, masks
 
 
-def finish(driver: Driver, slow: EngineSequence, masks: "Future[Any]") -> None:
-    del driver.late[slow.slot]
+def finish(driver: Driver, masks: "Future[Any]") -> None:
+    driver.late.clear()
     masks.set_result(None)
 
 
@@ -74,7 +74,7 @@ async def test_it_waits_alone_and_is_computed_when_they_are_there() -> None:
     other = driver.open(16)
     for _ in range(3):
         assert driver.score(other) and driver.turn() == 1
-    finish(driver, slow, masks)
+    finish(driver, masks)
     assert driver.turn() == 1
     expected = driver.score(driver.open(16))
     driver.turn()
@@ -91,7 +91,7 @@ async def test_it_may_end_meanwhile(is_closed: bool) -> None:
     else:
         driver.core.cancel(scored)
         again = driver.score(slow)
-    finish(driver, slow, masks)
+    finish(driver, masks)
     assert driver.turn() == (0 if is_closed else 1)
     assert is_closed or again.result[0].choices
 
@@ -107,7 +107,7 @@ async def test_it_may_lose_its_memory_meanwhile() -> None:
     while grown.result is None:
         driver.turn()
     assert driver.core.load().preemptions == 1
-    finish(driver, slow, masks)
+    finish(driver, masks)
     assert driver.turn() == 0 and scored.result is None
     driver.core.close(large)
     while scored.result is None:
