@@ -70,7 +70,7 @@ def finish(driver: Driver, masks: "Future[Any]") -> None:
 
 async def test_it_waits_alone_and_is_computed_when_they_are_there() -> None:
     driver = Driver()
-    slow, scored, masks = begin(driver)
+    _, scored, masks = begin(driver)
     other = driver.open(16)
     for _ in range(3):
         assert driver.score(other) and driver.turn() == 1
@@ -98,7 +98,7 @@ async def test_it_may_end_meanwhile(is_closed: bool) -> None:
 
 async def test_it_may_lose_its_memory_meanwhile() -> None:
     driver = Driver(kv_tokens=1024)
-    slow, scored, masks = begin(driver)
+    _, scored, masks = begin(driver)
     large = driver.open(64, priority=1)
     driver.score(large)
     driver.turn()
