@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -98,6 +99,7 @@ class GrammarHost:
         with self._lock:
             self._load(tokenizer)
             own, other = socket.socketpair()
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(WALL_S), 0))
             with own, other:
                 numbers = {name: value for name, value in asdict(limits).items() if name != "compile_key"}
                 fields = {"do": "fork", "key": tokenizer.key, "vocab_size": tokenizer.vocab_size, **numbers}
@@ -203,7 +205,9 @@ class HostedGrammar:
             GrammarError: The grammar has a fault, or exceeds a limit.
         """
         with self._lock:
-            self._talk(form.encode())
+            reply, _ = self._talk(form.encode())
+        if "error" in reply:
+            raise GrammarError(reply["error"])
         self._is_compiled = True
 
     def follower(self) -> "HostedFollower":
@@ -214,35 +218,33 @@ class HostedGrammar:
         """Return the reply of the process to a step, and the masks."""
         with self._lock:
             closed, self._closed = self._closed, []
-            reply = self._talk(json.dumps({**fields, "closed": closed}).encode())
-            return reply, self._receive()
+            return self._talk(json.dumps({**fields, "closed": closed}).encode())
 
     def forget(self, number: int) -> None:
         """Free a follower with the next step."""
         self._closed.append(number)
 
-    def _talk(self, message: bytes) -> dict[str, Any]:
+    def _talk(self, message: bytes) -> tuple[dict[str, Any], bytes]:
         if self._fault is not None:
             raise self._fault
         try:
             self._link.send_bytes(message)
         except OSError:
             raise self._ended() from None
-        reply: dict[str, Any] = json.loads(self._receive())
-        self.num_bytes = reply["bytes"]
-        if "error" in reply and not self._is_compiled:
-            raise GrammarError(reply["error"])
-        return reply
+        header, _, masks = self._receive().partition(b"\n")
+        reply: dict[str, Any] = json.loads(header)
+        self.num_bytes = reply.get("bytes", self.num_bytes)
+        return reply, masks
 
     def _receive(self) -> bytes:
         try:
-            if self._link.poll(WALL_S):
-                return self._link.recv_bytes()
+            return self._link.recv_bytes()
+        except BlockingIOError:
+            self._ended()
+            self._fault = GrammarLost(f"its process has not answered for {WALL_S:g} s: try again")
+            raise self._fault from None
         except (EOFError, OSError):
             raise self._ended() from None
-        self._ended()
-        self._fault = GrammarLost(f"its process has not answered for {WALL_S:g} s: try again")
-        raise self._fault
 
     def _ended(self) -> GrammarError:
         """Return why the process has ended; end it if it only does not answer."""

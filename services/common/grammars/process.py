@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PAGE_BYTES = resource.getpagesize()
+_STEPS_PER_REPORT = 64
+"""Steps after which the memory is reported again."""
 _NICENESS = 5
-"""Added to the priority of the serving process: tokens of others go before grammars."""
+"""Niceness of the thread that compiles: tokens of other requests go first."""
 
 
 def main() -> None:
@@ -135,6 +137,7 @@ class GrammarProcess:
         self._vocab_size = vocab_size
         self._limits = limits
         self._responses: dict[int, tuple[GrammarFollower, list[int]]] = {}
+        self._num_steps = 0
         self._bytes_before = _own_bytes()
 
     def serve(self) -> None:
@@ -150,6 +153,7 @@ class GrammarProcess:
         reply: dict[str, Any] = {}
 
         def compile_it() -> None:
+            os.nice(_NICENESS)  # on Linux of this thread alone
             self._bytes_before = _own_bytes()
             try:
                 matcher = compile_grammar(self._tokenizer, grammar)
@@ -181,15 +185,19 @@ class GrammarProcess:
         follower, response = self._responses.get(number) or (self._follower(matcher), [])
         response[keep:] = tokens
         self._responses[number] = follower, response
-        masks, reply = [], {}
+        masks: list[bytes] = []
+        reply: dict[str, Any] = {}
         with _limited_cpu(self._limits["step_s"]):
             try:
                 for mask in follower.masks(response, drafts, ending_ids):
                     masks.append(mask.tobytes())
             except GrammarError as error:
                 reply["error"] = str(error)
-        _send(self._link, {"masks": len(masks), "bytes": self._grown(), **reply})
-        self._link.send_bytes(b"".join(masks))
+        self._num_steps += 1
+        if self._num_steps % _STEPS_PER_REPORT == 0:
+            reply["bytes"] = self._grown()
+        header = json.dumps({"masks": len(masks), **reply}).encode()
+        self._link.send_bytes(b"".join((header, b"\n", *masks)))
 
     def _follower(self, matcher: "LLMatcher") -> GrammarFollower:
         return GrammarFollower(matcher.deep_copy(), self._vocab_size, self._tokenizer.eos_tokens)
@@ -226,7 +234,6 @@ def _limit_process(most_bytes: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         mapped = _memory_pages(0) * _PAGE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (mapped + most_bytes,) * 2)
-    os.nice(_NICENESS)
 
 
 def _own_bytes() -> int:
