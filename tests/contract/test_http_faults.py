@@ -34,9 +34,11 @@ async def test_a_reader_that_leaves_frees_everything(rig: HttpRig, stream: bool,
     if stream:
         response = await sending
         await anext(response.aiter_bytes())
+        await rig.drafter.stepped.wait()
         await response.aclose()
     else:
         await rig.target.stepped.wait()
+        await rig.drafter.stepped.wait()
         sending.cancel()
     async with asyncio.timeout(60.0):
         await rig.target.all_closed.wait()

@@ -185,7 +185,9 @@ async def test_a_client_that_cancels_frees_both_streams(model: Path, tier: str, 
     hanging = hangs(target if tier == "target" else drafter)
     async with running(model, [target], [drafter]) as rig:
         call = (rig.stub.GenerateStream if streams else rig.stub.Generate)(make_request(EXACT))
-        await asyncio.wait_for(hanging.wait(), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await hanging.wait()
+            await drafter.stepped.wait()
         assert (target.num_open, drafter.num_open) == (1, 1)
         call.cancel()
         async with asyncio.timeout(PATIENCE_S):
@@ -198,8 +200,9 @@ async def test_a_client_that_does_not_read_and_leaves_frees_both_streams(model: 
     async with running(model, [target], [drafter]) as rig:
         call = rig.stub.GenerateStream(make_request(EXACT, 400))
         await call.read()
-        call.cancel()
         async with asyncio.timeout(PATIENCE_S):
+            await drafter.stepped.wait()
+            call.cancel()
             await target.all_closed.wait()
             await drafter.all_closed.wait()
 

@@ -178,8 +178,9 @@ async def test_a_choice_that_fails_ends_the_request_and_its_other_choices(stage:
 async def test_leaving_a_stream_of_choices_ends_them_all(stage: Stage) -> None:
     call = stage.rig.stub.GenerateStream(make_request(EXACT, 400, n=4, sampling=SAMPLING(**HOT)))
     await call.read()
-    call.cancel()
     async with asyncio.timeout(60.0):
+        await stage.drafter.stepped.wait()
+        call.cancel()
         await stage.target.all_closed.wait()
         await stage.drafter.all_closed.wait()
     assert (stage.target.num_open, stage.drafter.num_open) == (0, 0)

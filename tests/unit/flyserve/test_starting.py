@@ -43,7 +43,7 @@ def test_flyserve_down_ends_up_with_a_message(capsys: pytest.CaptureFixture[str]
         address="127.0.0.1:1",
         http_url=None,
         status=lambda: status,
-        wait=lambda: None,
+        wait=lambda report: None,
     )
     serve_until_interrupted(nullcontext(deployed), lambda: None)
     printed = capsys.readouterr()
