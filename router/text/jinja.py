@@ -19,10 +19,7 @@ class _TracedCode(CodeGenerator):
         return _written("".join(group))
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
-        if isinstance(node.value, str):
-            self.write(_written(node.value))
-        else:
-            super().visit_Const(node, frame)
+        self.write(_constant(node.value))
 
     def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
         self.write(_written(node.data))
@@ -38,6 +35,20 @@ class _TracedCode(CodeGenerator):
 def _written(text: str) -> str:
     """Return the code of a text that the template writes."""
     return f"environment.written({text!r})"
+
+
+def _constant(value: Any) -> str:
+    """Return the code of a constant; Jinja makes one of a list or map of constants, too."""
+    match value:
+        case str():
+            return _written(value)
+        case dict():
+            return f"{{{', '.join(f'{_constant(key)}: {_constant(item)}' for key, item in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_constant, value))}]"
+        case tuple():
+            return f"({''.join(f'{_constant(item)}, ' for item in value)})"
+    return repr(value)
 
 
 @pass_eval_context

@@ -83,13 +83,21 @@ def test_a_change_of_case_keeps_marks_only_while_no_character_moves() -> None:
         ("{{ ['A', c] | join }}{{ ['A', c] | join('B') }}{{ 'B'.join(['A', c]) }}", "tccc" + "ttccc" * 2),
         (
             "{% for x in ['A', c] %}{{ x }}{% endfor %}{{ {'k': 'A'}[d] }}{{ {'a': c}.keys() | first }}",
-            "tcccct",
+            "tccctt",
         ),
         ("{% generation %}A{{ c }}{% endgeneration %}", "tccc"),
         ("{{ ('A' ~ c) | replace('b', 'B') }}{{ ('A' ~ c) | upper }}", "tctctccc"),
         ("{{ {'A': c} | tojson }}{{ c | tojson }}", "c" * (12 + 5)),
         ("{% filter trim %} A{{ c }} {% endfilter %}{{ 'A' if c == 'abc' else c }}", "tccct"),
         ("{% set n = namespace(t='A') %}{% set n.t = n.t + c %}{{ n.t }}{{ c[0] }}{{ 'AB'[1] }}", "tcccct"),
+        (
+            "{{ {'k': 'A'}[d] }}{{ {'A': ['B']}.get('A')[0] }}{{ ('A', c)[0] }}{{ (['B'] + [c]) | join }}",
+            "ttttccc",
+        ),
+        (
+            "{% set n = namespace(l=[]) %}{% set n.l = n.l + ['A', ('B',)] %}{{ n.l[0] }}{{ n.l[1][0] }}{{ c }}",
+            "ttccc",
+        ),
         ("{{ 'A%s' % c }}{{ 'A{}'.format(c) }}{{ c.replace('a', 'A') }}", "c" * 11),
     ],
 )
