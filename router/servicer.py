@@ -77,7 +77,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
 def _response(header: Header, chunks: dict[int, list[Chunk]]) -> generation_pb2.GenerateResponse:
     """Return a whole response; the chunks are dropped, since freeing many of them takes a while, too."""
-    prompt = tuple(token for chunk in chunks[0] for token in chunk.prompt)
+    prompt = tuple(token for chunk in chunks.get(0, ()) for token in chunk.prompt)
     warnings = [warning for index in sorted(chunks) for warning in chunks[index][-1].warnings]
     response = Response(
         request_id=header.request_id,

@@ -85,6 +85,12 @@ async def test_every_choice_goes_on_by_itself(rig: Rig) -> None:
     assert received(rest, 1) == received(chunks, 1)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_whole_response_has_only_the_choices_that_go_on(rig: Rig, n: int) -> None:
+    request = make_request(PLAIN, 5, n=n, resume=pb.Resumption(choices=[pb.ReceivedChoice(is_finished=True)]))
+    assert [choice.index for choice in (await rig.stub.Generate(request, timeout=20)).choices] == [1][: n - 1]
+
+
 async def test_the_first_chunk_says_what_a_response_comes_of(rig: Rig) -> None:
     first, second, *_ = await stream(rig, EXACT, sampling={"seed": 7})
     expected = pb.Origin(mode=EXACT, seed=7, weight_fingerprint="w1", max_new_tokens=30)
