@@ -1,6 +1,5 @@
 """Messages of a conversation: their fields, and their form for the chat template."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -10,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from fly.errors import InvalidRequest
 from router.http.fields import RequestModel, Text
 from router.http.limited import AtMost
+from router.json_text import parse_json_text
 
 _CARRIED = ("function_call", "audio", "refusal", "annotations")
 _NOTES = ("provider_specific_fields",)
@@ -140,8 +140,8 @@ def _rendered(message: Message, index: int, arguments_as_text: bool) -> dict[str
 
 def _object(text: str, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
+        found = parse_json_text(text or "{}")
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         shown = text if len(text) <= 60 else text[:57] + "..."

@@ -13,6 +13,7 @@ from typing import Any
 from fly.errors import InvalidRequest, NotReady
 from fly.grammar import Grammar, GrammarKind
 from router.config import LimitsConfig
+from router.json_text import parse_json_text
 from router.requests.depth import MOST_DEPTH, check_depth
 from router.requests.forced_length import forced_length
 from services.common.grammars.compilations import Compilations
@@ -193,12 +194,8 @@ def _parsed(text: str, what: str) -> Any:
     if not text:
         _missing(what)
     try:
-        return json.loads(text, parse_constant=_not_json)
-    except RecursionError:
-        raise InvalidRequest.of("grammar", f"is nested too deep, at most {MOST_DEPTH} levels") from None
+        return parse_json_text(text, has_constants=False)
     except ValueError as error:
+        if "recursion limit" in str(error):
+            raise InvalidRequest.of("grammar", f"is nested too deep, at most {MOST_DEPTH} levels") from None
         raise InvalidRequest.of("grammar", f"must be {what}, but is not JSON: {error}") from None
-
-
-def _not_json(name: str) -> Any:
-    raise ValueError(f"it has {name}")

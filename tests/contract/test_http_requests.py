@@ -29,6 +29,7 @@ def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
 UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 INVALID, TYPE, MISSING = "invalid_value", "invalid_type", "missing_required_parameter"
 BAD_POLICY = {"policy": "best"}
+HALF_CHARACTER = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": r'{"\ud800": 1}'}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "[1]"}}
 ASKED = {"role": "assistant", "content": None}
 
@@ -107,6 +108,7 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("suffix", UNSUPPORTED, {"suffix": "."}, "is not supported"),
     ("guided_json", INVALID, {"guided_json": {"type": "text"}}, "Invalid type: text"),
     ("guided_json", INVALID, {"guided_json": "{"}, "is not JSON"),
+    ("guided_json", INVALID, {"guided_json": r'{"const": "\ud800"}'}, "is not JSON"),
     ("guided_regex", INVALID, {"guided_json": "{}", "guided_regex": "a"}, "must not be set with guided_json"),
     ("guided_json", INVALID, {"guided_json": 5}, "must be a JSON Schema"),
     ("guided_grammar", INVALID, {"guided_grammar": 'root ::= "a"'}, "Lark"),
@@ -148,6 +150,12 @@ BAD_CHATS: list[tuple[str, str, dict[str, Any], str]] = [
         INVALID,
         {"messages": [{**ASKED, "tool_calls": [CALL]}]},
         "is '[1]', must be a JSON object as text",
+    ),
+    (
+        "messages[0].tool_calls[0].function.arguments",
+        INVALID,
+        {"messages": [{**ASKED, "tool_calls": [HALF_CHARACTER]}]},
+        "must be a JSON object as text",
     ),
     ("messages", INVALID, {"messages": [{"role": "assistant", "content": "x"}]}, "last message must be"),
     ("messages", INVALID, {"messages": [{**HELLO[0], "content": "a " * 500_001}]}, "1000002 characters"),

@@ -35,7 +35,9 @@ def nested(depth: int) -> str:
 FAULTS = [
     (SCHEMA, "", "is empty, must be a JSON Schema"),
     (SCHEMA, "{", "is not JSON"),
-    (SCHEMA, '{"minimum": NaN}', "it has NaN"),
+    (SCHEMA, '{"minimum": NaN}', "is not JSON: expected value at line 1 column 13"),
+    (SCHEMA, r'{"const": "\ud800"}', "is not JSON: unexpected end of hex escape"),
+    (GrammarKind.CHOICE, r'["\udfff"]', "is not JSON: lone"),
     (SCHEMA, "[]", "must be a JSON Schema: an object, true or false"),
     (SCHEMA, '{"type": "strin"}', "Invalid type: strin"),
     (SCHEMA, '{"not": {"type": "string"}}', r'Unimplemented keys: \["not"\]'),
