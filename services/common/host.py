@@ -51,12 +51,15 @@ FAILED_GRACE_S = 1.0
 """Grace period of running calls after the service has failed."""
 _HEALTH_NOTICE_S = 0.5
 """Time for health watchers to receive that the host drains, before their watches end."""
+_HANDSHAKE_S = 10.0
+"""Time in which a new connection must begin HTTP/2, after TLS where it is on."""
 _OPTIONS: Sequence[tuple[str, Any]] = (
     # Otherwise two servers on one port would share its connections without an error.
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S * 1000)),
 )
 
 

@@ -1,11 +1,13 @@
 """The port of a host: a given one, any free one, or the first free one of a range."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import pytest
 
 from fly.errors import ConfigError
+from services.common import host as hosts_module
 from services.common.host import Host, Service
 
 
@@ -57,4 +59,22 @@ async def test_a_taken_port_of_ipv6_is_reported() -> None:
         host = host_at(f"[::1]:{server.getsockname()[1]}")
         with pytest.raises(ConfigError, match="is in use or cannot be bound"):
             await host.start()
+        await host.drain(0.0)
+
+
+@pytest.mark.parametrize("sent", [b"", b"PRI * HTTP"])
+async def test_a_connection_that_does_not_begin_http2_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dict(hosts_module._OPTIONS)
+    options["grpc.server_handshake_timeout_ms"] //= 20
+    monkeypatch.setattr(hosts_module, "_OPTIONS", tuple(options.items()))
+    host = host_at("127.0.0.1:0")
+    await host.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
+        writer.write(sent)
+        await asyncio.wait_for(reader.read(), timeout=20)
+        writer.close()
+    finally:
         await host.drain(0.0)
