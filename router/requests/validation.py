@@ -120,9 +120,9 @@ def _check_length(request: GenerateRequest, limits: LimitsConfig) -> Iterator[Fi
     if asked is not None and not least <= asked <= limit:
         yield FieldViolation("max_new_tokens", f"is {asked}, must be {least} to {limit}")
     most = _most_new_tokens(request, limits)
-    if request.sampling.min_tokens > most:
-        found = request.sampling.min_tokens
-        yield FieldViolation("sampling.min_tokens", f"is {found}, must be at most max_new_tokens = {most}")
+    if (least := request.sampling.min_tokens) > max(most, 0):
+        allowed = f"must be at most {most}, the number of new tokens"
+        yield FieldViolation("sampling.min_tokens", f"is {least}, {allowed}")
     if abs(request.priority) > limits.priority:
         allowed = f"must be {-limits.priority} to {limits.priority} (router.limits.priority)"
         yield FieldViolation("priority", f"is {request.priority}, {allowed}")
@@ -141,7 +141,7 @@ def _check_grammar(request: GenerateRequest, eos_ids: Sequence[int]) -> Iterator
     if sampling.ignore_eos:
         yield FieldViolation("sampling.ignore_eos", "is true, must be false with a grammar")
     elif not (eos_ids or sampling.stop_token_ids):
-        needed = "the model has no end-of-sequence token: set sampling.stop_token_ids"
+        needed = "the model has no end-of-sequence token: set stop_token_ids"
         yield FieldViolation("grammar", f"needs a token that ends the response, and {needed}")
     if sampling.min_tokens:
         yield FieldViolation("sampling.min_tokens", f"is {sampling.min_tokens}, must be 0 with a grammar")

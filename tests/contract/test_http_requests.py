@@ -66,7 +66,12 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("logit_bias", INVALID, {"logit_bias": {"fox": 1}}, "names 'fox', must have token ids as names"),
     ("logit_bias", INVALID, {"logit_bias": {"304": 1}}, "names token 304"),
     ("logit_bias", INVALID, {"logit_bias": {"3": 101}}, "must be -100.0 to 100.0"),
-    ("min_tokens", INVALID, {"min_tokens": 5, "max_tokens": 4}, "is 5, must be at most"),
+    (
+        "min_tokens",
+        INVALID,
+        {"min_tokens": 5, "max_tokens": 4},
+        "is 5, must be at most 4, the number of new tokens",
+    ),
     ("coupling", INVALID, {"coupling": "none"}, "is 'none', must be 'shared_noise' or 'rejection'"),
     ("timeout", INVALID, {"timeout": 0}, "is 0"),
     ("cache_salt", INVALID, {"cache_salt": "x" * 257}, "has 257 characters, at most 256"),

@@ -90,6 +90,12 @@ def test_all_violations_are_collected() -> None:
     ]
 
 
+def test_a_fault_names_no_field_that_the_request_leaves_open() -> None:
+    assert faults(max_new_tokens=-1) == ["max_new_tokens"]
+    least = SamplingParams(min_tokens=5)
+    assert faults(max_new_tokens=-1, sampling=least) == ["max_new_tokens", "sampling.min_tokens"]
+
+
 def test_a_description_names_value_and_limit() -> None:
     with pytest.raises(InvalidRequest, match="max_new_tokens is 9999, must be 1 to 4096"):
         prepared(max_new_tokens=9999)
