@@ -114,6 +114,7 @@ class Scores:
         late: The work that the scores wait for, if it is not done: the input must be computed again after it.
         error: Reason why the head has no results for this sequence, such as logits that are not finite.
         field: Field of the sequence's `Open` that the error is due to; "" if it is due to none.
+        is_lost: True if the error is the end of a process that the sequence needs: another may serve it.
     """
 
     choices: tuple[int, ...]
@@ -125,6 +126,7 @@ class Scores:
     late: Future[Any] | None = None
     error: str = ""
     field: str = ""
+    is_lost: bool = False
 
     @classmethod
     def joined(cls, parts: Iterable["Scores"]) -> "Scores":

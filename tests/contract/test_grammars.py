@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
@@ -265,6 +266,30 @@ async def lose_busy(targets: Sequence[Replica]) -> None:
             await target.host.drain(grace_s=0.0)
             return
     raise AssertionError("no target has a sequence")
+
+
+def processes_of_grammars() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "grammars.process" in " ".join(child.cmdline())]
+
+
+@pytest.mark.parametrize("mode", [Mode.PLAIN, Mode.EXACT, Mode.DRAFT])
+@pytest.mark.parametrize("kills_all", [True, False], ids=["host", "grammar"])
+async def test_a_process_lost_within_a_response_is_replaced(
+    client: AsyncClient, mode: Mode, kills_all: bool
+) -> None:
+    speculation = SpeculationParams(mode=mode, draft_length=DraftLength(max=2))
+    grammar = of_schema({"type": "array", "items": {"type": "integer"}, "minItems": 100})
+    whole = await client.generate(PROMPT, 200, HOT, speculation, grammar=grammar)
+    text, killing = "", True
+    async with client.stream(PROMPT, 200, HOT, speculation, grammar=grammar) as stream:
+        async for chunk in stream:
+            text += chunk.text
+            if killing and len(text) > 10:
+                killing = False
+                for host in processes_of_grammars():
+                    for process in [host] if kills_all else host.children():
+                        process.kill()
+    assert text == whole.choices[0].text and not killing
 
 
 FIXED = "The answer to this question is exactly forty-two, as everybody knows."

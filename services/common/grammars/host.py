@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -94,11 +95,15 @@ class GrammarHost:
         """Start a process for a grammar; return its id and the connection to it.
 
         Raises:
-            GrammarError: The tokenizer cannot be read, or no process can be started.
+            GrammarError: The tokenizer cannot be read.
+            GrammarLost: No process can be started.
         """
         with self._lock:
-            self._load(tokenizer)
-            own, other = socket.socketpair()
+            try:
+                self._load(tokenizer)
+                own, other = socket.socketpair()
+            except OSError as error:
+                raise GrammarLost(f"no process can be started for it: {error}") from None
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(WALL_S), 0))
             with own, other:
                 numbers = {name: value for name, value in asdict(limits).items() if name != "compile_key"}
@@ -159,6 +164,8 @@ class GrammarHost:
         except (EOFError, OSError) as error:
             self._close()
             raise GrammarLost("the process that grammars are compiled in has ended: try again") from error
+        if "lost" in reply:
+            raise GrammarLost(f"no process can be started for it: {reply['lost']}")
         if "error" in reply:
             raise GrammarError(reply["error"])
         return reply
@@ -254,7 +261,9 @@ class HostedGrammar:
         except GrammarError as error:
             self._fault = error
             return error
-        if signal_number:
+        if signal_number == signal.SIGKILL:  # of no limit: the system has no memory left, or someone ended it
+            self._fault = GrammarLost("its process was killed: try again")
+        elif signal_number:
             self._fault = GrammarError(fault_of(signal_number, self._limits, self._is_compiled))
         else:
             self._fault = GrammarLost("its process has ended: try again")

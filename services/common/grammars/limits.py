@@ -44,6 +44,6 @@ def fault_of(signal_number: int, limits: GrammarLimits, is_compiled: bool) -> st
         case signal.SIGSEGV | signal.SIGBUS:
             depth = f"its references need more than {limits.stack_bytes // _MIB} MiB of stack"
             return f"has too long a chain of references, {depth}: refer to fewer rules from within others"
-        case signal.SIGABRT | signal.SIGKILL:
+        case signal.SIGABRT:
             return f"needs more than {limits.memory_bytes // _MIB} MiB of memory: make it smaller"
     return f"ended the process that compiles it by signal {signal_number}"

@@ -75,7 +75,7 @@ class Parent:
         try:
             pid = os.fork()
         except OSError as error:
-            return {"error": f"no process can be started for it: {error}"}
+            return {"lost": str(error)}
         if pid == 0:
             self._become_grammar(link, key, vocab_size, limits)
         link.close()
@@ -234,6 +234,8 @@ def _limit_process(most_bytes: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         mapped = _memory_pages(0) * _PAGE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (mapped + most_bytes,) * 2)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # a system without memory ends this process, not the one that serves
 
 
 def _own_bytes() -> int:

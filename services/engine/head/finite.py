@@ -19,12 +19,14 @@ class Fault(NamedTuple):
         reason: Description of the fault.
         field: Field of the sequence's `Open` that causes it; "" if the model does.
         late: Work that the row waits for, if there is no other fault.
+        is_lost: True if the row needs a process that has ended.
     """
 
     row: int
     reason: str
     field: str = ""
     late: Future[Any] | None = None
+    is_lost: bool = False
 
 
 def raw_fault(part: Part, row: int) -> Fault:
@@ -62,6 +64,7 @@ def cut(scores: Scores, fault: Fault | None) -> Scores:
         error=fault.reason,
         field=fault.field,
         late=fault.late,
+        is_lost=fault.is_lost,
     )
 
 

@@ -14,6 +14,7 @@ from fly.noise import BLOCK
 from services.common.grammars.follower import Mask
 from services.common.grammars.library import GrammarError, GrammarLost
 from services.engine.base import ForwardInput, KvSlot, MaskFollower, TokenGrammar
+from services.engine.head.finite import Fault
 
 PATIENCE_S = 0.05
 """Longest time that a forward waits for masks, which are computed meanwhile: usual ones take below 1 ms."""
@@ -105,18 +106,12 @@ class GrammarMasks:
             for slot, masks in begun.items()
         }
 
-    def fault(self, item: ForwardInput) -> str:
-        """Return the reason why a joined input has no masks; "" if it has them."""
-        return self._joined[item.slot].fault if item.grammar is not None else ""
-
-    def fault_field(self, item: ForwardInput) -> str:
-        """Return the field that has the fault of an input; "" if there is none, or it is not the client's."""
+    def fault(self, item: ForwardInput) -> Fault | None:
+        """Return the reason why a joined input has no masks; None if it has them, or has no grammar."""
         masks = self._joined[item.slot] if item.grammar is not None else _Masks()
-        return "grammar" if masks.fault and not masks.is_lost else ""
-
-    def late(self, item: ForwardInput) -> "Future[_Masks] | None":
-        """Return the masks of a joined input if they are not done."""
-        return self._joined[item.slot].late if item.grammar is not None else None
+        if not masks.fault:
+            return None
+        return Fault(0, masks.fault, "" if masks.is_lost else "grammar", masks.late, masks.is_lost)
 
     def apply(self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int) -> None:
         """Exclude tokens from rows of an input, from its output `first` on, in place.

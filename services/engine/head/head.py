@@ -162,10 +162,7 @@ class Head:
         raw = bad_rows(_is_finite(maxima), spans)
         faults = [None if row is None else raw_fault(part, row) for part, row in zip(chunk, raw, strict=True)]
         for i, part in enumerate(chunk):
-            if reason := self._processors.fault(part.item):
-                faults[i] = Fault(
-                    0, reason, self._processors.fault_field(part.item), self._processors.late(part.item)
-                )
+            faults[i] = self._processors.fault(part.item) or faults[i]
         changed = [
             i for i, part in enumerate(chunk) if needs_processing(part.item) and not _is_first(faults[i])
         ]

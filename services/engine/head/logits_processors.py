@@ -1,8 +1,6 @@
 """Logits processors: grammar, bias, penalties, and stop tokens that are not allowed before min_tokens."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +8,7 @@ from torch import Tensor
 
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
+from services.engine.head.finite import Fault
 from services.engine.head.grammar_masks import PATIENCE_S, GrammarMasks
 from services.engine.head.logit_biases import LogitBiases
 from services.engine.head.token_counts import TokenCounts, subtracted_penalties
@@ -57,17 +56,9 @@ class LogitsProcessors:
             if counts is not None:
                 counts.count(item)
 
-    def fault(self, item: ForwardInput) -> str:
-        """Return the reason why the grammar of an input has no masks; "" if it has, or has no grammar."""
+    def fault(self, item: ForwardInput) -> Fault | None:
+        """Return the reason why the grammar of an input has no masks; None if it has, or has no grammar."""
         return self._masks.fault(item)
-
-    def fault_field(self, item: ForwardInput) -> str:
-        """Return the field that has the fault of an input's grammar; "" if it is not the client's."""
-        return self._masks.fault_field(item)
-
-    def late(self, item: ForwardInput) -> Future[Any] | None:
-        """Return the work that an input's masks wait for; None if they are computed."""
-        return self._masks.late(item)
 
     def process(
         self, blocks: Tensor, maxima: Tensor, item: ForwardInput, first: int, scratch: Tensor

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fly.errors import FlyServeError, InternalError, InvalidRequest
+from fly.errors import FlyServeError, InternalError, InvalidRequest, NotReady
 from fly.messages import StepTimes
 from services.engine.base import ForwardInput, Job, KvSlot, Replan, Scores
 
@@ -247,8 +247,10 @@ class Scheduler:
 
 
 def _error_of(scores: Scores) -> FlyServeError:
-    """Return the error that scores report: of a field of the sequence, or of the model."""
-    return InvalidRequest.of(scores.field, scores.error) if scores.field else InternalError(scores.error)
+    """Return the error that scores report: of a field of the sequence, of the replica, or of the model."""
+    if scores.field:
+        return InvalidRequest.of(scores.field, scores.error)
+    return NotReady(scores.error) if scores.is_lost else InternalError(scores.error)
 
 
 class _Batch:

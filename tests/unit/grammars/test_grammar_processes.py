@@ -3,12 +3,16 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import sendfds
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +21,7 @@ from hypothesis import strategies as st
 from services.common.grammars.host import GrammarHost, HostedGrammar, TokenizerSource
 from services.common.grammars.library import GrammarError, GrammarLost
 from services.common.grammars.limits import GrammarLimits
+from services.common.grammars.process import Parent
 from tests.support.grammars import END, FORM, encoded, follower
 from tests.support.processes import TARGET_MODEL
 
@@ -125,6 +130,37 @@ def test_a_lost_parent_is_replaced(host: GrammarHost) -> None:
     with pytest.raises(GrammarLost):
         list(grammar.follower().masks([], [], ()))
     assert list(compiled(host).follower().masks([], [], ()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_process_is_no_fault_of_its_grammar(host: GrammarHost) -> None:
+    assert host.pid is not None
+    before = set(_children(host.pid))
+    grammar = compiled(host)
+    (pid,) = set(_children(host.pid)) - before
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(GrammarLost, match="was killed"):
+        list(grammar.follower().masks([], [], ()))
+    assert grammar.is_lost
+
+
+def test_a_process_that_cannot_be_started_is_no_fault_of_its_grammar(
+    host: GrammarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> Any:
+        raise OSError("no more of it")
+
+    compiled(host)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", fails)
+        with pytest.raises(GrammarLost, match=r"can be started.*no more of it"):
+            compiled(host)
+    own, other = socket.socketpair()
+    with own, Connection(other.detach()) as control:
+        sendfds(own, [own.fileno()])
+        monkeypatch.setattr(os, "fork", fails)
+        assert Parent(control).fork("demo", 640) == {"lost": "no more of it"}
 
 
 def test_a_tokenizer_that_cannot_be_read_is_a_fault(host: GrammarHost) -> None:
