@@ -1,7 +1,7 @@
 """Compiled grammars by hash: equal ones are compiled once, and kept within a number of bytes."""
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -37,10 +37,14 @@ class Compilations(Generic[T]):
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[bytes, asyncio.Task[T]] = OrderedDict()
+        self._waiting: Counter[asyncio.Task[T]] = Counter()
+        self._begun: set[asyncio.Task[T]] = set()
         self._turns = Turns(_PLACES, _MOST_OWN, _MOST_WAITING)
 
     async def result(self, key: bytes, compile_it: Callable[[], T], tenant: str) -> T:
         """Return a kept result, or call `compile_it` in a thread; tenants take turns.
+
+        A compilation that nobody waits for any more does not begin.
 
         Raises:
             Exception: What `compile_it` raises; an `InvalidRequest` is kept as a result.
@@ -51,8 +55,12 @@ class Compilations(Generic[T]):
             task = self._tasks[key] = asyncio.create_task(self._compiled(compile_it, tenant))
             task.add_done_callback(self._keep_recent)
         self._tasks.move_to_end(key)
-        # NOTE: others may wait for the same grammar, so the one who asked first must not cancel it.
-        return await asyncio.shield(task)
+        self._waiting[task] += 1
+        try:
+            # NOTE: others may wait for the same grammar, so the one who asked first must not cancel it.
+            return await asyncio.shield(task)
+        finally:
+            self._leave(key, task)
 
     def clear(self) -> None:
         """Cancel what runs, and free all results."""
@@ -60,11 +68,24 @@ class Compilations(Generic[T]):
             task.cancel()
         self._tasks.clear()
 
+    def _leave(self, key: bytes, task: "asyncio.Task[T]") -> None:
+        self._waiting[task] -= 1
+        if self._waiting[task]:
+            return
+        del self._waiting[task]
+        if not task.done() and task not in self._begun:
+            self._tasks.pop(key, None)  # at once, so that nobody begins to wait for it
+            task.cancel()
+
     async def _compiled(self, compile_it: Callable[[], T], tenant: str) -> T:
         async with self._turns.turn(tenant):
+            task = asyncio.current_task()
+            assert task is not None
+            self._begun.add(task)
             return await asyncio.to_thread(compile_it)
 
     def _keep_recent(self, ended: "asyncio.Task[T]") -> None:
+        self._begun.discard(ended)
         if not ended.cancelled():
             ended.exception()  # its waiters may all have been cancelled
         num_bytes, num_kept = 0, 0

@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fly.errors import Overloaded
 
@@ -39,6 +39,10 @@ class Turns:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._leave(tenant)
+            else:
+                with suppress(ValueError):  # a grant may have found it first
+                    queue.remove(turn)
+                self._grant()
             raise
         try:
             yield

@@ -59,6 +59,18 @@ async def test_a_cancelled_turn_is_free_for_the_next() -> None:
     assert crowd.granted == ["a0", "c0"]
 
 
+async def test_cancelled_turns_do_not_count() -> None:
+    turns = Turns(1, 2, 3)
+    crowd = Crowd(turns)
+    _, *waiting = await crowd.add("a0", "a1", "a2")
+    waiting[1].cancel()
+    await asyncio.sleep(0)
+    await crowd.add("a3")
+    waiting[0].cancel()
+    await crowd.end_one()
+    assert crowd.granted == ["a0", "a3"]
+
+
 async def test_too_many_are_refused() -> None:
     turns = Turns(1, 2, 3)
     crowd = Crowd(turns)
