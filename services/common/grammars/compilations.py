@@ -12,7 +12,7 @@ _PLACES = 2
 """Grammars that are compiled at the same time."""
 _MOST_OWN, _MOST_WAITING = 64, 512
 """Grammars of one tenant, and of all, that may wait for that."""
-_MOST_BYTES = 128 << 20
+_MOST_BYTES = 256 << 20
 _MOST_KEPT = 512
 """Results that are kept, faults too."""
 

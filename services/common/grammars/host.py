@@ -25,6 +25,8 @@ from services.common.grammars.limits import WALL_S, GrammarLimits, fault_of
 
 logger = logging.getLogger(__name__)
 
+_PROCESS_BYTES = 2 << 20
+"""Memory that a fork copies by running, whatever its grammar; measured."""
 _END_S = 5.0
 """Time for the processes to end by themselves, once nobody uses them."""
 
@@ -186,7 +188,7 @@ class HostedGrammar:
     """A grammar that is compiled in a process of its own. The process ends when nothing refers to it.
 
     Attributes:
-        num_bytes: Memory that it has taken so far.
+        num_bytes: Memory that its process has taken so far, beside what it shares with others.
     """
 
     def __init__(self, host: GrammarHost, tokenizer: TokenizerSource, limits: GrammarLimits) -> None:
@@ -197,7 +199,7 @@ class HostedGrammar:
         self._closed: list[int] = []
         self._fault: GrammarError | None = None
         self._is_compiled = False
-        self.num_bytes = 0
+        self.num_bytes = _PROCESS_BYTES
         self._pid, self._link = host.fork(tokenizer, limits)
 
     @property
@@ -240,7 +242,8 @@ class HostedGrammar:
             raise self._ended() from None
         header, _, masks = self._receive().partition(b"\n")
         reply: dict[str, Any] = json.loads(header)
-        self.num_bytes = reply.get("bytes", self.num_bytes)
+        if "bytes" in reply:
+            self.num_bytes = _PROCESS_BYTES + reply["bytes"]
         return reply, masks
 
     def _receive(self) -> bytes:
