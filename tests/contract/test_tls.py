@@ -42,7 +42,7 @@ async def test_a_whole_system_generates_over_mutual_tls(authority: Authority, tm
         secured_system(authority, tmp_path) as router,
         open_channel(router.address, authority.anonymous(PUBLIC)) as channel,
     ):
-        response = await GenerationStub(channel).Generate(make_request(FLY, 40), timeout=20)
+        response = await GenerationStub(channel).Generate(make_request(FLY, 40), timeout=60)
         assert len(ids(response.choices[0])) == 40
         assert response.choices[0].statistics.drafted > 0
         trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
@@ -65,7 +65,7 @@ async def test_a_controller_may_call_info_of_a_target_and_nothing_else(authority
     peer = authority.peer(authority.issue("controller.flyserve"), TARGET)
     async with serving(await a_target(authority)) as address, open_channel(address, peer) as channel:
         assert await info(address, peer) is grpc.StatusCode.OK
-        call = TargetStub(channel).Verify(timeout=5)
+        call = TargetStub(channel).Verify(timeout=60)
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
@@ -78,7 +78,7 @@ async def test_routers_and_drafters_may_call_the_registry(
     host = Host(registry_service(Registry()), access_policy=registry_access_policy(identity))
     peer = authority.peer(authority.issue(f"{caller}.flyserve"), "controller.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
-        asked = RegistryStub(channel).List(registry_pb2.ListRequest(), timeout=5)
+        asked = RegistryStub(channel).List(registry_pb2.ListRequest(), timeout=60)
         if is_accepted:
             assert not (await asked).snapshot.endpoints
         else:
@@ -93,7 +93,7 @@ async def test_a_sub_drafter_accepts_only_a_drafter(authority: Authority) -> Non
     peer = authority.peer(authority.issue(ROUTER), "sub-drafter.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as rejected:
-            await DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+            await DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=60)
         assert rejected.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -105,7 +105,7 @@ async def test_a_look_up_drafter_accepts_only_a_router(
     host = await create_sub_drafter(parse(SubDrafterConfig, config, "test"))
     peer = authority.peer(authority.issue(caller), "drafter.flyserve")
     async with serving(host) as address, open_channel(address, peer) as channel:
-        asked = DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+        asked = DrafterStub(channel).Info(common_pb2.InfoRequest(), timeout=60)
         if is_accepted:
             await asked
             return
@@ -170,7 +170,7 @@ async def test_the_public_service_can_require_client_certificates(
         ):
             async with open_channel(router.address, peer) as channel:
                 try:
-                    await GenerationStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+                    await GenerationStub(channel).Info(common_pb2.InfoRequest(), timeout=60)
                     found = grpc.StatusCode.OK
                 except grpc.aio.AioRpcError as error:
                     found = error.code()
@@ -182,7 +182,7 @@ async def test_the_plaintext_port_serves_health_and_nothing_else(authority: Auth
     async with serving(host):
         assert host.health_port not in (0, host.port)
         async with open_channel(f"127.0.0.1:{host.health_port}") as channel:
-            answer = await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            answer = await HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         assert await info(f"127.0.0.1:{host.health_port}", None) is grpc.StatusCode.UNIMPLEMENTED
     assert await becomes_true(lambda: not is_open(host.health_port), 10.0)

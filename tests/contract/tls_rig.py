@@ -39,7 +39,7 @@ async def info(address: str, tls: PeerTls | None) -> grpc.StatusCode:
     """Call `Info` of a target; return the status."""
     async with open_channel(address, tls) as channel:
         try:
-            await TargetStub(channel).Info(common_pb2.InfoRequest(), timeout=5)
+            await TargetStub(channel).Info(common_pb2.InfoRequest(), timeout=60)
         except grpc.aio.AioRpcError as error:
             return error.code()
     return grpc.StatusCode.OK
