@@ -9,7 +9,7 @@ from services.common.grammars.turns import Turns
 
 
 class Crowd:
-    """Tenants that take turns, and leave when they are told to."""
+    """Tenants that take turns, and leave when the test lets them."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
