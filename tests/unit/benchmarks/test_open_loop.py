@@ -1,4 +1,4 @@
-"""The scenario `open_loop`: arrivals, AIPerf's summary and the report. tests/tools runs AIPerf itself."""
+"""The scenario `open_loop`: arrivals, summaries, the report. AIPerf itself runs in tests/nightly/tools."""
 
 import stat
 from itertools import pairwise

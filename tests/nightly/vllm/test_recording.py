@@ -1,0 +1,20 @@
+"""The recorded exchanges are still what vLLM answers."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.nightly.vllm.vllm_rig import vllm_python
+from tests.support.processes import ROOT
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+
+def test_the_recording_has_not_drifted() -> None:
+    command = [vllm_python(), "-m", "tools.record_vllm", "--check"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == 0 and "as recorded" in ended.stdout, ended.stderr[-2000:]
