@@ -73,12 +73,10 @@ class Drafting:
     Attributes:
         sub_drafting: Its sub-drafter.
         is_ahead: It drafts while the target verifies.
-        outcomes: Outcomes of a verification that it prepares then.
     """
 
     sub_drafting: SubDrafting
     is_ahead: bool = False
-    outcomes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,5 +212,5 @@ def _sub_drafter_command(sub_drafting: SubDrafting, models: Models) -> Flags:
 def _drafter_command(drafting: Drafting, models: Models, helped: Mapping[SubDrafting, str]) -> Flags:
     helper = helped.get(drafting.sub_drafting)
     ahead = "on" if drafting.is_ahead else "off"
-    flags = ("--draft-ahead", ahead, "--prepared-outcomes", str(drafting.outcomes))
+    flags = ("--draft-ahead", ahead)
     return ("services.drafter", *models.drafter, *flags, *(("--sub-drafter", helper) if helper else ()))
