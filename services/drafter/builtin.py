@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from fly.lookup.budget import IndexBudget
 from fly.messages import Load, ModelInfo, Open
 from services.common.telemetry.instrumented_stream import DraftSteps
-from services.drafter.ahead import AheadChoices, DraftingLimits
+from services.drafter.ahead import DraftingLimits
+from services.drafter.level_choice import LevelChoice
 from services.drafter.session import DraftSession
 from services.drafter.sub_drafters import SubDrafters
 from services.engine.engine import Engine
@@ -20,7 +21,7 @@ class BuiltinDrafter:
         self._engine = engine
         self._sub_drafters = sub_drafters
         self._limits = limits
-        self._ahead = AheadChoices(limits, engine.info.costs, sub_drafters.turn)
+        self._ahead = LevelChoice(turn=sub_drafters.turn) if limits.is_ahead_chosen else None
 
     @property
     def info(self) -> ModelInfo:
@@ -32,11 +33,7 @@ class BuiltinDrafter:
 
     @property
     def level_gains(self) -> Mapping[str, Callable[[], float]]:
-        choices = {
-            "sub_drafter": self._sub_drafters.level,
-            "ahead": self._ahead.level,
-            "branches": self._ahead.branch_level,
-        }
+        choices = {"sub_drafter": self._sub_drafters.level, "ahead": self._ahead}
         return {name: choice.gain for name, choice in choices.items() if choice is not None}
 
     def load(self) -> Load:
@@ -53,7 +50,7 @@ class BuiltinDrafter:
                     sequence=sequence,
                     sub_drafter=sub_drafter,
                     limits=self._limits,
-                    choices=self._ahead,
+                    ahead=self._ahead,
                 )
                 try:
                     yield session

@@ -34,12 +34,6 @@ class DrafterSection(EngineSection, DraftingSection):
     for the whole deployment; otherwise only while fewer sequences are open than there are CPUs, because each
     sequence keeps one CPU busy with its verification."""
 
-    prepared_outcomes: int = Field(4, ge=1, le=16)
-    """Most outcomes of a verification that a drafter which drafts ahead prepares at once: 1 is the one that
-    all tokens are accepted, further ones are likely corrections by the target. Each one uses a free place and
-    free KV memory, and loses both as soon as any sequence lacks them. They are prepared only while rounds
-    with them are faster than rounds without them."""
-
     standalone_sequences: int | None = Field(None, ge=0)
     """Sequences that one replica decodes by itself at once, for requests to the drafter's own model
     (`NAME-draft`); null allows a quarter of `max_sequences`, 0 serves none. Drafts for targets come first."""
@@ -113,13 +107,7 @@ class DrafterConfig(DrafterSection, ModelConfig, ServeSection):
     def limits(self) -> DraftingLimits:
         """The limits of a session on this machine."""
         ahead_sequences = self.ahead_sequences(len(os.sched_getaffinity(0)))
-        return DraftingLimits(
-            self.max_draft,
-            ahead_sequences,
-            is_ahead_chosen=self.draft_ahead == "auto",
-            branches=self.prepared_outcomes - 1 if ahead_sequences else 0,
-            are_branches_chosen=True,
-        )
+        return DraftingLimits(self.max_draft, ahead_sequences, is_ahead_chosen=self.draft_ahead == "auto")
 
     def ahead_sequences(self, usable_cpus: int) -> float:
         """Return the number of open sequences up to which `usable_cpus` CPUs are enough to draft ahead."""

@@ -7,14 +7,9 @@ from fly.errors import InvalidRequest
 from fly.exclusions import num_allowed
 from fly.messages import Open, ProposalCounts
 from fly.sequence import common_length
-from fly.types import PositionLogprobs, SparseDistribution
-from services.drafter.outcomes import Round, make_row
+from fly.types import SparseDistribution
 from services.engine.base import Job
 from services.engine.sequence import EngineSequence
-
-_MOST_LIKELY = 5
-"""Most tokens of a position for which an outcome may be prepared."""
-_UNKNOWN = PositionLogprobs(draft=None, choice=0.0)
 
 
 class Proposer:
@@ -108,7 +103,6 @@ class Drafting:
         self._proposer = proposer
         self._sub_drafter_tokens = 0
         self._distributions: list[SparseDistribution] = []
-        self._logprobs: list[PositionLogprobs] = []
         self._has_ended = False
         self._may_copy = may_copy(sequence.opening)
 
@@ -148,36 +142,13 @@ class Drafting:
             distributions=tuple(self._distributions[: len(tokens)]),
         )
 
-    def round(self) -> Round:
-        """Return the tokens of the draft, each with those that were likely in its place, if known."""
-        ids = self._sequence.tokens.ids[self.start :]
-        sampling = self._sequence.opening.sampling
-        tops = [logprobs.top for logprobs in self._logprobs[: len(ids)]]
-        if len(tops) < len(ids):  # some were drafted without log-probabilities
-            tops = [()] * len(ids)
-        rows = (
-            make_row(token, top, sampling, position, _MOST_LIKELY)
-            for position, (token, top) in enumerate(zip(ids, tops, strict=True), self.start)
-        )
-        return Round(len(ids), tuple(rows))
-
     def continued(self, max_tokens: int) -> "Drafting":
         """Return a draft of `max_tokens` after this one, on the same sequence."""
         return Drafting(self._sequence, max_tokens, self.ending_ids, self._proposer)
 
-    def adopt(self, other: "Drafting") -> None:
-        """Take over the draft of a branch that has the same tokens before it; this one must be empty."""
-        self._sequence.extend(other.result().tokens)
-        self._sequence.take_kv(other._sequence, other._sequence.num_computed)
-        self.forwards, self._sub_drafter_tokens = other.forwards, other._sub_drafter_tokens
-        self._distributions, self._logprobs = other._distributions, other._logprobs
-        self._has_ended = other._has_ended
-        self.advance(self.start, self.max_tokens)
-
     def advance(self, start: int, max_tokens: int) -> None:
         """Move the start of the draft: the tokens before `start` are now part of the sequence."""
         del self._distributions[: start - self.start]
-        del self._logprobs[: start - self.start]
         self.start, self.max_tokens = start, max_tokens
         self._has_ended = self._has_ended and self.num_tokens > 0
         if self.num_tokens > max_tokens:
@@ -204,7 +175,6 @@ class Drafting:
         self._sequence.truncate(length + matched)
         self._sequence.extend(scores.choices[matched : matched + 1])
         self._distributions += scores.distributions[: matched + 1]
-        self._logprobs += scores.logprobs[: matched + 1]
         self._sub_drafter_tokens += matched
         self._end_at_stop()
 
@@ -212,7 +182,6 @@ class Drafting:
         """Append tokens to the draft without a forward."""
         self._sequence.extend(tokens)
         self._sub_drafter_tokens += len(tokens)
-        self._logprobs += [_UNKNOWN] * len(tokens)
         self._end_at_stop()
 
     def _end_at_stop(self) -> None:

@@ -5,8 +5,9 @@ import contextlib
 from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, StepTimes
 from fly.sequence import SequenceUpdate, StaleState
-from services.drafter.ahead import AheadChoices, DraftAhead, DraftingLimits
+from services.drafter.ahead import DraftAhead, DraftingLimits
 from services.drafter.drafting import Drafting, DraftResult, SubDrafterSession
+from services.drafter.level_choice import LevelChoice
 from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 
@@ -31,15 +32,15 @@ class DraftSession:
         sequence: EngineSequence,
         sub_drafter: SubDrafterSession,
         limits: DraftingLimits,
-        choices: AheadChoices | None = None,
+        ahead: LevelChoice | None = None,
     ) -> None:
-        """Create a session; `choices` are those of the replica."""
+        """Create a session; `ahead` is the replica's choice, if it drafts ahead only while that pays."""
         self._engine = engine
         self._sequence = sequence
         self._sub_drafter = sub_drafter
         self._proposer = sub_drafter.proposer
         self._limits = limits
-        self._ahead = DraftAhead(engine, sequence, limits, choices or AheadChoices(limits))
+        self._ahead = DraftAhead(engine, sequence, limits, ahead)
 
     async def step(self, step: DraftStep) -> Draft:
         """Apply the update and draft after it."""
@@ -70,37 +71,30 @@ class DraftSession:
     async def finish(self, last: SequenceUpdate) -> None:
         """Apply the last update and send the final sequence to the sub-drafter; ignore an invalid update."""
         if (ahead := await self._ahead.stop()) is not None:
-            self._sequence.truncate(ahead.whole.start)
+            self._sequence.truncate(ahead.start)
         with contextlib.suppress(StaleState, InvalidRequest):
             self._sequence.apply(last)
             self._sub_drafter.finish(self._sequence.tokens.ids, self._sequence.decided)
 
     async def close(self) -> None:
         """Stop drafting ahead."""
-        await self._ahead.close()
+        await self._ahead.stop()
 
     async def _apply(self, step: DraftStep) -> tuple[Drafting, int]:
         """Apply the update; return the draft so far, and the number of tokens drafted ahead but dropped."""
-        ahead, update = await self._ahead.stop(step.update), step.update
+        ahead, update = await self._ahead.stop(), step.update
         ending_ids = self._sequence.opening.sampling.ending_ids if step.end_at_stop else frozenset[int]()
-        length, branch, dropped = update.keep + len(update.tokens), None, 0
+        length, dropped = update.keep + len(update.tokens), 0
         max_tokens = self._max_tokens(step.max_tokens, length)
         if ahead is not None:
-            whole, dropped = ahead.whole, ahead.num_tokens
-            if whole.ending_ids == ending_ids and confirms(self._sequence, update, whole.start):
+            if ahead.ending_ids == ending_ids and confirms(self._sequence, update, ahead.start):
                 self._sequence.decided = update.decided
-                self._ahead.record_update(update, len(self._sequence))
-                whole.advance(length, max_tokens)
-                return whole, dropped
-            if ahead.branch is not None and ahead.branch.ending_ids == ending_ids:
-                branch = ahead.branch
-            dropped += whole.num_tokens - (branch.num_tokens if branch else 0)
-            self._sequence.truncate(whole.start)
-        self._ahead.record_update(update, self._sequence.apply(update))
-        drafting = Drafting(self._sequence, max_tokens, ending_ids, self._proposer)
-        if branch is not None:
-            drafting.adopt(branch)
-        return drafting, dropped
+                ahead.advance(length, max_tokens)
+                return ahead, 0
+            dropped = ahead.num_tokens
+            self._sequence.truncate(ahead.start)
+        self._sequence.apply(update)
+        return Drafting(self._sequence, max_tokens, ending_ids, self._proposer), dropped
 
     def _max_tokens(self, requested: int, length: int) -> int:
         """Return the longest draft after the first `length` tokens: `requested`, if the limits allow it.

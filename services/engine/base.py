@@ -15,7 +15,7 @@ from services.common.grammars.follower import Mask
 KvSlot = int
 """A sequence's number in KV memory; unlike vLLM's slots it stands for a whole sequence, not for one token."""
 NO_SLOT: KvSlot = -1
-"""Slot of a branch that has none, or none any more."""
+"""Slot of a sequence that has been closed."""
 
 
 class MaskFollower(Protocol):
@@ -179,10 +179,8 @@ class KvAllocator(Protocol):
             False if memory is full; nothing has changed then.
         """
 
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
         """Give `slot` the first `num_tokens` positions of `source`, and room for them if it has none.
-
-        The positions before `start` are equal in both already.
 
         Returns:
             False if memory is full; nothing has changed then.

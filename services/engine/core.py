@@ -14,7 +14,6 @@ from services.engine.base import NO_SLOT, ForwardInput, Job, KvSlot, Runner, Sco
 from services.engine.future import Delivery, EngineFuture, Notice
 from services.engine.memory.kv_cache_manager import KvCacheManager
 from services.engine.scheduling.batch_window import BatchWindow
-from services.engine.scheduling.idle_forwards import IdleForwards
 from services.engine.scheduling.scheduler import IDLE_PRIORITY, ScheduledJob, Scheduler, forward_inputs
 from services.engine.scheduling.shared_prefills import share_prefills
 from services.engine.sequence import EngineSequence
@@ -38,9 +37,6 @@ class EngineCore:
     An engine repeats: call the commands that have arrived, for as long as `wait_s` is positive; `next_batch`;
     compute the forward; `complete` or `fail`, which may return smaller forwards; deliver what
     `take_deliveries` returns.
-
-    Attributes:
-        idle_forwards: Durations of forwards of idle jobs.
     """
 
     def __init__(
@@ -60,7 +56,6 @@ class EngineCore:
         self._admission = Admission(self._kv, runner.kv_capacity, self.context_length, self._make_sequence)
         self._scheduler = Scheduler(max_batch_tokens)
         self._batch_window = BatchWindow(clock, max_batch_tokens)
-        self.idle_forwards = IdleForwards()
         self._futures: dict[int, EngineFuture] = {}
         self._jobs: dict[EngineFuture, ScheduledJob] = {}
         self._deliveries: list[Delivery] = []
@@ -107,14 +102,6 @@ class EngineCore:
             f" {load.kv_used} of {load.kv_capacity} KV positions are in use"
         )
         self.resolve(future, error=Overloaded(message, RETRY_AFTER_S))
-
-    def make_branch(self, opening: Open) -> EngineSequence:
-        """Return an empty branch without a slot; may be called at any time."""
-        return self._make_sequence(opening, NO_SLOT)
-
-    def fork(self, branch: EngineSequence) -> None:
-        """Give a branch a place, if one is free."""
-        self._kv.fork(branch)
 
     def cancel_open(self, future: EngineFuture) -> None:
         """Cancel an `open` that is no longer awaited; close its sequence if it was admitted."""
@@ -198,8 +185,6 @@ class EngineCore:
         for item in inputs:
             self._prefill_tokens += item.num_prefill
             self._reused_tokens += item.num_reused
-        if batch and batch[0].priority == IDLE_PRIORITY:
-            self.idle_forwards.record(len(batch), forward_ns / 1e9)
         self._batch_window.record_forward(sum(len(item.tokens) for item in inputs), forward_ns / 1e9)
         self._scheduler.complete(batch, scores, started_ns, forward_ns)
         for scheduled, item in zip(batch, inputs, strict=True):
@@ -261,8 +246,6 @@ class EngineCore:
 
     def _make_room(self, growing: EngineSequence) -> None:
         """Preempt a sequence, which may be the growing one; end the growing job if it is an idle one."""
-        if self._end_branches():
-            return
         job, victim = self._scheduler.job_of(growing.slot), self._kv.next_victim()
         if (job is not None and job.priority == IDLE_PRIORITY) or self._kv.num_admitted == 1:
             message = f"no KV memory is free, of {self._runner.kv_capacity} positions in total"
@@ -313,20 +296,8 @@ class EngineCore:
         if (future := self._futures.get(job.job_id)) is not None:
             self._deliveries.append(Notice(future, notice))
 
-    def _end_branches(self) -> bool:
-        """Close all branches, because a sequence lacks memory or a place; return False if there are none."""
-        branches = self._kv.branches()
-        for branch in branches:
-            self._scheduler.throw(branch.slot, Overloaded("the branch gave way", RETRY_AFTER_S))
-            self._kv.release(branch)
-        self._collect()
-        return bool(branches)
-
     def _admit(self, has_changed: bool = True) -> None:
-        admitted = self._admission.admit(has_changed)
-        if len(self._admission) and self._end_branches():
-            admitted += self._admission.admit()
-        for applicant in admitted:
+        for applicant in self._admission.admit(has_changed):
             assert applicant.sequence is not None
             if applicant.future is not None:
                 self.resolve(applicant.future, applicant.sequence)

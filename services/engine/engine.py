@@ -17,7 +17,7 @@ from services.common.grammars.host import HostedGrammar
 from services.engine.base import Job, Runner, RunnerLost
 from services.engine.config import ModelSection
 from services.engine.core import EngineCore
-from services.engine.future import Delivery, EngineFuture, IdleJobs, WaitReport
+from services.engine.future import Delivery, EngineFuture, IdleJob, WaitReport
 from services.engine.grammars import EngineGrammars
 from services.engine.scheduling.scheduler import IDLE_PRIORITY
 from services.engine.sequence import EngineSequence
@@ -64,11 +64,6 @@ class Engine(ABC):
     def context_length(self) -> int:
         """Longest sequence in tokens that the model and memory allow."""
         return self._core.context_length
-
-    @property
-    def added_idle_cost(self) -> float | None:
-        """Time that another idle job adds to a forward, as a share of one of one job; None without data."""
-        return self._core.idle_forwards.added_cost
 
     def load(self) -> Load:
         """Return the current load; may be called at any time."""
@@ -135,42 +130,24 @@ class Engine(ABC):
             raise
         return result, times
 
-    def fork(self, sequence: EngineSequence) -> EngineSequence:
-        """Return a branch: an empty sequence, with the parameters of another one, for idle jobs only.
+    def run_when_idle(self, job: Job[Any]) -> IdleJob:
+        """Start a job that runs in forwards of its own, only while no other job waits for one.
 
-        It uses a place while one is free, and does not count as open. It is closed as soon as any sequence
-        lacks a place or memory; its jobs end then, and so do those of a branch that found no place.
-
-        Raises:
-            NotReady: The engine is not running.
-        """
-        if not self._is_running:
-            raise NotReady("the engine is not running")
-        branch = self._core.make_branch(sequence.opening)
-        branch.grammar = sequence.grammar
-        self._post(Command(partial(self._core.fork, branch)))
-        return branch
-
-    def run_when_idle(self, *jobs: Job[Any]) -> IdleJobs:
-        """Start jobs that run in forwards of their own, only while no other job waits for one.
-
-        Their sequences must not be used until `IdleJobs.cancel` returns. No result or exception is reported.
+        Its sequence must not be used until `IdleJob.cancel` returns. No result or exception is reported.
 
         Raises:
             NotReady: The engine is not running.
         """
-        futures = [self._new_future() for _ in jobs]
-        for job, future in zip(jobs, futures, strict=True):
-            self._submit(job, IDLE_PRIORITY, future)
-        return IdleJobs(futures, self._cancel)
+        future = self._new_future()
+        self._submit(job, IDLE_PRIORITY, future)
+        return IdleJob(future, self._cancel)
 
-    async def _cancel(self, futures: Sequence[EngineFuture]) -> None:
-        """Cancel the jobs and wait until they have ended; return at once if the engine is stopped."""
+    async def _cancel(self, future: EngineFuture) -> None:
+        """Cancel a job and wait until it has ended; return at once if the engine is stopped."""
         if not self._is_running:
             return
         cancelled = EngineFuture()
-        for future in futures:
-            self._post(Command(partial(self._core.cancel, future)))
+        self._post(Command(partial(self._core.cancel, future)))
         self._post(Command(partial(self._core.resolve, cancelled)))
         await cancelled.wait()
 

@@ -92,28 +92,23 @@ class Notice:
         self._future.notify(self._notice)
 
 
-class IdleJobs:
-    """Jobs that run only while the engine has nothing else to do (`IDLE_PRIORITY`)."""
+class IdleJob:
+    """A job that runs only while the engine has nothing else to do (`IDLE_PRIORITY`)."""
 
-    def __init__(
-        self,
-        futures: Sequence[EngineFuture],
-        cancel: Callable[[Sequence[EngineFuture]], Awaitable[None]],
-    ) -> None:
-        self._futures = futures
+    def __init__(self, future: EngineFuture, cancel: Callable[[EngineFuture], Awaitable[None]]) -> None:
+        self._future = future
         self._cancel = cancel
 
     @property
-    def are_done(self) -> bool:
-        """True if all have ended by themselves."""
-        return all(future.is_done for future in self._futures)
+    def is_done(self) -> bool:
+        """True if it has ended by itself."""
+        return self._future.is_done
 
     async def cancel(self) -> None:
-        """End the jobs before their next forward; when this returns, their sequences may be used again."""
-        if not self.are_done:
-            await self._cancel([future for future in self._futures if not future.is_done])
-        for future in self._futures:
-            future.discard()
+        """End the job before its next forward; when this returns, its sequence may be used again."""
+        if not self.is_done:
+            await self._cancel(self._future)
+        self._future.discard()
 
 
 def deliver_all(deliveries: Sequence[Delivery]) -> None:

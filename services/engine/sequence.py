@@ -31,7 +31,6 @@ class EngineSequence(ReplicatedSequence):
 
     Attributes:
         opening: The parameters that its stream was opened with.
-        num_logprobs: As in `opening`; its owner may change it between two jobs.
         grammar: That of `opening`, compiled; set before the first job.
     """
 
@@ -46,7 +45,6 @@ class EngineSequence(ReplicatedSequence):
     ) -> None:
         super().__init__(vocab_size, context_length)
         self.opening = opening
-        self.num_logprobs = opening.num_logprobs
         self.grammar: TokenGrammar | None = None
         self.slot = slot
         self._chunk_tokens = chunk_tokens
@@ -57,7 +55,6 @@ class EngineSequence(ReplicatedSequence):
         self._num_computed = 0
         self._num_unchanged = 0
         self._num_reused = 0
-        self._kv_source: tuple[EngineSequence, int] | None = None
 
     @property
     def priority(self) -> int:
@@ -84,13 +81,6 @@ class EngineSequence(ReplicatedSequence):
         self.tokens.truncate(length)
         self._mark_changed(length)
 
-    def take_kv(self, source: "EngineSequence", length: int) -> None:
-        """Begin the next job with the KV of another sequence, whose first `length` tokens are the same.
-
-        Until then no job may compute other tokens at these positions of the source.
-        """
-        self._kv_source = source, length
-
     def forget_kv(self) -> None:
         """Record that its KV memory was taken: its next input computes all tokens again."""
         self._num_computed = self._num_reused = 0
@@ -110,10 +100,10 @@ class EngineSequence(ReplicatedSequence):
 
         Raises:
             InvalidRequest: It has fewer tokens than `num_outputs`, or more than the context allows.
-            NotReady: It has been closed, or is a branch without a place.
+            NotReady: It has been closed.
         """
         if self.slot == NO_SLOT:
-            raise NotReady("the sequence has been closed, or is a branch without a place")
+            raise NotReady("the sequence has been closed")
         if not 1 <= num_outputs <= len(self.tokens):
             raise InvalidRequest.of("num_outputs", f"is {num_outputs}, must be 1 to {len(self.tokens)}")
         if len(self.tokens) > self._context_length:
@@ -122,7 +112,6 @@ class EngineSequence(ReplicatedSequence):
                 f"are {len(self.tokens)}, must be at most {self._context_length}, the context length",
             )
         self._num_computed, self._num_unchanged = self.num_computed, len(self.tokens)
-        self._copy_kv()
         outputs = _Outputs(
             num_outputs, proposals, is_proposing, without_entropies or self.opening.without_entropies
         )
@@ -160,17 +149,6 @@ class EngineSequence(ReplicatedSequence):
             end, outputs = min(start + self._chunk_tokens, first_output), _Outputs(0)
         return self._forward_input(blocks, start, end, outputs)
 
-    def _copy_kv(self) -> None:
-        """Copy KV from the source that `take_kv` has set, as far as it is longer and still in memory."""
-        taken, self._kv_source = self._kv_source, None
-        if taken is None:
-            return
-        source, start = taken[0], self._num_computed
-        length = min(taken[1], source._num_computed)
-        if length > start and self._prefix_cache.copy(source.slot, self.slot, length, start):
-            self._num_computed = length
-            self._num_reused += length - start
-
     def _reuse_prefix(self, first_output: int) -> Sequence[BlockKey]:
         """Share cached KV of the tokens before `first_output`; return their keys if some have none yet."""
         wanted, computed = first_output // BLOCK_TOKENS, self._num_computed // BLOCK_TOKENS
@@ -194,8 +172,6 @@ class EngineSequence(ReplicatedSequence):
         """Record that the tokens from position `length` on have changed, so their KV must be computed."""
         self._num_unchanged = min(self._num_unchanged, length)
         self._chain.truncate(length)
-        if self._kv_source is not None:
-            self._kv_source = self._kv_source[0], min(self._kv_source[1], length)
 
     def _forward_input(
         self, blocks: Sequence[BlockKey], start: int, end: int, outputs: _Outputs
@@ -211,7 +187,7 @@ class EngineSequence(ReplicatedSequence):
             history=ids,
             drafts=[*ids[end - outputs.number + 1 : end], -1] if outputs.number else (),
             entropy=None if outputs.without_entropies else self.opening.entropy,
-            num_logprobs=self.num_logprobs,
+            num_logprobs=self.opening.num_logprobs,
             with_gaps=self.opening.with_gaps and outputs.number > 1 and not outputs.is_proposing,
             num_reused=self._num_reused,
             blocks=blocks,

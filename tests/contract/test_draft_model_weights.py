@@ -50,7 +50,7 @@ async def host(role: Role, folder: Any, sub_drafter: str = "") -> Host:
         return host_target(engine)
     sub_drafters = SubDrafters(ListedEndpointSource({Role.SUB_DRAFTER: [sub_drafter]}, SystemClock()))
     await sub_drafters.start()
-    limits = DraftingLimits(max_draft=16, ahead_sequences=1, branches=3)
+    limits = DraftingLimits(max_draft=16, ahead_sequences=1)
     return host_drafter(engine, sub_drafters, limits, standalone_sequences=2)
 
 

@@ -34,8 +34,8 @@ class RememberingRunner:
         self._slot = self._model.allocate(1 << 20)
         self.info = self._model.info
 
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
-        copied = self.kv_cache.copy_prefix(source, slot, num_tokens, start)
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        copied = self.kv_cache.copy_prefix(source, slot, num_tokens)
         if copied:
             self.copies.append((source, slot, num_tokens))
         return copied

@@ -68,8 +68,8 @@ class TorchRunner(DelegatedMemoryStats):
         return self._kv_cache.resize(slot, num_tokens, start)
 
     @torch.inference_mode()
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
-        return self._kv_cache.copy_prefix(source, slot, num_tokens, start)
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        return self._kv_cache.copy_prefix(source, slot, num_tokens)
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:
         self._head.forget(slot)

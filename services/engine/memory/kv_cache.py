@@ -43,13 +43,13 @@ class ContiguousKvCache(SlotAllocator):
             self._layers.pop(slot, None)
         return super().resize(slot, num_tokens)
 
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
         if not self.resize(slot, num_tokens):
             return False
         for layer, rows in self._layers[source].items():
             _, _, heads, dim = rows.shape
             own = self.slot_tensor(layer, slot, heads, dim, rows)
-            own[start:num_tokens].copy_(rows[start:num_tokens])
+            own[:num_tokens].copy_(rows[:num_tokens])
         return True
 
     def free(self, slot: KvSlot) -> None:

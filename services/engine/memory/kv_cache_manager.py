@@ -31,14 +31,12 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
     """Open sequences, with or without memory, and cached prefixes in order of their last use.
 
     A closed sequence leaves its slot behind as cache, with the blocks that it has published. Cached slots do
-    not count as sequences, and are dropped first when any sequence needs memory. Branches of sequences use
-    free places; they do not count as sequences either.
+    not count as sequences, and are dropped first when any sequence needs memory.
     """
 
     def __init__(self, memory: KvAllocator) -> None:
         self._memory = memory
         self._open: dict[KvSlot, SequenceT] = {}
-        self._branches: dict[KvSlot, SequenceT] = {}
         self._admissions: dict[KvSlot, int] = {}
         self._numbers = itertools.count()
         self._cached: OrderedDict[KvSlot, None] = OrderedDict()
@@ -49,8 +47,8 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
 
     @property
     def has_place(self) -> bool:
-        """True if there are fewer open sequences and branches than `max_sequences`."""
-        return len(self._open) + len(self._branches) < self._memory.max_sequences
+        """True if there are fewer open sequences than `max_sequences`."""
+        return len(self._open) < self._memory.max_sequences
 
     @property
     def num_used(self) -> int:
@@ -62,12 +60,8 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         return self._memory.reserved(slot)
 
     def sequence(self, slot: KvSlot) -> SequenceT:
-        """Return the open sequence or the branch of a slot."""
-        return self._branches[slot] if slot in self._branches else self._open[slot]
-
-    def branches(self) -> Collection[SequenceT]:
-        """Return the branches that have a slot."""
-        return list(self._branches.values())
+        """Return the open sequence of a slot."""
+        return self._open[slot]
 
     def admitted(self) -> Collection[SequenceT]:
         """Return the open sequences that have memory."""
@@ -80,7 +74,7 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
 
     def has_memory(self, slot: KvSlot) -> bool:
         """Return False if the memory of an open sequence was taken from it."""
-        return slot in self._admissions or slot in self._branches
+        return slot in self._admissions
 
     def admit(self, num_tokens: int, make: Callable[[KvSlot], SequenceT]) -> SequenceT | None:
         """Make a sequence with room for `num_tokens`; return None if there is no place or memory for it."""
@@ -92,12 +86,6 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         self._admissions[slot] = next(self._numbers)
         return sequence
 
-    def fork(self, branch: SequenceT) -> None:
-        """Give a branch a slot, without memory yet, if there is a place for it."""
-        if self.has_place and (slot := self._memory.allocate(0)) is not None:
-            branch.slot = slot
-            self._branches[slot] = branch
-
     def readmit(self, slot: KvSlot, num_tokens: int) -> bool:
         """Give memory to an open sequence that has none; return False if memory is full."""
         if not self._take(partial(self._memory.resize, slot, num_tokens)):
@@ -106,13 +94,11 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
         return True
 
     def release(self, sequence: SequenceT) -> bool:
-        """Release the slot of a closed sequence; return False if it is a branch or was released before.
+        """Release the slot of a closed sequence; return False if it was released before.
 
         NOTE: the sequence has no slot from then on: another one may get it.
         """
         slot = sequence.slot
-        if self._branches.get(slot) is sequence:
-            self._release_branch(sequence)
         if self._open.get(slot) is not sequence:
             return False
         del self._open[slot]
@@ -170,21 +156,6 @@ class KvCacheManager(PrefixCache, Generic[SequenceT]):
             return 0
         self._index.truncate(slot, computed_blocks * BLOCK_TOKENS)
         return match.num_blocks
-
-    def copy(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int) -> bool:
-        """Copy as `PrefixCache`; drop cached slots for it, but preempt none."""
-        if not (self.has_memory(source) and self.has_memory(slot)):
-            return False
-        if not self._take(partial(self._memory.copy_prefix, source, slot, num_tokens, start)):
-            return False
-        self._index.truncate(slot, start)
-        return True
-
-    def _release_branch(self, branch: SequenceT) -> None:
-        del self._branches[branch.slot]
-        self._free(branch.slot)
-        branch.slot = NO_SLOT
-        branch.forget_kv()
 
     def _take(self, take: Callable[[], bool], protected: KvSlot | None = None) -> bool:
         """Call `take` until it succeeds; after each failure drop the least recently used cached slot."""

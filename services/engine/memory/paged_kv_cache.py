@@ -103,7 +103,7 @@ class BlockAllocator:
             self._tables[slot] += self._take(num_missing)
         return True
 
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
         """As `KvAllocator`: share whole blocks, all of them, and copy the last one if it is partly filled."""
         num_shared, rest = divmod(num_tokens, BLOCK_TOKENS)
         if rest and not self._free:

@@ -96,9 +96,5 @@ class PrefixCache:
         """
         return 0
 
-    def copy(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int) -> bool:
-        """Copy positions from `start` up to `num_tokens` of another slot; return False if memory is full."""
-        return False
-
 
 NULL_PREFIX_CACHE = PrefixCache()

@@ -48,9 +48,9 @@ class RecordingAllocator(DelegatedMemoryStats):
         self._record("resize", has_room, slot, num_tokens, start)
         return has_room
 
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
-        has_room = self._memory.copy_prefix(source, slot, num_tokens, start)
-        self._record("copy_prefix", has_room, source, slot, num_tokens, start)
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
+        has_room = self._memory.copy_prefix(source, slot, num_tokens)
+        self._record("copy_prefix", has_room, source, slot, num_tokens)
         return has_room
 
     def retire(self, slot: KvSlot, num_tokens: int) -> None:

@@ -50,9 +50,8 @@ class SimulatedRunner(SlotAllocator):
             self._computed[slot] = 0
         return super().resize(slot, num_tokens)
 
-    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int, start: int = 0) -> bool:
+    def copy_prefix(self, source: KvSlot, slot: KvSlot, num_tokens: int) -> bool:
         assert num_tokens <= self._computed[source], "shared positions were never computed"
-        assert start <= self._computed[slot], "positions before the copy were never computed"
         if not self.resize(slot, num_tokens):
             return False
         self._computed[slot] = num_tokens

@@ -100,7 +100,7 @@ async def test_closing_a_sequence_that_waits_for_memory_ends_its_job(engine: Eng
 async def test_an_idle_job_preempts_no_sequence(engine: Engine) -> None:
     first, second, third = await three_opened(engine)
     job = engine.run_when_idle(decode(first, 200))
-    while not job.are_done:
+    while not job.is_done:
         await asyncio.sleep(0)
     await job.cancel()
     assert engine.load().preemptions == 0 and len(first) > 300

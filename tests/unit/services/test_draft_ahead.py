@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fly.errors import InvalidRequest
 from fly.messages import Draft, DraftStep, Open, Role
 from fly.request import SamplingParams
-from fly.sequence import SequenceMirror, SequenceUpdate, StaleState, TokenSequence
+from fly.sequence import SequenceMirror, TokenSequence
 from fly.types import Coupling
-from services.drafter.ahead import AheadChoices, DraftingLimits
+from services.drafter.ahead import DraftingLimits
 from services.drafter.drafting import SubDrafterSession
+from services.drafter.level_choice import LevelChoice
 from services.drafter.session import DraftSession
 from services.engine.base import Job, Scores
 from services.engine.sequence import EngineSequence
@@ -28,7 +28,6 @@ LANGUAGE = SimulatedConfig(response_tokens=(30, 30), vocab_size=64)
 GREEDY = SamplingParams(stop_token_ids=(2,))
 SAMPLED = [replace(GREEDY, temperature=1.0, seed=5, coupling=coupling) for coupling in Coupling]
 AHEAD, ALONE = DraftingLimits(ahead_sequences=math.inf), DraftingLimits()
-PREPARED = replace(AHEAD, branches=3)
 NUM_DRAFTS = 4
 
 
@@ -95,12 +94,12 @@ async def play(
     prompt: list[int],
     rng: random.Random,
     sampling: SamplingParams,
-    choices: AheadChoices | None = None,
+    level: LevelChoice | None = None,
 ) -> Played:
     """Run exact speculation against the target, which takes a random time to verify."""
     opening = Open(f"test-{prompt}", len(prompt), sampling)
     sequence = await engine.open(opening)
-    session = DraftSession(engine, sequence, SubDrafterSession(), limits, choices)
+    session = DraftSession(engine, sequence, SubDrafterSession(), limits, level)
     sequence_ids, mirror, played = TokenSequence(prompt), SequenceMirror(), Played([], [], [])
     try:
         for _ in range(12):
@@ -139,11 +138,10 @@ def test_drafts_and_outputs_are_the_same_with_and_without(
     agreement: float, seed: int, sampling: SamplingParams
 ) -> None:
     alone = asyncio.run(play_all(agreement, ALONE, seed, sampling))
-    for limits in (AHEAD, PREPARED):
-        ahead = asyncio.run(play_all(agreement, limits, seed, sampling))
-        for one, other in zip(alone, ahead, strict=True):
-            assert (one.tokens, one.drafts) == (other.tokens, other.drafts)
-            assert [a.distributions for a in one.answers] == [a.distributions for a in other.answers]
+    ahead = asyncio.run(play_all(agreement, AHEAD, seed, sampling))
+    for one, other in zip(alone, ahead, strict=True):
+        assert (one.tokens, one.drafts) == (other.tokens, other.drafts)
+        assert [a.distributions for a in one.answers] == [a.distributions for a in other.answers]
 
 
 async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> None:
@@ -153,70 +151,12 @@ async def test_nothing_is_drafted_ahead_with_more_sequences_than_allowed() -> No
 
 
 async def test_nothing_is_drafted_ahead_in_rounds_without_that_level() -> None:
-    choices = AheadChoices(replace(AHEAD, is_ahead_chosen=True))
-    assert choices.level is not None and choices.branch_level is None
+    level = LevelChoice()
     for is_used in (True, False):
-        choices.level.is_used = is_used
+        level.is_used = is_used
         async with drafter(1.0, 4096) as engine:
-            played = await play(engine, AHEAD, [20, 21, 22], random.Random(1), GREEDY, choices)
+            played = await play(engine, AHEAD, [20, 21, 22], random.Random(1), GREEDY, level)
         assert (played.answers[1].drafted_ahead > 0) is is_used
-
-
-async def test_likely_corrections_are_prepared_too() -> None:
-    ahead, prepared = await play_all(0.6, AHEAD, 1, GREEDY), await play_all(0.6, PREPARED, 1, GREEDY)
-    used = [sum(each.drafted_ahead for each in played) for played in (ahead, prepared)]
-    assert used[1] > 1.2 * used[0]
-
-
-async def test_no_correction_is_prepared_in_rounds_without_that_level() -> None:
-    choices = AheadChoices(replace(PREPARED, are_branches_chosen=True))
-    assert choices.branch_level is not None
-    choices.branch_level.is_used = False
-    played = [
-        await _play_alone(limits, each)
-        for limits, each in ((PREPARED, choices), (AHEAD, AheadChoices(AHEAD)))
-    ]
-    assert played[0].drafted_ahead == played[1].drafted_ahead
-
-
-async def _play_alone(limits: DraftingLimits, choices: AheadChoices) -> Played:
-    async with drafter(0.6) as engine:
-        return await play(engine, limits, [20, 21, 22], random.Random(1), GREEDY, choices)
-
-
-def nothing() -> Job[None]:
-    """Return a job that has ended when all earlier commands have been carried out."""
-    yield from ()
-
-
-@pytest.mark.parametrize(("keep", "prefix_hash"), [(-1, 0), (500, 0), (8, 1)])
-async def test_an_update_that_does_not_fit_is_refused_while_branches_draft(
-    keep: int, prefix_hash: int
-) -> None:
-    async with drafter(0.6) as engine:
-        sequence, mirror = await engine.open(Open("test", 3, GREEDY)), SequenceMirror()
-        session = DraftSession(engine, sequence, SubDrafterSession(), PREPARED)
-        for length in (3, 5):
-            ids = TokenSequence([20, 21, 22, 23, 24][:length])
-            draft = await session.step(DraftStep(mirror.update(ids, (), length), NUM_DRAFTS))
-            mirror.append(draft.tokens)
-            await asyncio.sleep(0)
-        update = SequenceUpdate(3, keep, (30,), 5, prefix_hash)
-        with pytest.raises((StaleState, InvalidRequest)):
-            await session.step(DraftStep(update, NUM_DRAFTS))
-        await session.close()
-
-
-async def test_branches_do_not_count_as_sequences_and_leave_no_memory() -> None:
-    async with drafter(0.6) as engine:
-        loads = []
-        play_one = asyncio.create_task(play(engine, PREPARED, [20, 21, 22], random.Random(1), GREEDY))
-        while not play_one.done():
-            loads.append(engine.load())
-            await asyncio.sleep(0)
-        await engine.run_when_idle(nothing()).cancel()
-        assert max(load.sequences for load in loads) == 1
-        assert (engine.load().sequences, engine.load().kv_used) == (0, 0)
 
 
 async def test_confirmed_drafts_are_ready_and_contradicted_drafts_are_dropped() -> None:
