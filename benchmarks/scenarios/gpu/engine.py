@@ -8,14 +8,16 @@ from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.config import Dtype, ModelConfig
-from services.engine.forward.torch_runner import TorchRunner, load_runner
+from services.engine.forward.torch_runner import Parts, TorchRunner, load_runner
 
 _BLOCK = 32
 """Positions beyond its tokens that every sequence gets: memory is given in blocks."""
 
 
-def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case]) -> TorchRunner:
-    """Return a runner with room for each of the cases, one at a time."""
+def load(
+    folder: Path, device: str, dtype: Dtype, cases: Sequence[Case], parts: Parts | None = None
+) -> TorchRunner:
+    """Return a runner with room for each of the cases, one at a time; `parts` replace those of torch."""
     return load_runner(
         ModelConfig(
             role=Role.TARGET,
@@ -24,7 +26,8 @@ def load(folder: Path, device: str, dtype: Dtype, cases: Sequence[Case]) -> Torc
             device="cuda" if device == GPU else "cpu",
             max_sequences=max(case.sequences for case in cases),
             kv_tokens=max(case.sequences * (case.context + case.rows + _BLOCK) for case in cases),
-        )
+        ),
+        parts=parts,
     )
 
 

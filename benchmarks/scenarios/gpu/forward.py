@@ -55,7 +55,7 @@ def kv_bytes(case: Case, shape: Shape) -> int:
 def _measure_case(runner: TorchRunner, case: Case, shape: Shape, timer: Timer) -> ForwardTime:
     # NOTE: the KV of the context is that of no text, but takes as long to read.
     slots = [new_slot(runner, case.context + case.rows) for _ in range(case.sequences)]
-    ids = _ids(case.rows)
+    ids = ids_of(case.rows)
     batch: Sequence[ForwardInput] = [rows_of(slot, ids, case.context) for slot in slots]
     forward_s = timer.median_s(lambda: runner.forward(batch))
     start_s = timer.start_s(lambda: runner.logits(batch))
@@ -70,12 +70,13 @@ def _growing_s(runner: TorchRunner, case: Case) -> float:
     """Return the mean time of a step that adds one of the case's rows."""
     slot = new_slot(runner, case.context + case.rows)
     start = time.perf_counter()
-    for position, token in enumerate(_ids(case.rows), start=case.context):
+    for position, token in enumerate(ids_of(case.rows), start=case.context):
         runner.forward([rows_of(slot, [token], position)])
     seconds = time.perf_counter() - start
     runner.free(slot)
     return seconds / case.rows
 
 
-def _ids(count: int) -> list[int]:
+def ids_of(count: int) -> list[int]:
+    """Return the tokens of an input of so many rows."""
     return [1 + index % 100 for index in range(count)]

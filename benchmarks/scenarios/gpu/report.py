@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import Any, NamedTuple
 
 from benchmarks.harness.machine import Machine
@@ -17,6 +17,8 @@ from benchmarks.scenarios.gpu.results import (
     ForwardTimes,
     GraphTime,
     GraphTimes,
+    KernelTime,
+    KernelTimes,
     Limits,
     Probe,
     Served,
@@ -26,6 +28,9 @@ from benchmarks.scenarios.gpu.serve import PLAIN_NAME
 from services.engine.config import Dtype
 
 NO_GRAPHS = "a CPU has no CUDA graphs"
+NO_KERNELS = "Triton compiles for GPUs only"
+KERNELS_GAIN = 1.2
+"""Kernels stay if they are this many times as fast as torch; the geometric mean over models and cases."""
 NO_TIME = "the time for serving was over ({limit:g} s, `serve_s`)"
 
 
@@ -42,6 +47,7 @@ class Found:
     probe: Probe | None = None
     exact: Sequence[Exactness] | None = None
     forward: Sequence[ForwardTimes] | None = None
+    kernels: Sequence[KernelTimes] | None = None
     ceiling: Sequence[GraphTimes] | None = None
     serve: Sequence[Served] | None = None
     chosen: tuple[str, ...] = ()
@@ -60,6 +66,15 @@ class _Graph(NamedTuple):
     model: str
     time: GraphTime
     limit_s: float | None
+
+
+class _Kernel(NamedTuple):
+    model: str
+    time: KernelTime
+
+    @property
+    def gain(self) -> float:
+        return self.time.torch_s / self.time.kernels_s
 
 
 class _Way(NamedTuple):
@@ -82,7 +97,10 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
         for each in found.exact or ()
         if each.dtype == Dtype.FLOAT32 and not each.is_equal
     ]
-    limits = found.limits
+    limits, kernels = (
+        found.limits,
+        [_Kernel(each.model, time) for each in found.kernels or () for time in each.times],
+    )
     return report.fill(
         is_gpu=is_gpu,
         gpu=found.probe.gpu if found.probe else None,
@@ -93,6 +111,9 @@ def make_report(machine: Machine, plan: Plan, found: Found) -> Report:
         attention=_table("Attention", _ATTENTION, found.probe.attention if found.probe else ()),
         exactness=_table("Exactness", _EXACT, found.exact or ()),
         forwards=_table("Forwards", _FORWARD, list(_forwards(found))),
+        kernels=_table("Kernels", _KERNEL, kernels),
+        kernels_gain=geometric_mean(each.gain for each in kernels) if kernels else None,
+        wanted_gain=KERNELS_GAIN,
         graphs=_table("Graphs", _GRAPH, list(_graphs(found))),
         serving=_table("Serving", _SERVED, list(_ways(found))),
         results=found,
@@ -104,6 +125,8 @@ def not_measured(plan: Plan, found: Found) -> Iterator[tuple[str, str]]:
     yield from found.failures.items()
     if plan.device != GPU and "ceiling" in found.chosen:
         yield "CUDA graphs", NO_GRAPHS
+    if plan.device != GPU and "kernels" in found.chosen:
+        yield "the kernels", NO_KERNELS
     if plan.device != GPU and "probe" in found.chosen:
         yield "attention by cuDNN", "it runs on a GPU only"
     if found.serve is not None:
@@ -193,6 +216,15 @@ _FORWARD: tuple[Figure[Any], ...] = (
     Figure("of_limit", lambda f: _of_limit(f.limit_s, f.time.forward_s), {"limit by forward": "{:.0%}"}),
     Figure("start_ms", lambda f: _ms(f.time.start_s), {"host, ms": _MS}),
     Figure("head_ms", lambda f: _ms(f.time.head_s), {"head, ms": _MS}),
+)
+_KERNEL: tuple[Figure[_Kernel], ...] = (
+    Figure("model", lambda k: k.model, {"model": "{}"}),
+    Figure("context", lambda k: Case(*k.time.case).context, {"context": "{}"}),
+    Figure("sequences", lambda k: Case(*k.time.case).sequences, {"sequences": "{}"}),
+    Figure("rows", lambda k: Case(*k.time.case).rows, {"rows": "{}"}),
+    Figure("torch_ms", lambda k: _ms(k.time.torch_s), {"torch, ms": _MS}),
+    Figure("kernels_ms", lambda k: _ms(k.time.kernels_s), {"kernels, ms": _MS}),
+    Figure("gain", lambda k: k.gain, {"kernels by torch": "{:.2f}x"}),
 )
 _GRAPH: tuple[Figure[Any], ...] = (
     *_CASE,

@@ -156,6 +156,23 @@ class ForwardTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The median times of a forward with its head, by torch alone and by the kernels."""
+
+    case: Case
+    torch_s: float
+    kernels_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """The forwards of one model."""
+
+    model: str
+    times: list[KernelTime]
+
+
+@dataclass(frozen=True, slots=True)
 class GraphTime:
     """The median times of one case.
 

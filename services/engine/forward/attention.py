@@ -1,5 +1,6 @@
 """Ragged attention for unmodified transformers classes: each sequence of a batch attends to itself only."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -8,10 +9,8 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from fly.errors import ModelError
 from services.engine.forward.attend import attend, attend_eager
-from services.engine.forward.batched_attention import BatchedAttention
 from services.engine.forward.forward_batch import ForwardBatch
-from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
-from services.engine.memory.paged_kv_cache import PagedKvCache
+from services.engine.memory.kv_cache import KvCache
 
 IMPLEMENTATION = "flyserve_ragged"
 """Name registered with transformers. No mask function is registered, so transformers builds no mask."""
@@ -46,11 +45,18 @@ class Attention(Protocol):
         """
 
 
+MakeAttention = Callable[[ForwardBatch, KvCache], Attention]
+"""Makes the attention of one forward, which all layers share."""
+
+
 class RaggedForward:
     """Computes the logits of an unmodified transformers model over a KV cache."""
 
-    def __init__(self, model: PreTrainedModel, kv_cache: KvCache) -> None:
+    def __init__(
+        self, model: PreTrainedModel, kv_cache: KvCache, make_attention: MakeAttention | None = None
+    ) -> None:
         self._model = model
+        self._make_attention = make_attention or SequentialAttention
         self.kv_cache = kv_cache
         AttentionInterface.register(IMPLEMENTATION, ragged_attention)
         model.set_attn_implementation(IMPLEMENTATION)
@@ -62,24 +68,16 @@ class RaggedForward:
             position_ids=batch.positions[None],
             use_cache=False,
             logits_to_keep=0 if batch.outputs is None else batch.outputs,
-            flyserve_attention=make_attention(batch, self.kv_cache),
+            flyserve_attention=self._make_attention(batch, self.kv_cache),
         ).logits
         assert isinstance(logits, Tensor)
         return logits[0]
 
 
-def make_attention(batch: ForwardBatch, kv_cache: KvCache) -> Attention:
-    """Return the attention of a forward over this kind of memory."""
-    if isinstance(kv_cache, PagedKvCache):
-        return BatchedAttention(batch, kv_cache)
-    assert isinstance(kv_cache, ContiguousKvCache)
-    return SequentialAttention(batch, kv_cache)
-
-
 class SequentialAttention:
-    """Attention over contiguous memory, one sequence after another: the fastest on a CPU."""
+    """Attention over any memory by torch, one sequence after another: the fastest on a CPU."""
 
-    def __init__(self, batch: ForwardBatch, kv_cache: ContiguousKvCache) -> None:
+    def __init__(self, batch: ForwardBatch, kv_cache: KvCache) -> None:
         self._batch = batch
         self._kv_cache = kv_cache
 

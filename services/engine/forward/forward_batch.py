@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from services.engine.base import ForwardInput, KvSlot
-from services.engine.forward.plan_buffer import PlanBuffer
 
 
 class SequenceRows(NamedTuple):
@@ -34,17 +33,16 @@ class ForwardBatch:
         positions: Their positions, (num_tokens,).
         num_outputs: Number of rows that the head scores.
         outputs: Indices of these rows; None if they are all rows.
-        buffer: Holds these integers on the device, and those of the batch's attention.
         windows: Attention windows that the layers of a forward have requested; None is all positions.
     """
 
     def __init__(
         self,
         batch: Sequence[ForwardInput],
-        buffer: PlanBuffer | None = None,
+        device: torch.device | None = None,
         uses_bias: bool | None = None,
     ) -> None:
-        """Build the tensors of a batch in a buffer, by default one of its own on the CPU.
+        """Build the tensors of a batch on a device, by default the CPU.
 
         `uses_bias` describes causal attention after earlier positions by a bias without elements; by default
         on a GPU, where the fast kernels accept no mask.
@@ -61,10 +59,9 @@ class ForwardBatch:
             outputs.extend(range(len(ids) - item.num_outputs, len(ids)))
         self.num_tokens = len(ids)
         self.num_outputs = len(outputs)
-        self.buffer = buffer or PlanBuffer()
         count, has_all = self.num_tokens, len(outputs) == len(ids)
         numbers = [*ids, *positions] if has_all else [*ids, *positions, *outputs]
-        placed = self.buffer.place("batch", torch.tensor(numbers, dtype=torch.long))
+        placed = torch.tensor(numbers, dtype=torch.long).to(device or "cpu")
         self.ids, self.positions = placed[:count], placed[count : 2 * count]
         self.outputs = None if has_all else placed[2 * count :]
         self.windows: set[int | None] = set()

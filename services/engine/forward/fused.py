@@ -11,14 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
 
-from services.engine.forward.batched_fused import BatchedFusedAttention
+from services.engine.forward.attention import MakeAttention, SequentialAttention
 from services.engine.forward.forward_batch import ForwardBatch
-from services.engine.forward.fused_attention import FusedAttention
+from services.engine.forward.fused_attention import FusedAttention, RotatedAttention
 from services.engine.forward.linears import BiasedLinear, Linear
 from services.engine.forward.residual import RmsNorm, make_residual
 from services.engine.forward.rotation import AttentionShape, Rotary
 from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
-from services.engine.memory.paged_kv_cache import PagedKvCache
 
 _LLAMA_LIKE = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM)
 _STATIC_ROPE = {"default", "linear", "llama3"}
@@ -60,12 +59,14 @@ class FusedForward:
         kv_cache: KvCache,
         make_linear: Callable[[Tensor], Linear],
         rows_dtype: torch.dtype | None = None,
+        make_attention: MakeAttention | None = None,
     ) -> None:
         """Fuse the weights of a model that `can_fuse` accepts.
 
         `make_linear` makes linears for rows of type `rows_dtype`, that of the activations between linears;
-        None is the type of the weights.
+        None is the type of the weights. `make_attention` makes the attention over memory in blocks.
         """
+        self._make_attention = make_attention or SequentialAttention
         config = model.config
         self._shape = AttentionShape(
             heads=config.num_attention_heads,
@@ -101,10 +102,10 @@ class FusedForward:
     def _attention(self, batch: ForwardBatch) -> Callable[[int, Tensor], Tensor]:
         """Return the attention of a forward over this kind of memory."""
         kv_cache = self.kv_cache
-        if isinstance(kv_cache, PagedKvCache):
-            return BatchedFusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
-        assert isinstance(kv_cache, ContiguousKvCache)
-        return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
+        if isinstance(kv_cache, ContiguousKvCache):
+            return FusedAttention(batch, kv_cache, self._shape, self._rotary, self._dtype)
+        attend = self._make_attention(batch, kv_cache)
+        return RotatedAttention(batch, attend, self._shape, self._rotary, self._dtype)
 
 
 def _fuse(layer: Any, make_linear: Callable[[Tensor], Linear], eps: float, dtype: torch.dtype) -> FusedLayer:

@@ -1,4 +1,4 @@
-"""Attention of the fused forward over contiguous memory: KV write and SDPA on strided views."""
+"""Attention of the fused forward: strided views of contiguous memory; any attention over other memory."""
 
 from typing import NamedTuple
 
@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.engine.forward.attention import Attention
 from services.engine.forward.forward_batch import ForwardBatch, SequenceRows
 from services.engine.forward.rotation import AttentionShape, Rotary, RotatedProjection
 from services.engine.memory.kv_cache import ContiguousKvCache
@@ -123,3 +124,28 @@ class FusedAttention:
             new_offset=rows.offset * width + heads * dim,
             cache_size=(1, kv_heads, rows.end, dim),
         )
+
+
+class RotatedAttention:
+    """Rotary embedding, then an attention that writes and reads the KV memory itself."""
+
+    def __init__(
+        self,
+        batch: ForwardBatch,
+        attend: Attention,
+        shape: AttentionShape,
+        rotary: Rotary,
+        dtype: torch.dtype,
+    ) -> None:
+        heads, kv_heads, dim = shape
+        self._rotate = RotatedProjection(batch, shape, rotary, dtype)
+        self._attend = attend
+        self._queries = (batch.num_tokens, heads, dim), (shape.width, dim, 1)
+        self._new = (batch.num_tokens, 2, kv_heads, dim), (shape.width, kv_heads * dim, dim, 1), heads * dim
+
+    def __call__(self, layer: int, projected: Tensor) -> Tensor:
+        """Return the output of attention, (rows, heads * dim), from the contiguous projection."""
+        rotated = self._rotate(projected)
+        queries, new = rotated.as_strided(*self._queries), rotated.as_strided(*self._new)
+        attended = self._attend(layer, queries, new).flatten(1)
+        return attended if projected.dtype is attended.dtype else attended.to(projected.dtype)

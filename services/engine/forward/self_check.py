@@ -13,7 +13,6 @@ from fly.errors import ModelError, describe
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, KvSlot
 from services.engine.forward.forward_batch import ForwardBatch
-from services.engine.forward.plan_buffer import PlanBuffer
 from services.engine.memory.kv_cache import KvCache
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
@@ -131,7 +130,7 @@ def _run(
 ) -> tuple[Tensor, Tensor, set[int | None]]:
     """Run one turn; return the computed and expected logits, and the attention windows requested."""
     inputs = [_input(reference, slots[index], index, start, end) for index, start, end in turn]
-    batch = ForwardBatch(inputs, PlanBuffer(reference.logits.device))
+    batch = ForwardBatch(inputs, reference.logits.device)
     with torch.inference_mode():
         computed = forward(batch).float()
     expected = torch.cat([reference.logits[index, start:end] for index, start, end in turn])

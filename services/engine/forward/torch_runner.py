@@ -4,10 +4,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fly.blocks import BLOCK_TOKENS
 from fly.messages import ModelInfo
@@ -15,13 +17,12 @@ from fly.version import VERSION
 from services.common.model_source import model_folder, model_name
 from services.engine.base import DelegatedMemoryStats, ForwardInput, KvSlot, RunnerLost, Scores
 from services.engine.config import AUTO, ModelConfig, Quantization
-from services.engine.forward.attention import RaggedForward
+from services.engine.forward.attention import MakeAttention, RaggedForward, SequentialAttention
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward, can_fuse
 from services.engine.forward.int8 import Int8Maker, int8_name
-from services.engine.forward.linears import PlainLinear
+from services.engine.forward.linears import MakeLinear, PlainLinear
 from services.engine.forward.packed import LinearMaker, can_pack, pack_model
-from services.engine.forward.plan_buffer import PlanBuffer
 from services.engine.forward.self_check import Forward, Reference, agrees, check_forward
 from services.engine.head.head import Head
 from services.engine.loading.bandwidth import Bandwidth, measure_forward_s, measure_limit, weight_bytes
@@ -32,6 +33,13 @@ from services.engine.memory.kv_cache import ContiguousKvCache, KvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
 
 logger = logging.getLogger(__name__)
+
+
+class Parts(NamedTuple):
+    """Parts of a runner that a measurement on a GPU replaces; the defaults compute with torch alone."""
+
+    make_attention: MakeAttention = SequentialAttention
+    make_head: Callable[[int], Head] = Head
 
 
 class TorchRunner(DelegatedMemoryStats):
@@ -49,6 +57,7 @@ class TorchRunner(DelegatedMemoryStats):
         device: torch.device,
         description: str,
         weight_bytes: int,
+        make_head: Callable[[int], Head] = Head,
     ) -> None:
         self.info = info
         self.description = description
@@ -57,8 +66,7 @@ class TorchRunner(DelegatedMemoryStats):
         self._kv_cache = forward.kv_cache
         super().__init__(self._kv_cache)
         self._device = device
-        self._buffer = PlanBuffer(device)
-        self._head = Head(info.vocab_size)
+        self._head = make_head(info.vocab_size)
 
     def allocate(self, num_tokens: int) -> KvSlot | None:
         return self._kv_cache.allocate(num_tokens)
@@ -87,7 +95,7 @@ class TorchRunner(DelegatedMemoryStats):
         """Compute the first half of a forward: logits of all output rows, (outputs, embedding rows)."""
         self._head.start(batch)
         with _lost_with_device():
-            return self._forward(ForwardBatch(batch, self._buffer))
+            return self._forward(ForwardBatch(batch, self._device))
 
     @torch.inference_mode()
     def score(self, logits: Tensor, batch: Sequence[ForwardInput]) -> list[Scores]:
@@ -118,12 +126,13 @@ def load_runner(
     shards: int = 1,
     when_loaded: Callable[[], None] = lambda: None,
     smallest: Callable[[int], int] = lambda number: number,
+    parts: Parts | None = None,
 ) -> TorchRunner:
     """Load a model, or this process's shard of it, into a runner, and check it against plain transformers.
 
     Every one of the `shards` ranks that share the model must call this function. `when_loaded` is called
     after the weights are loaded, before the first forward; `smallest` returns the smallest number of all
-    ranks, which have as many KV positions each.
+    ranks, which have as many KV positions each. `parts` replaces the parts that compute with torch.
 
     Raises:
         ModelError: The folder or its architecture is not supported, or the device is not available.
@@ -143,7 +152,8 @@ def load_runner(
     read_bytes = weight_bytes(loaded.model)
     if config.quantization is Quantization.INT8:
         read_bytes //= loaded.model.dtype.itemsize
-    forward, description = choose_forward(loaded, kv_cache, device, config.quantization)
+    parts = parts or Parts()
+    forward, description = choose_forward(loaded, kv_cache, device, config.quantization, parts.make_attention)
     room_bytes = forward_bytes(loaded.model, config.batch_tokens)
     create_kv_memory(forward, torch.cuda, room_bytes, smallest if is_measured else None)
     logger.info("%s: %s", config.model, description)
@@ -162,7 +172,7 @@ def load_runner(
         quantization="" if config.quantization is Quantization.NONE else config.quantization.value,
         max_sequences=config.max_sequences,
     )
-    return TorchRunner(info, forward, torch.device(device), description, read_bytes)
+    return TorchRunner(info, forward, torch.device(device), description, read_bytes, parts.make_head)
 
 
 def make_kv_cache(kv_tokens: int, max_sequences: int, dtype: torch.dtype | None, device: str) -> KvCache:
@@ -180,40 +190,74 @@ def _fingerprint(loaded: LoadedModel, quantization: Quantization) -> str:
 
 
 def choose_forward(
-    loaded: LoadedModel, kv_cache: KvCache, device: str, quantization: Quantization = Quantization.NONE
+    loaded: LoadedModel,
+    kv_cache: KvCache,
+    device: str,
+    quantization: Quantization = Quantization.NONE,
+    make_attention: MakeAttention = SequentialAttention,
 ) -> tuple[Forward, str]:
     """Return the fused forward if there is one that agrees with transformers, else the ragged one.
 
     Weights are quantized after the comparison, which they would not pass.
     """
-    model = loaded.model
-    reference = Reference(model, loaded.vocab_size)
+    model, reference = loaded.model, Reference(loaded.model, loaded.vocab_size)
     # NOTE: the linears of a sharded model must stay those of transformers, which hold its parts.
     is_whole = loaded.shards == 1
-    packs = is_whole and can_pack(model.dtype, device)
-    is_int8 = quantization is Quantization.INT8
-    num_layers = model.config.get_text_config().num_hidden_layers
+    build = _Build(model, kv_cache, is_whole and can_pack(model.dtype, device), quantization, make_attention)
     computing = str(kv_cache.dtype or model.dtype).removeprefix("torch.")
-    make_linear: LinearMaker | Int8Maker | None = None
     if is_whole and can_fuse(model):
-        make_linear = LinearMaker(kv_cache.dtype, num_layers) if packs and not is_int8 else None
-        rows_dtype = kv_cache.dtype if packs else None
-        fused = FusedForward(model, kv_cache, make_linear or PlainLinear, None if is_int8 else rows_dtype)
-        if agrees(fused, reference):
-            if is_int8:
-                make_linear = Int8Maker()
-                fused = FusedForward(model, kv_cache, make_linear, rows_dtype)
-            return fused, _describe("fused", make_linear, f"computing in {computing}")
+        fused, packing = build.fused(reference)
+        if fused is not None:
+            return fused, f"fused forward, {packing}, computing in {computing}"
         logger.warning("%s: the fused forward differs from transformers: not used", loaded.architecture)
-    ragged, make_linear = RaggedForward(model, kv_cache), None
-    if packs and model.dtype is torch.bfloat16 and not is_int8:
-        make_linear = LinearMaker(num_layers=num_layers)
-        pack_model(model, make_linear, make_linear.make_copy)
-    check_forward(ragged, reference, loaded.architecture)
-    if is_int8:
-        make_linear = Int8Maker()
-        pack_model(model, make_linear)
-    return ragged, _describe("ragged", make_linear, f"attention in {computing}")
+    ragged, packing = build.ragged(reference, loaded.architecture)
+    return ragged, f"ragged forward, {packing}, attention in {computing}"
+
+
+class _Build(NamedTuple):
+    """Builds the forwards of a model, each with a description of its linears."""
+
+    model: PreTrainedModel
+    kv_cache: KvCache
+    packs: bool
+    quantization: Quantization
+    make_attention: MakeAttention
+
+    def fused(self, reference: Reference) -> tuple[FusedForward | None, str]:
+        """Return the fused forward; None if it differs from the reference."""
+        rows_dtype = self.kv_cache.dtype if self.packs else None
+        if self.quantization is Quantization.INT8:
+            is_equal = agrees(self._fuse(PlainLinear, None), reference)
+            make_int8 = Int8Maker()
+            return (self._fuse(make_int8, rows_dtype) if is_equal else None), make_int8.describe()
+        make_linear = LinearMaker(self.kv_cache.dtype, self._num_layers) if self.packs else None
+        forward = self._fuse(make_linear or PlainLinear, rows_dtype)
+        return (forward if agrees(forward, reference) else None), _describe(make_linear)
+
+    def ragged(self, reference: Reference, name: str) -> tuple[RaggedForward, str]:
+        """Return the ragged forward, which must equal the reference."""
+        forward, make_linear = RaggedForward(self.model, self.kv_cache, self.make_attention), None
+        is_int8 = self.quantization is Quantization.INT8
+        if self.packs and self.model.dtype is torch.bfloat16 and not is_int8:
+            make_linear = LinearMaker(num_layers=self._num_layers)
+            pack_model(self.model, make_linear, make_linear.make_copy)
+        check_forward(forward, reference, name)
+        if is_int8:
+            make_int8 = Int8Maker()
+            pack_model(self.model, make_int8)
+            return forward, make_int8.describe()
+        return forward, _describe(make_linear)
+
+    @property
+    def _num_layers(self) -> int:
+        return int(self.model.config.get_text_config().num_hidden_layers)
+
+    def _fuse(self, make_linear: MakeLinear, rows_dtype: torch.dtype | None) -> FusedForward:
+        return FusedForward(self.model, self.kv_cache, make_linear, rows_dtype, self.make_attention)
+
+
+def _describe(make_linear: LinearMaker | None) -> str:
+    return make_linear.describe() if make_linear is not None else "nothing packed"
 
 
 def wider_dtype(dtype: torch.dtype, device: str) -> torch.dtype | None:
@@ -236,8 +280,3 @@ def _attention_s(dtype: torch.dtype) -> float:
             F.scaled_dot_product_attention(keys[:, :, :num_rows], keys, keys)
         best = min(best, time.perf_counter() - start)
     return best
-
-
-def _describe(kind: str, make_linear: LinearMaker | Int8Maker | None, types: str) -> str:
-    packing = make_linear.describe() if make_linear is not None else "nothing packed"
-    return f"{kind} forward, {packing}, {types}"

@@ -1,6 +1,6 @@
 """Chunks: the output rows of a batch, divided into those that are scored at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -35,19 +35,12 @@ class Part(NamedTuple):
         return self.item.drafts[self.first : self.end] if self.item.drafts else (-1,) * self.num_rows
 
 
-def chunks_of(
-    batch: Sequence[ForwardInput],
-    most_rows: int,
-    is_apart: Callable[[ForwardInput], bool] = lambda item: False,
-) -> Iterator[list[Part]]:
-    """Divide the output rows into chunks that are all greedy or all sampled under one coupling.
-
-    A chunk has only inputs for which `is_apart` is true, or only others.
-    """
+def chunks_of(batch: Sequence[ForwardInput], most_rows: int) -> Iterator[list[Part]]:
+    """Divide the output rows into chunks that are all greedy or all sampled under one coupling."""
     starts = accumulate((item.num_outputs for item in batch), initial=0)
-    kinds: dict[tuple[bool, Coupling | None], list[Part]] = {}
+    kinds: dict[Coupling | None, list[Part]] = {}
     for index, (item, row) in enumerate(zip(batch, starts, strict=False)):
-        kind = is_apart(item), item.sampling.coupling if item.sampling.temperature > 0 else None
+        kind = item.sampling.coupling if item.sampling.temperature > 0 else None
         if item.num_outputs:
             kinds.setdefault(kind, []).append(Part(index, item, row, 0, item.num_outputs))
     for parts in kinds.values():

@@ -1,7 +1,6 @@
 """The head: from logits to choices, entropies and log-probabilities."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -10,14 +9,13 @@ import torch
 from torch import Tensor
 
 from fly.noise import BLOCK
-from fly.types import EntropyEstimator, PositionLogprobs
 from services.engine.base import ForwardInput, KvSlot, Scores
 from services.engine.head.candidates import Candidates, FewCandidates
 from services.engine.head.chunks import Part, chunks_of, spans_of
+from services.engine.head.facts import RawFacts, add_gaps
 from services.engine.head.finite import Fault, bad_rows, cut, joined, position, raw_fault
-from services.engine.head.gaps import add_gaps
 from services.engine.head.grammar_masks import PATIENCE_S
-from services.engine.head.leading import argmax, leading_logits
+from services.engine.head.leading import argmax
 from services.engine.head.logit_candidates import LogitCandidates
 from services.engine.head.logits_processors import (
     LogitsProcessors,
@@ -26,11 +24,7 @@ from services.engine.head.logits_processors import (
     needs_processing,
 )
 from services.engine.head.mass import Mass
-from services.engine.head.plain_rows import is_plain, score_plain
 from services.engine.head.sampler import DrawnToken, Sampler, sample_requests, sampled_scores
-from services.engine.kernels.choice import RowFacts, choose_row_facts
-
-TOP_K = 3
 
 _CHUNK_LOGITS = {"cpu": 2**21}
 """Logits of a chunk of rows, by the type of the device: enough that few calls of torch are due to chunks."""
@@ -46,27 +40,15 @@ class Head:
     """Scores all output rows of a batch: logits processors, then greedy choice or sampling.
 
     The rows are computed in chunks, in memory that is kept, so that a head never needs more of it than for
-    one chunk, and that of the token counts of sequences with penalties. On a GPU a kernel scores plain rows,
-    which need no copy.
+    one chunk, and that of the token counts of sequences with penalties.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        choose_kernel: Callable[[torch.device], RowFacts | None] = choose_row_facts,
-        mask_patience_s: float = PATIENCE_S,
-    ) -> None:
-        """Make a head for a vocabulary.
-
-        `choose_kernel` returns the kernel for plain rows on a device; it is called before the first forward
-        there. Scores whose masks take longer than `mask_patience_s` after a forward are late.
-        """
+    def __init__(self, vocab_size: int, mask_patience_s: float = PATIENCE_S) -> None:
+        """Make a head; scores whose masks take longer than `mask_patience_s` after a forward are late."""
         self._vocab_size = vocab_size
         self._num_blocks = -(-vocab_size // BLOCK)
         self._processors = LogitsProcessors(vocab_size, mask_patience_s)
         self._rows = self._scratch = torch.empty(0)
-        self._choose_kernel = choose_kernel
-        self._kernels: dict[torch.device, RowFacts | None] = {}
 
     def start(self, batch: Sequence[ForwardInput]) -> None:
         """Begin the part of the work that needs no logits, in other threads; called before the forward."""
@@ -82,14 +64,9 @@ class Head:
         scores: list[list[Scores]] = [[] for _ in batch]
         num_logits = _CHUNK_LOGITS.get(logits.device.type, _LARGE_CHUNK_LOGITS)
         most_rows = max(1, num_logits // (self._num_blocks * BLOCK))
-        kernel = self._kernel(logits.device)
-        is_apart = is_plain if kernel is not None else lambda item: False
-        for chunk in chunks_of(batch, most_rows, is_apart):
+        for chunk in chunks_of(batch, most_rows):
             index = [row for part in chunk for row in range(part.row, part.row + part.num_rows)]
-            if kernel is not None and is_plain(chunk[0].item):
-                found = score_plain(kernel, logits, self._vocab_size, chunk, index)
-            else:
-                found = self._score(logits, chunk, index)
+            found = self._score(logits, chunk, index)
             for part, score in zip(chunk, add_gaps(logits, chunk, found), strict=True):
                 scores[part.number].append(score)
         return [joined(parts) for parts in scores]
@@ -97,11 +74,6 @@ class Head:
     def forget(self, slot: KvSlot) -> None:
         """Free what is kept for a sequence, which has been closed."""
         self._processors.forget(slot)
-
-    def _kernel(self, device: torch.device) -> RowFacts | None:
-        if device not in self._kernels:
-            self._kernels[device] = self._choose_kernel(device)
-        return self._kernels[device]
 
     def _score(self, logits: Tensor, chunk: Sequence[Part], index: Sequence[int]) -> list[Scores]:
         """Return the scores of each part of a chunk, whose inputs all sample or all do not.
@@ -208,71 +180,6 @@ class Head:
                 blocks, maxima, self._vocab_size, sampling, self._scratch, needs_leading, mass
             )
         return Sampler(candidates, requests).draw()
-
-
-class RawFacts:
-    """Entropies and log-probabilities of a chunk's rows, from the logits that the model computed.
-
-    Attributes:
-        entropies: Entropy of each row by its sequence's estimator; 0 without one, or while it is proposing.
-        mass: Mass of the rows at temperature 1; None if nothing needs it.
-    """
-
-    def __init__(
-        self, logits: Tensor, blocks: Tensor, maxima: Tensor, scratch: Tensor, chunk: Sequence[Part]
-    ) -> None:
-        estimators = {part.item.entropy for part in chunk if not part.item.is_proposing}
-        counts = [part.item.num_logprobs for part in chunk if part.item.num_logprobs is not None]
-        self.entropies = [0.0] * len(logits)
-        self.mass: Mass | None = None
-        if counts or EntropyEstimator.TOP_K in estimators:
-            count = min(max(TOP_K, *counts, 0), logits.shape[1])
-            self._values, self._ids = leading_logits(blocks, maxima, count)
-            self.mass = Mass(blocks, maxima, None, scratch)
-            self._totals = self.mass.log(self.mass.totals).float()
-        if EntropyEstimator.TOP_K in estimators:
-            self.entropies = top_k_entropy(self._values, self._totals).tolist()
-        for part, span in zip(chunk, spans_of(chunk), strict=True):
-            if part.item.is_proposing or part.item.entropy is None:
-                self.entropies[span] = [0.0] * part.num_rows
-            elif part.item.entropy is EntropyEstimator.NORMALIZED:
-                self.entropies[span] = normalized_entropy(logits[span]).tolist()
-
-    def logprobs(
-        self, logits: Tensor, span: slice, choices: Sequence[int], drafts: Sequence[int], count: int
-    ) -> tuple[PositionLogprobs, ...]:
-        """Return log-probabilities of each row's draft, choice and `count` most likely tokens.
-
-        The logits are raw, (rows, vocabulary); a draft of -1 stands for none.
-        """
-        totals = self._totals[span]
-        wanted = torch.tensor([choices, [max(0, draft) for draft in drafts]], device=logits.device).T
-        chosen = (logits.gather(1, wanted).float() - totals).tolist()
-        values = (self._values[span, :count] - totals).tolist()
-        tops = zip(self._ids[span, :count].tolist(), values, strict=True)
-        return tuple(
-            PositionLogprobs(
-                draft=of_draft if draft >= 0 else None, choice=of_choice, top=tuple(zip(*top, strict=True))
-            )
-            for draft, (of_choice, of_draft), top in zip(drafts, chosen, tops, strict=True)
-        )
-
-
-def top_k_entropy(logits: Tensor, totals: Tensor) -> Tensor:
-    """Return `-sum p ln p` over the three largest probabilities of the full softmax, in nats, per row.
-
-    `logits` are the largest of each row in descending order, `totals`, (rows, 1), the logsumexp of all.
-    """
-    log_p = logits[:, :TOP_K] - totals
-    entropy: Tensor = -(log_p.exp() * log_p).sum(-1)
-    return entropy
-
-
-def normalized_entropy(logits: Tensor) -> Tensor:
-    """Return the entropy over the whole vocabulary divided by its largest possible value, per row."""
-    log_p = logits.log_softmax(-1)
-    entropy: Tensor = torch.special.entr(log_p.exp()).sum(-1)
-    return entropy / math.log(logits.shape[-1])
 
 
 def _is_finite(maxima: Tensor) -> list[bool]:

@@ -22,6 +22,13 @@ class KvCache(KvAllocator, Protocol):
     def like(self, kv_tokens: int, max_sequences: int) -> "KvCache":
         """Return an empty cache of the same kind."""
 
+    def store(self, layer: int, slot: KvSlot, start: int, new: Tensor) -> tuple[Tensor, Tensor]:
+        """Write new rows of a layer, (rows, 2, heads, dim), from position `start` of a slot on.
+
+        Returns:
+            Keys and values of the sequence up to and including them, (1, heads, start + rows, dim).
+        """
+
 
 class ContiguousKvCache(SlotAllocator):
     """One tensor (positions, 2, heads, dim) per slot and layer: the best layout for a CPU.
@@ -57,11 +64,7 @@ class ContiguousKvCache(SlotAllocator):
         super().free(slot)
 
     def store(self, layer: int, slot: KvSlot, start: int, new: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new rows, (rows, 2, heads, dim), from position `start` on.
-
-        Returns:
-            Keys and values of the sequence up to and including them, (1, heads, start + rows, dim).
-        """
+        """As `KvCache`: keys and values are views of the memory."""
         num_rows, _, heads, dim = new.shape
         memory = self.slot_tensor(layer, slot, heads, dim, new)
         end = start + num_rows

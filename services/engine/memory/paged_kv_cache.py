@@ -7,9 +7,7 @@ gain and cost on a GPU have not been measured.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +17,6 @@ from services.engine.base import KvSlot
 
 Block = int
 """A block's number; its tokens are stored from row `block * BLOCK_TOKENS` on."""
-BlockTable = np.ndarray[Any, np.dtype[np.int64]]
-"""Blocks of a sequence in order, (blocks,)."""
 
 
 class BlockAllocator:
@@ -196,7 +192,7 @@ class PagedKvCache(BlockAllocator):
         self.dtype = dtype
         self._shapes: dict[int, Tensor] = {} if shapes is None else shapes  # empty tensors, like the layers'
         self._layers: dict[int, Tensor] = {}
-        self._block_tables: dict[KvSlot, tuple[tuple[Block, ...], BlockTable]] = {}
+        self._positions: dict[KvSlot, tuple[tuple[Block, ...], Tensor]] = {}
 
     def like(self, kv_tokens: int, max_sequences: int) -> "PagedKvCache":
         return PagedKvCache(kv_tokens, max_sequences, self.dtype, self._shapes)
@@ -217,15 +213,25 @@ class PagedKvCache(BlockAllocator):
             self._create(layer)
 
     def free(self, slot: KvSlot) -> None:
-        self._block_tables.pop(slot, None)
+        self._positions.pop(slot, None)
         super().free(slot)
 
-    def block_table(self, slot: KvSlot) -> BlockTable:
-        """Return the slot's blocks in order, as `table`; kept until they change."""
+    def store(self, layer: int, slot: KvSlot, start: int, new: Tensor) -> tuple[Tensor, Tensor]:
+        """As `KvCache`: keys and values are copied from the slot's blocks."""
+        memory = self.layer(layer, new)
+        positions = self.positions(slot, memory.device)[: start + len(new)]
+        memory.index_copy_(0, positions[start:], new.to(memory.dtype))
+        whole = memory.index_select(0, positions).permute(1, 2, 0, 3)
+        return whole[:1], whole[1:]
+
+    def positions(self, slot: KvSlot, device: torch.device) -> Tensor:
+        """Return the rows of memory with the slot's positions, in order; kept until its blocks change."""
         table = self.table(slot)
-        kept = self._block_tables.get(slot)
+        kept = self._positions.get(slot)
         if kept is None or kept[0] is not table:
-            kept = self._block_tables[slot] = table, np.array(table, dtype=np.int64)
+            firsts = torch.tensor(table, dtype=torch.long, device=device)[:, None] * BLOCK_TOKENS
+            rows = (firsts + torch.arange(BLOCK_TOKENS, device=device)).flatten()
+            kept = self._positions[slot] = table, rows
         return kept[1]
 
     def layer(self, layer: int, like: Tensor) -> Tensor:

@@ -97,6 +97,8 @@ def lead(config: ModelConfig, start_followers: StartFollowers) -> LeaderRunner:
     sharding = config.sharding
     assert config.model is not None and sharding is not None
     check_shards(read_config(model_folder(config.model)).get_text_config(), sharding.shards)
+    if config.device != "cpu":
+        logger.warning("shards is %d on GPUs: experimental, never measured; try engine vllm", sharding.shards)
     group = ShardGroup.lead(sharding, start_followers, config.device)
     with group.left_on_error():
         runner = load_runner(config, sharding.shards, group.wait_for_all, group.smallest)

@@ -16,7 +16,7 @@ from benchmarks.harness.report import Report
 from benchmarks.scenarios import gpu
 from benchmarks.scenarios.gpu.graphs import StaticForward
 from benchmarks.scenarios.gpu.plan import CPU, GPU, Case, Device, Plan
-from benchmarks.scenarios.gpu.report import NO_GRAPHS, Found, make_report
+from benchmarks.scenarios.gpu.report import NO_GRAPHS, NO_KERNELS, Found, make_report
 from benchmarks.scenarios.gpu.results import (
     AttentionCost,
     Exactness,
@@ -25,6 +25,8 @@ from benchmarks.scenarios.gpu.results import (
     GpuFacts,
     GraphTime,
     GraphTimes,
+    KernelTime,
+    KernelTimes,
     Limits,
     Probe,
     Served,
@@ -40,9 +42,10 @@ FOUND = Found(
     probe=Probe(GpuFacts("G100", 80 * 10**9, 132, "580.1", "13.0", "91900", "2.28"), []),
     exact=[EXACT_BF16, replace(EXACT_BF16, dtype="float32", equal=3, differences=[], verified_equal=1.0)],
     forward=[ForwardTimes("target, 8.0B", "fused", 15 * 10**9, 30.0, 20 * 10**9, 0.011, [])],
+    kernels=[],
     ceiling=[],
     serve=[],
-    chosen=("probe", "exact", "forward", "ceiling", "serve"),
+    chosen=("probe", "exact", "forward", "kernels", "ceiling", "serve"),
 )
 
 
@@ -92,6 +95,7 @@ def test_the_report_of_a_gpu_compares_forwards_and_graphs_with_the_limit(tmp_pat
         FOUND,
         probe=Probe(FOUND.probe.gpu if FOUND.probe else None, attention),
         forward=[forwards],
+        kernels=[KernelTimes("target, 8.0B", [KernelTime(CASE, 0.012, 0.008)])],
         ceiling=[graphs],
         serve=[Served(8, ways)],
     )
@@ -104,6 +108,8 @@ def test_the_report_of_a_gpu_compares_forwards_and_graphs_with_the_limit(tmp_pat
     )
     assert "| target, 8.0B | 512 | 1 | 16 | 6.00 | 12.00 | 50% | 10.00 | 1.00 |" in page
     assert "| target, 8.0B | 512 | 1 | 16 | 6.00 | 15.00 | 7.50 | 80% |" in page
+    assert "| target, 8.0B | 512 | 1 | 16 | 12.00 | 8.00 | 1.50x |" in page
+    assert "at least 1.2x as fast (geometric mean): here **1.50x**" in page
     assert "a draft of 15 tokens in one graph takes 12.30 ms" in page
     assert "| 16 | allowed | 20.000 | 0.100 |" in page
     assert "| fused forward | bfloat16 | 2 of 3 | yes | 99.0% |" in page
@@ -118,6 +124,7 @@ def test_the_report_of_a_cpu_says_so_names_what_it_lacks_and_is_not_published() 
     report = report_of(found, CPU)
     assert not report.is_published
     assert "**This ran on a CPU, with tiny models.**" in report.page.partition("Machine")[0]
+    assert f"- the kernels: {NO_KERNELS}" in report.page
     assert f"- CUDA graphs: {NO_GRAPHS}" in report.page and "- attention by cuDNN: " in report.page
 
 

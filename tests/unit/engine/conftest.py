@@ -1,7 +1,7 @@
 """Tiny random models and drivers for jobs."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from services.engine.engine import Engine
 from services.engine.sequence import EngineSequence
 from tests.support.tiny_models import CONTEXT, make_tiny
 from tests.support.touchy_engine import TouchyRunner, make_engine
-from tests.unit.engine.triton_rig import TritonProcess
 
 
 @pytest.fixture(scope="session")
@@ -76,19 +75,3 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     await engine.start()
     yield engine
     await engine.stop()
-
-
-@pytest.fixture(scope="session")
-def interpreted() -> Iterator[TritonProcess]:
-    """A process whose kernels Triton interprets on the CPU."""
-    process = TritonProcess(TRITON_INTERPRET="1")
-    yield process
-    process.stop()
-
-
-@pytest.fixture(scope="session")
-def compiling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
-    """A process whose kernels Triton compiles for GPUs."""
-    process = TritonProcess(TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))
-    yield process
-    process.stop()

@@ -14,7 +14,7 @@ from fly.messages import Role
 from fly.request import SamplingParams
 from services.engine.base import ForwardInput, Scores
 from services.engine.config import ModelConfig
-from services.engine.forward import attention, attention_groups, torch_runner
+from services.engine.forward import attention, torch_runner
 from services.engine.forward.torch_runner import TorchRunner, load_runner
 from services.engine.memory.paged_kv_cache import PagedKvCache
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, VOCAB_SIZE, WINDOW, make_tiny
@@ -85,14 +85,12 @@ def test_every_architecture_equals_transformers(model_folder: FolderMaker, kind:
     assert largest_error(served(folder), reference.eval(), seed=1) < 1e-4
 
 
-@pytest.mark.parametrize("free_positions", [0, 8192], ids=["many groups", "one group"])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_architecture_equals_transformers_over_paged_memory(
-    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str, free_positions: int
+    model_folder: FolderMaker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(torch_runner, "make_kv_cache", paged)
     monkeypatch.setattr(torch_runner, "create_kv_memory", lambda *_: None)  # no GPU to measure
-    monkeypatch.setattr(attention_groups, "_FREE_POSITIONS", free_positions)
     folder = model_folder(kind)
     reference: Any = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     assert largest_error(served(folder), reference.eval(), seed=2) < 1e-4

@@ -12,7 +12,8 @@ from fly.noise import BLOCK
 from fly.request import SamplingParams
 from fly.types import Coupling, EntropyEstimator
 from services.engine.base import ForwardInput
-from services.engine.head.head import Head, normalized_entropy, top_k_entropy
+from services.engine.head.facts import normalized_entropy, top_k_entropy
+from services.engine.head.head import Head
 from services.engine.head.logits_processors import LogitsProcessors
 
 VOCAB_SIZE = 50

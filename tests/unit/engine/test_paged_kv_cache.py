@@ -25,7 +25,7 @@ from services.engine.loading.model import load_model
 from services.engine.memory.gpu_memory import create_kv_memory, forward_bytes
 from services.engine.memory.kv_cache import ContiguousKvCache
 from services.engine.memory.paged_kv_cache import PagedKvCache
-from tests.support.kv_memory import memory_rows, store
+from tests.support.kv_memory import store
 
 BLOCK = 16
 
@@ -149,7 +149,7 @@ def check(kv_cache: PagedKvCache, held: dict[int, list[int]], retired: set[int])
     assert kv_cache.kv_cached == BLOCK * len(used - opened)
     for slot, numbers in held.items():
         if kv_cache._layers:
-            positions = memory_rows(kv_cache, slot)[: len(numbers)]
+            positions = kv_cache.positions(slot, torch.device("cpu"))[: len(numbers)]
             assert kv_cache._layers[0][positions, 0].flatten().tolist() == numbers
 
 
@@ -208,6 +208,34 @@ def test_a_runner_with_blocks_passes_the_self_check(model_folder: Callable[[str]
     assert runner.resize(other, 20, 16)
     (again,) = runner.forward([ForwardInput(other, 16, [5] * 4, 1, SamplingParams(), 20, [5] * 20, [-1])])
     assert again.choices == scores.choices
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama_odd", "qwen3", "gemma2", "gpt_oss"])
+def test_what_others_left_in_a_block_is_not_read(model_folder: Callable[[str], Path], kind: str) -> None:
+    model: Any = load_model(model_folder(kind), "float32").model
+    kv_cache = PagedKvCache(160, 4)
+    is_fused = kind.startswith("llama")
+    forward = FusedForward(model, kv_cache, PlainLinear) if is_fused else RaggedForward(model, kv_cache)
+    texts = torch.randint(96, (2, 20), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def logits() -> torch.Tensor:
+        slots = [kv_cache.allocate(20), kv_cache.allocate(9)]
+        assert slots[0] is not None and slots[1] is not None
+        items = [
+            ForwardInput(slots[0], 0, texts[0], 20, SamplingParams(), 0, texts[0]),
+            ForwardInput(slots[1], 0, texts[1][:9], 9, SamplingParams(), 0, texts[1]),
+        ]
+        computed = forward(ForwardBatch(items))
+        kv_cache.free(slots[0])
+        kv_cache.free(slots[1])
+        return computed
+
+    with torch.inference_mode():
+        expected = logits()
+        for layer in range(model.config.num_hidden_layers):
+            memory = kv_cache.layer(layer, torch.empty(0))
+            memory.fill_(float("nan"))
+        assert torch.equal(logits(), expected)
 
 
 def test_the_device_selects_the_kv_cache() -> None:

@@ -1,8 +1,6 @@
-"""The kernel of the greedy head: interpreted against plain torch, compiled for GPUs, and where it is used."""
+"""The kernel of the greedy head: interpreted against plain torch, and compiled for GPUs."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -14,15 +12,12 @@ from hypothesis import strategies as st
 
 from fly.request import SamplingParams
 from fly.types import EntropyEstimator
+from gpu_kernels.plain import plain_row_facts
 from services.engine.base import ForwardInput, Scores
 from services.engine.head.head import Head
-from services.engine.kernels import choice
-from services.engine.kernels.plain import plain_row_facts
-from tests.support.processes import ROOT
-from tests.unit.engine.triton_rig import TritonProcess, needs_triton
+from tests.nightly.kernels.triton_rig import TritonProcess, needs_triton
 
 INF, NAN = float("inf"), float("nan")
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
 HISTORY = [3, 4, 3, 9, 12, 40, 3, 7]
 
 pytestmark = needs_triton
@@ -179,47 +174,10 @@ def test_a_head_with_the_kernel_reports_the_errors_of_one_without(
         assert_same(one, other)
 
 
-def test_a_cpu_never_loads_triton() -> None:
-    assert choice.choose_row_facts(CPU) is None
-    assert choice.choose_paged_attention(CPU, torch.float32, choice.AttentionKind(4, 2, 16)) is None
-    program = (
-        "import sys, torch\n"
-        "from services.engine.head.head import Head\n"
-        "from tests.unit.engine.test_triton_head import work\n"
-        "(scores,) = Head(60)(torch.zeros(2, 60), [work(2)])\n"
-        "print(scores.choices, [name for name in sys.modules if name.partition('.')[0] == 'triton'])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "(0, 0) []\n", done.stderr
-
-
-def test_a_gpu_takes_triton_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choice.has_triton(GPU) and not choice.has_triton(CPU)
-    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
-    assert not choice.has_triton(GPU)
-    assert choice.choose_row_facts(GPU) is None
-
-
-def test_kernels_that_fail_or_differ_are_not_chosen(
-    interpreted: TritonProcess, compiling: TritonProcess
-) -> None:
-    assert interpreted("choose") == (True, True)
-    assert interpreted("choose", error=0.01) == (False, False)
-    assert compiling("choose") == (False, False), "they cannot be launched on a CPU"
-
-
-def test_a_head_without_a_kernel_computes_with_torch(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(choice, "has_triton", lambda device: True)
-    monkeypatch.setattr(choice, "_checked_row_facts", lambda device: 1 / 0)
-    head, logits = Head(600), drawn(8, 2, 600)
-    for _ in range(2):
-        (scores,) = head(logits, [work(2)])
-        assert scores.choices == tuple(logits.argmax(-1).tolist())
-    assert [record.getMessage() for record in caplog.records] == [
-        "Triton's kernel of the greedy head is not used: ZeroDivisionError: division by zero"
-    ]
+def test_kernels_that_differ_from_torch_are_refused(interpreted: TritonProcess) -> None:
+    assert interpreted("check") == []
+    faults = interpreted("check", error=0.01)
+    assert len(faults) == 3 and all("results differ from torch's" in fault for fault in faults)
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [(80, "fp32"), (90, "bf16"), (100, "bf16")])

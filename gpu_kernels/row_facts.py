@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from services.engine.kernels.head_kernels import row_kernel, span_kernel
+from gpu_kernels.head_kernels import row_kernel, span_kernel
 
 CHOICE = 0
 """Column of the choice: the first id of the largest logit."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fly.blocks import BLOCK_TOKENS
-from services.engine.kernels.attention_kernels import merge_kernel, tile_kernel
+from gpu_kernels.attention_kernels import merge_kernel, tile_kernel
 
 _FEWEST_QUERIES, _MOST_QUERIES = 16, 64
 """Queries of a small and of a large tile; tensor cores multiply 16 rows at least.

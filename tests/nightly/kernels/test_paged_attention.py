@@ -15,15 +15,15 @@ from torch import Tensor
 
 from fly.blocks import BLOCK_TOKENS
 from fly.request import SamplingParams
+from gpu_kernels.plain import plain_attention
 from services.engine.base import ForwardInput
 from services.engine.forward.attention import RaggedForward
 from services.engine.forward.forward_batch import ForwardBatch
 from services.engine.forward.fused import FusedForward
 from services.engine.forward.linears import PlainLinear
-from services.engine.kernels.plain import plain_attention
 from services.engine.loading.model import load_model
 from services.engine.memory.kv_cache import ContiguousKvCache
-from tests.unit.engine.triton_rig import TritonProcess, needs_triton
+from tests.nightly.kernels.triton_rig import TritonProcess, needs_triton
 
 UNUSED = 10**6
 """Number of no block: reading it would fail."""

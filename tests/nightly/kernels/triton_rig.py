@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from fly.errors import ModelError
+from gpu_kernels import checks
 from services.engine.base import ForwardInput, Scores
-from services.engine.head.head import Head
-from services.engine.kernels import choice
 from tests.support.processes import ROOT
 
 needs_triton = pytest.mark.skipif(
-    find_spec("triton") is None, reason="Triton is not here: make .venv/.triton installs it on x86-64 Linux"
+    find_spec("triton") is None,
+    reason="Triton is not here: `pip install .[triton]` installs it on x86-64 Linux",
 )
 
 
@@ -56,26 +58,28 @@ class TritonProcess:
 
 
 def row_facts(logits: Tensor, vocab_size: int, rows: Tensor | None = None) -> Tensor:
-    from services.engine.kernels.head import row_facts
+    from gpu_kernels.row_facts import row_facts
 
     return row_facts(logits, vocab_size, rows)
 
 
 def paged_attention(*args: Any, **kwargs: Any) -> Tensor:
-    from services.engine.kernels.paged_attention import paged_attention
+    from gpu_kernels.paged_attention import paged_attention
 
     return paged_attention(*args, **kwargs)
 
 
 def tile_sizes(dim_bytes: int) -> tuple[int, int]:
     """Return the positions that a tile of attention reads at once, and its largest number of queries."""
-    from services.engine.kernels.paged_attention import tile_positions, tile_queries
+    from gpu_kernels.paged_attention import tile_positions, tile_queries
 
     return tile_positions(dim_bytes), tile_queries(4096, 1, 4, dim_bytes)
 
 
 def score(vocab_size: int, logits: Tensor, batch: Sequence[ForwardInput]) -> tuple[list[Scores], int]:
-    """Return the scores of a head that takes the kernel, and the number of rows that the kernel computed."""
+    """Return the scores of a head with the kernel, and the number of rows that the kernel computed."""
+    from gpu_kernels import head
+
     num_rows = 0
 
     def counting(logits: Tensor, vocab_size: int, rows: Tensor | None = None) -> Tensor:
@@ -84,51 +88,56 @@ def score(vocab_size: int, logits: Tensor, batch: Sequence[ForwardInput]) -> tup
         num_rows += len(facts)
         return facts
 
-    scores = Head(vocab_size, choose_kernel=lambda device: counting)(logits, batch)
-    return scores, num_rows
-
-
-def choose(error: float = 0.0) -> tuple[bool, bool]:
-    """Return which kernels pass their checks on this device, with an error added to their results."""
-    from services.engine.kernels import head, paged_attention
-
-    device, facts, attend = torch.device("cpu"), head.row_facts, paged_attention.paged_attention
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "has_triton", lambda device: True)
-        patch.setattr(head, "row_facts", lambda *args: facts(*args) + error)
+        patch.setattr(head, "checked_row_facts", lambda device: counting)  # the checks take most of the time
+        return head.KernelHead(vocab_size)(logits, batch), num_rows
+
+
+def check(error: float = 0.0) -> list[str]:
+    """Return the faults that the checks find on a CPU, with an error added to the kernels' results."""
+    from gpu_kernels import paged_attention, row_facts
+
+    device, facts, attend = torch.device("cpu"), row_facts.row_facts, paged_attention.paged_attention
+    kinds = checks.AttentionKind(4, 1, 16), checks.AttentionKind(2, 1, 24, True, 5.0, True)
+    faults = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_facts, "row_facts", lambda *args: facts(*args) + error)
         patch.setattr(paged_attention, "paged_attention", lambda *args, **each: attend(*args, **each) + error)
-        choice.choose_paged_attention.cache_clear()
-        kinds = choice.AttentionKind(4, 1, 16), choice.AttentionKind(2, 1, 24, True, 5.0, True)
-        chosen = [choice.choose_paged_attention(device, torch.float32, kind) for kind in kinds]
-        choice.choose_paged_attention.cache_clear()
-        return choice.choose_row_facts(device) is not None, all(each is not None for each in chosen)
+        loads = [partial(checks.checked_paged_attention, device, torch.float32, kind) for kind in kinds]
+        for load in (partial(checks.checked_row_facts, device), *loads):
+            try:
+                load()
+            except ModelError as fault:
+                faults.append(str(fault))
+    checks.checked_row_facts.cache_clear()
+    checks.checked_paged_attention.cache_clear()
+    return faults
 
 
 @torch.inference_mode()
 def model_logits(folder: Path, is_fused: bool, turns: Sequence[Sequence[ForwardInput]]) -> list[Tensor]:
     """Return the logits of several forwards of a model, whose attention is that of the kernel."""
+    from gpu_kernels import attention
+    from gpu_kernels.paged_attention import paged_attention as kernel
     from services.engine.forward.attention import RaggedForward
     from services.engine.forward.forward_batch import ForwardBatch
     from services.engine.forward.fused import FusedForward
-    from services.engine.forward.group_attention import GroupAttention
     from services.engine.forward.linears import PlainLinear
-    from services.engine.kernels.paged_attention import paged_attention as kernel
     from services.engine.loading.model import load_model
     from services.engine.memory.paged_kv_cache import PagedKvCache
 
     model: Any = load_model(folder, "float32").model
-    kv_cache = PagedKvCache(1024, 8)
-    forward = FusedForward(model, kv_cache, PlainLinear) if is_fused else RaggedForward(model, kv_cache)
+    kv_cache, attend = PagedKvCache(1024, 8), attention.KernelAttention
+    forward = (
+        FusedForward(model, kv_cache, PlainLinear, make_attention=attend)
+        if is_fused
+        else RaggedForward(model, kv_cache, attend)
+    )
     for item in sorted(turns[-1], key=lambda item: item.slot):
         assert kv_cache.allocate(len(item.history)) == item.slot
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "has_triton", lambda device: True)
-        patch.setattr(choice, "_checked_attention", lambda *kind: kernel)  # the checks take most of the time
-        patch.setattr(GroupAttention, "__call__", None)  # no sequence attends without the kernel
-        choice.choose_paged_attention.cache_clear()
-        found = [forward(ForwardBatch(turn)) for turn in turns]
-    choice.choose_paged_attention.cache_clear()
-    return found
+        patch.setattr(attention, "checked_paged_attention", lambda *kind: kernel)  # as in `score`
+        return [forward(ForwardBatch(turn)) for turn in turns]
 
 
 def compiled(
@@ -149,7 +158,7 @@ def compiled(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = getattr(import_module(f"services.engine.kernels.{module}"), kernel)
+    function = getattr(import_module(f"gpu_kernels.{module}"), kernel)
     is_round = [
         (function.arg_names.index(name),)
         for name, kind in types.items()

@@ -1,20 +1,16 @@
-"""The choice of kernels: Triton's on a GPU, if they agree with plain torch at load; otherwise none."""
+"""Checks of the kernels: small batches that are compared with plain torch before a kernel is used."""
 
-import importlib.util
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from fly.blocks import BLOCK_TOKENS
-from fly.errors import ModelError, describe
-from services.engine.kernels.plain import plain_attention, plain_row_facts
-
-logger = logging.getLogger(__name__)
+from fly.errors import ModelError
+from gpu_kernels.plain import plain_attention, plain_row_facts
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Largest difference of attention from plain torch in float32; the values are of about 1."""
@@ -25,11 +21,9 @@ _BATCHES = (((0, 50), (37, 1), (150, 9)), ((37, 1), (150, 1)))
 _WINDOW = 40
 """Positions of the window in the checks."""
 
-T = TypeVar("T")
-
 
 class RowFacts(Protocol):
-    """The greedy head of a kernel, `services.engine.kernels.head.row_facts`."""
+    """The greedy head of a kernel, `gpu_kernels.row_facts.row_facts`."""
 
     def __call__(self, logits: Tensor, vocab_size: int, rows: Tensor | None = None) -> Tensor:
         """Return the facts of output rows."""
@@ -47,7 +41,7 @@ class AttentionKind(NamedTuple):
 
 
 class PagedAttention(Protocol):
-    """Attention by a kernel, `services.engine.kernels.paged_attention.paged_attention`."""
+    """Attention by a kernel, `gpu_kernels.paged_attention.paged_attention`."""
 
     def __call__(
         self,
@@ -66,38 +60,15 @@ class PagedAttention(Protocol):
         """Return the attention of a ragged batch over a paged KV cache."""
 
 
-def has_triton(device: torch.device) -> bool:
-    """Check that Triton can compile for a device: a GPU, whose build of torch brings Triton along."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
-
-
-def choose_row_facts(device: torch.device) -> RowFacts | None:
-    """Return the kernel of the greedy head; None, with a warning on a GPU, where it cannot be used."""
-    return _choose("the greedy head", device, lambda: _checked_row_facts(device))
-
-
 @cache
-def choose_paged_attention(
-    device: torch.device, dtype: torch.dtype, kind: AttentionKind
-) -> PagedAttention | None:
-    """Return the kernel for attention of one kind; None, with a warning on a GPU, if it fails."""
-    return _choose("attention", device, lambda: _checked_attention(device, dtype, kind))
+@torch.inference_mode()
+def checked_row_facts(device: torch.device) -> RowFacts:
+    """Return the kernel of the greedy head after a comparison: ties, excluded tokens, padding, several spans.
 
-
-def _choose(name: str, device: torch.device, load: Callable[[], T]) -> T | None:
-    if not has_triton(device):
-        return None
-    try:
-        with torch.inference_mode():
-            return load()
-    except Exception as error:  # a missing C compiler, a GPU that is too old, a driver that does not fit
-        logger.warning("Triton's kernel of %s is not used: %s", name, describe(error))
-        return None
-
-
-def _checked_row_facts(device: torch.device) -> RowFacts:
-    """Return the kernel after a comparison: equal logits, excluded tokens, padding, several spans."""
-    from services.engine.kernels.head import row_facts
+    Raises:
+        ModelError: Its results differ from those of torch.
+    """
+    from gpu_kernels.row_facts import row_facts
 
     drawn = torch.randn(4, 20_064, generator=torch.Generator().manual_seed(1)) * 4
     drawn[0, [17, 12_345]] = 30.0
@@ -112,9 +83,15 @@ def _checked_row_facts(device: torch.device) -> RowFacts:
     return row_facts
 
 
-def _checked_attention(device: torch.device, dtype: torch.dtype, kind: AttentionKind) -> PagedAttention:
-    """Return the kernel after a comparison, which also compiles what batches of few sequences need."""
-    from services.engine.kernels.paged_attention import SPLITS, paged_attention
+@cache
+@torch.inference_mode()
+def checked_paged_attention(device: torch.device, dtype: torch.dtype, kind: AttentionKind) -> PagedAttention:
+    """Return the kernel of attention after a comparison, which also compiles what small batches need.
+
+    Raises:
+        ModelError: Its results differ from those of torch.
+    """
+    from gpu_kernels.paged_attention import SPLITS, paged_attention
 
     heads, kv_heads, dim, has_window, softcap, has_sinks = kind
     scale, window = dim**-0.5, _WINDOW if has_window else None
