@@ -1,4 +1,4 @@
-"""Fields that name a grammar: OpenAI's `response_format` and the extras of vLLM, its older ones too."""
+"""Fields that name a grammar: OpenAI's `response_format`, and `structured_outputs` of vLLM."""
 
 import json
 from collections.abc import Mapping
@@ -88,18 +88,10 @@ class GrammarFields(RequestModel):
     Attributes:
         response_format: Text, a JSON object, or a JSON value that a schema allows.
         structured_outputs: Constraint in vLLM's form.
-        guided_json: vLLM's older name of `structured_outputs.json`.
-        guided_regex: vLLM's older name of `structured_outputs.regex`.
-        guided_choice: vLLM's older name of `structured_outputs.choice`.
-        guided_grammar: vLLM's older name of `structured_outputs.grammar`.
     """
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: JsonSchema | None = None
-    guided_regex: str | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: str | None = None
 
     @property
     def grammar(self) -> Grammar | None:
@@ -128,10 +120,6 @@ class GrammarFields(RequestModel):
             "structured_outputs.choice": _of_choices(vllm.choice),
             "structured_outputs.grammar": _of_text(GrammarKind.LARK, vllm.grammar),
             "structured_outputs.json_object": Grammar(GrammarKind.JSON_OBJECT) if vllm.json_object else None,
-            "guided_json": _of_schema(self.guided_json),
-            "guided_regex": _of_text(GrammarKind.REGEX, self.guided_regex),
-            "guided_choice": _of_choices(self.guided_choice),
-            "guided_grammar": _of_text(GrammarKind.LARK, self.guided_grammar),
         }
 
 

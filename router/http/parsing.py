@@ -26,6 +26,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     **_accepting(([], {}), "tools", "functions", "documents", "mm_processor_kwargs"),
     **_accepting(([], {}), "bad_words", "logits_processors"),
     **_accepting(("none", "auto"), "tool_choice", "function_call"),
+    **_accepting((), "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_json_object"),
     **_accepting((), "guided_decoding_backend", "guided_whitespace_pattern"),
     **_accepting((), "json_schema", "regex", "ebnf"),
     **_accepting((), "audio", "verbosity", "web_search_options", "thinking", "chat_template"),
@@ -40,7 +41,17 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1.0,),
 }
 """Accepted values by field name, in addition to null: they request nothing."""
-_REMEDIES = {"best_of": "use n"}
+_REMEDIES = {
+    "best_of": "use n",
+    "guided_json": "use response_format or structured_outputs.json",
+    "guided_regex": "use structured_outputs.regex",
+    "guided_choice": "use structured_outputs.choice",
+    "guided_grammar": "use structured_outputs.grammar",
+    "guided_json_object": "use response_format",
+    "json_schema": "use response_format or structured_outputs.json",
+    "regex": "use structured_outputs.regex",
+    "ebnf": "use structured_outputs.grammar",
+}
 
 
 def drop_unsupported(data: Mapping[str, Any], supported: Container[str] = ()) -> dict[str, Any]:

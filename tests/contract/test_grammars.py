@@ -184,15 +184,11 @@ async def test_what_a_bias_or_the_grammar_excludes_is_not_drafted_from_a_predict
 
 HTTP: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}, "max_tokens": 2}, r"\{.*"),
-    ({"response_format": {"type": "text"}, "guided_choice": ["yes", "no"]}, "yes|no"),
+    ({"response_format": {"type": "text"}, "structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
     ({"response_format": format_of({"enum": ["red", "blue"]})}, '"red"|"blue"'),
-    ({"guided_json": {"const": 12}}, "12"),
-    ({"guided_json": '{"const": 12}'}, "12"),
-    ({"guided_regex": "[ab]{3}"}, "[ab]{3}"),
-    ({"guided_grammar": 'start: "x" "y"?'}, "xy?"),
+    ({"structured_outputs": {"json": '{"const": 12}'}}, "12"),
     ({"structured_outputs": {"json": {"const": None}}}, "null"),
     ({"structured_outputs": {"regex": "c{4}"}}, "cccc"),
-    ({"structured_outputs": {"choice": ["up", "down"]}}, "up|down"),
     ({"structured_outputs": {"grammar": "start: /z+/"}, "max_tokens": 3}, "z+"),
     ({"structured_outputs": {"json_object": True}, "max_tokens": 2}, r"\{.*"),
 ]

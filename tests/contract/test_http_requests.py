@@ -26,6 +26,11 @@ def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
 
 
+def outputs(**fields: Any) -> dict[str, Any]:
+    """Return a grammar in vLLM's form."""
+    return {"structured_outputs": fields}
+
+
 UNSUPPORTED, UNKNOWN = "unsupported_parameter", "unknown_parameter"
 INVALID, TYPE, MISSING = "invalid_value", "invalid_type", "missing_required_parameter"
 BAD_POLICY = {"policy": "best"}
@@ -111,18 +116,22 @@ BAD_COMPLETIONS: list[tuple[str, str, dict[str, Any], str]] = [
     ("service_tier", INVALID, {"service_tier": "scale"}, "is 'scale', must be 'auto', 'default', 'flex'"),
     ("service_tier", INVALID, {"service_tier": "flex", "priority": 3}, "but priority is 3: give one of them"),
     ("suffix", UNSUPPORTED, {"suffix": "."}, "is not supported"),
-    ("guided_json", INVALID, {"guided_json": {"type": "text"}}, "Invalid type: text"),
-    ("guided_json", INVALID, {"guided_json": "{"}, "is not JSON"),
-    ("guided_json", INVALID, {"guided_json": r'{"const": "\ud800"}'}, "is not JSON"),
-    ("guided_regex", INVALID, {"guided_json": "{}", "guided_regex": "a"}, "must not be set with guided_json"),
-    ("guided_json", INVALID, {"guided_json": 5}, "must be a JSON Schema"),
-    ("guided_grammar", INVALID, {"guided_grammar": 'root ::= "a"'}, "Lark"),
-    ("guided_choice", INVALID, {"guided_choice": []}, "at least one text"),
-    ("guided_choice", TYPE, {"guided_choice": "a"}, "is 'a'"),
-    ("structured_outputs.regex", INVALID, {"structured_outputs": {"regex": "("}}, "unclosed group"),
-    ("structured_outputs.jsn", UNKNOWN, {"structured_outputs": {"jsn": {}}}, "did you mean json?"),
-    ("min_tokens", INVALID, {"guided_regex": "a", "min_tokens": 2}, "must be 0 with a grammar"),
-    ("ignore_eos", INVALID, {"guided_regex": "a", "ignore_eos": True}, "must be false with a grammar"),
+    ("structured_outputs.json", INVALID, outputs(json={"type": "text"}), "Invalid type: text"),
+    ("structured_outputs.json", INVALID, outputs(json="{"), "is not JSON"),
+    ("structured_outputs.json", INVALID, outputs(json=r'{"const": "\ud800"}'), "is not JSON"),
+    ("structured_outputs.json", INVALID, outputs(json=5), "must be a JSON Schema"),
+    ("structured_outputs.regex", INVALID, outputs(json="{}", regex="a"), "set with structured_outputs.json"),
+    ("structured_outputs.grammar", INVALID, outputs(grammar='root ::= "a"'), "Lark"),
+    ("structured_outputs.choice", INVALID, outputs(choice=[]), "at least one text"),
+    ("structured_outputs.choice", TYPE, outputs(choice="a"), "is 'a'"),
+    ("structured_outputs.regex", INVALID, outputs(regex="("), "unclosed group"),
+    ("structured_outputs.jsn", UNKNOWN, outputs(jsn={}), "did you mean json?"),
+    ("guided_json", UNSUPPORTED, {"guided_json": {"type": "object"}}, "use response_format or structured_"),
+    ("guided_regex", UNSUPPORTED, {"guided_regex": "a"}, "not supported: use structured_outputs.regex"),
+    ("guided_choice", UNSUPPORTED, {"guided_choice": ["a"]}, "use structured_outputs.choice"),
+    ("guided_grammar", UNSUPPORTED, {"guided_grammar": "x"}, "use structured_outputs.grammar"),
+    ("min_tokens", INVALID, {**outputs(regex="a"), "min_tokens": 2}, "must be 0 with a grammar"),
+    ("ignore_eos", INVALID, {**outputs(regex="a"), "ignore_eos": True}, "must be false with a grammar"),
     ("store", UNSUPPORTED, {"store": True}, "only false is"),
 ]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
